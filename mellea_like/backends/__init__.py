@@ -1,6 +1,7 @@
-"""Models that generate. A larger backend's parts are in modules that begin with its name.
+"""Backends: models that generate replies.
 
-A backend that needs an extra is imported when it is first used.
+The parts of a larger backend are in modules whose names begin with its name. A backend that needs
+an optional dependency is imported when it is first used.
 """
 
 from typing import TYPE_CHECKING

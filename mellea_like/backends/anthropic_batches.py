@@ -75,38 +75,39 @@ UNRUN: dict[str, Literal["expired", "cancelled"]] = {"expired": "expired", "canc
 class AnthropicBatches(SDKBatches):
     """A model behind Anthropic's Message Batches: answers within a day, at half the price.
 
-    Anthropic looks at a job's requests when they run, so what it is known to refuse is refused
-    before: `body` raises. Its jobs carry no key. A job of which only the intention is known is
-    found by its requests' custom ids once it has ended; results are kept for 29 days. Works on
-    asyncio and trio, and in one event loop after another. Nothing is retried here.
+    Anthropic checks a job's requests only when they run. So `body` raises an error for a request
+    that Anthropic is known to refuse. Its jobs have no place for a key, so `find` recognizes a job
+    by the custom ids of its results, once the job has ended. Results are kept for 29 days. This
+    class works on asyncio and trio, and in one event loop after another. It retries nothing.
 
     Args:
         model: the model's name. A request's options may name another one.
-        base_url: where the server is; by default ``ANTHROPIC_BASE_URL``, else Anthropic's own.
+        base_url: the server's URL; by default ``ANTHROPIC_BASE_URL``, else Anthropic's own server.
         api_key: the key; by default ``ANTHROPIC_API_KEY``. Both variables are read when first
             needed.
-        client: a ready `anthropic.AsyncAnthropic` instead of the two above. It is used as it is but
-            for retries, belongs to one event loop, and stays open.
-        options: defaults for what a request's options leave open. Anthropic needs ``max_tokens``
+        client: a ready `anthropic.AsyncAnthropic`, instead of ``base_url`` and ``api_key``. It is
+            used unchanged, except that its retries are turned off. It belongs to one event loop,
+            and is never closed here.
+        options: defaults for the options that a request leaves open. Anthropic needs ``max_tokens``
             and has no ``seed``. It has no ``temperature`` and no ``top_p`` either, unless a
             ``client`` asks for the API's version 2023-06-01. ``extra`` may have ``thinking`` or
             ``output_config``, for example.
-        can_judge: whether its verdicts on requirements are wanted.
-        output: how a reply of a ``format`` is asked for: ``"json_schema"`` (the API's structured
+        can_judge: whether it may judge requirements.
+        output: how to ask for a reply in a ``format``: ``"json_schema"`` (the API's structured
             outputs), ``"tool"`` or ``"prompt"``; see `OpenAIBackend`.
-        timeout: the longest silence of the server, in seconds; None for no limit.
+        timeout: how long the server may send nothing, in seconds; None for no limit.
 
     Attributes:
         name: ``"anthropic"``.
         model: as given.
-        limits: 100,000 requests and 256 MB a job.
+        limits: 100,000 requests and 256 MB per job.
         defaults: ``options``, as given.
         can_judge: as given.
 
     Raises:
         TypeError: ``client`` isn't an `anthropic.AsyncAnthropic`, or the model has no name.
-        ValueError: ``base_url`` isn't an HTTP URL, ``client`` comes with a key or a URL, or there
-            is no such ``output``.
+        ValueError: ``base_url`` isn't an HTTP URL, ``client`` is combined with a key or a URL, or
+            ``output`` is unknown.
     """
 
     name = "anthropic"
@@ -165,7 +166,7 @@ class AnthropicBatches(SDKBatches):
     # --- requests and replies ---------------------------------------------------------------------
 
     def body(self, request: Request) -> dict[str, Any]:
-        """Write a request as a job has it; see `BatchAPI.body`."""
+        """Return the body that a job has for a request; see `BatchAPI.body`."""
         options = self._options(request)
         body = messages_body(
             request,
@@ -212,7 +213,7 @@ class AnthropicBatches(SDKBatches):
             return False  # Its results are deleted, so it could be of no use.
 
     async def _has(self, client: anthropic.AsyncAnthropic, state: JobState, prefix: str) -> bool:
-        """Tell whether the requests of a job that has ended are those with a prefix."""
+        """Return whether the first result of an ended job has a custom id with the prefix."""
         async with aclosing(self._results(client, state, whole=False)) as results:
             async for result in results:
                 return result.custom_id.startswith(prefix)
@@ -320,7 +321,7 @@ def _state(batch: MessageBatch) -> JobState:
 
 
 def _outcome(line: Mapping[str, Any]) -> JobOutcome:
-    """Read a line of results."""
+    """Return the outcome that a line of the results reports."""
     result: dict[str, Any] = line["result"]
     kind = str(result.get("type"))
     if kind in UNRUN:

@@ -1,7 +1,7 @@
-"""Anthropic's Messages API as plain data: what is sent, what is refused before, how it is read.
+"""Anthropic's Messages API as plain data: writing and checking requests, and reading replies.
 
-A job's requests are looked at only when they run. So what the API would refuse then is refused
-here, as far as its documentation says (https://platform.claude.com/docs/en/api/messages).
+Anthropic checks a job's requests only when they run. So this module refuses in advance whatever
+the API documents that it refuses (https://platform.claude.com/docs/en/api/messages).
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ MOST_IMAGES = 600
 """https://platform.claude.com/docs/en/build-with-claude/vision#general-limits"""
 
 SAMPLING = ("temperature", "top_p", "top_k")
-"""Refused, whatever they are, since the API's version 2026-10-21, which the SDK asks for from 2.0
-on (https://platform.claude.com/docs/en/api/versioning)."""
+"""Options that are refused, whatever their values, since the API's version 2026-10-21. The SDK asks
+for that version since 2.0 (https://platform.claude.com/docs/en/api/versioning)."""
 
 LACKING = {"seed": "seeds", "speed": "fast mode in batches"}
 
@@ -75,23 +75,23 @@ def messages_body(
     sampling: bool = False,
     narrowed: Callable[[dict[str, Any]], dict[str, Any]] = dict,
 ) -> dict[str, Any]:
-    """Write the fields of a request for a message.
+    """Return the body of a request to the Messages API.
 
-    Names of messages and earlier reasoning have no place in it.
+    The API has no field for the names of messages, nor for earlier reasoning: they are left out.
 
     Args:
         request: the request.
-        options: its options, complete.
-        model: the model.
-        output: how its output is asked for.
-        sampling: whether the version of the API has temperature, ``top_p`` and ``top_k``.
-        narrowed: makes a JSON Schema of what the API takes of one.
+        options: its options, completed by the backend's defaults.
+        model: the model's name.
+        output: how to ask for output of a type; None if the request has no ``format``.
+        sampling: whether this version of the API has ``temperature``, ``top_p`` and ``top_k``.
+        narrowed: reduces a JSON Schema to the keywords that the API supports.
 
     Returns:
-        The fields.
+        The fields of the body.
 
     Raises:
-        InvalidRequest: the API would refuse it.
+        InvalidRequest: the API would refuse the request.
     """
     conversation = _Conversation(request.messages if output is None else output.messages)
     body: dict[str, Any] = {"model": model, "messages": conversation.turns}
@@ -148,7 +148,7 @@ def _tool(function: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Conversation:
-    """A conversation as it is written: what the system says first, and the turns after it."""
+    """A conversation in the API's form: the system messages at its start, and then the turns."""
 
     def __init__(self, messages: Sequence[Message]) -> None:
         self.system: list[str] = []
@@ -161,7 +161,7 @@ class _Conversation:
         self._refuse_ends()
 
     def _take(self, message: Message, where: str) -> None:
-        """Write a message."""
+        """Add a message, which error messages call ``where``."""
         if message.role == "system" and not self.turns:
             self.system.append(message.text)
         elif message.role == "tool":
@@ -206,7 +206,7 @@ class _Conversation:
             )
 
     def _add(self, role: str, blocks: list[dict[str, Any]]) -> None:
-        """Add to the turn, or begin another: two turns of one role are put together there."""
+        """Add blocks to the last turn if it has the same role; otherwise begin a new turn."""
         if self.turns and self.turns[-1]["role"] == role:
             self.turns[-1]["content"] += blocks
         else:
@@ -216,7 +216,7 @@ class _Conversation:
 def _blocks(
     content: str | Sequence[Part], where: str, *, model: bool = False
 ) -> list[dict[str, Any]]:
-    """Write the parts of a message. Blank texts are refused, so they are left out."""
+    """Return the blocks of a message, without blank texts, which the API refuses."""
     if model and not isinstance(content, str):
         content = joined_text(content)
     if isinstance(content, str):
@@ -267,7 +267,7 @@ def _source(data: bytes, media_type: str) -> dict[str, Any]:
 
 
 def _check(body: Mapping[str, Any], *, sampling: bool) -> None:
-    """Refuse what would be refused when the job runs."""
+    """Raise `InvalidRequest` if Anthropic would refuse the body when the job runs."""
     for name in () if sampling else SAMPLING:
         if name in body:
             _refuse(f"its API has had no {name} since 2026-10-21; leave the option out")
@@ -320,7 +320,7 @@ def _check_thinking(body: Mapping[str, Any], most: int) -> None:
 
 
 class MessageReply(Gathered):
-    """A message that wasn't streamed."""
+    """A reply that wasn't streamed, read from one message."""
 
     def __init__(
         self, meter: RequestMeter, model: str | None = None, output: OutputTool | None = None
@@ -328,11 +328,11 @@ class MessageReply(Gathered):
         super().__init__(meter, model, output=output)
 
     def read(self, data: bytes) -> str:
-        """Refuse a stream's event, as a job has none."""
+        """Raise `NotImplementedError`, because a job has no stream of events."""
         raise NotImplementedError
 
     def take_whole(self, message: Mapping[str, Any]) -> None:
-        """Take the message."""
+        """Read the text, the tool calls, the reasoning and the usage of a whole message."""
         self._model = as_text(message.get("model")) or self._model
         for index, block in enumerate(message["content"]):
             match block["type"]:
@@ -352,7 +352,7 @@ class MessageReply(Gathered):
 
 
 def count_message(message: Mapping[str, Any], meter: RequestMeter) -> None:
-    """Settle a meter at what a message says that it cost; tokens of the cache are input, too."""
+    """Settle a meter at the usage that a message reports; cached tokens count as input, too."""
     usage = message.get("usage")
     counts = cast("dict[str, Any]", usage) if isinstance(usage, dict) else {}
     names = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")

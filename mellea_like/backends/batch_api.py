@@ -1,7 +1,7 @@
 """Providers' batch APIs: a job of many requests that is answered within a day, at half the price.
 
 A `BatchAPI` writes requests for one provider, reads its answers, and manages its jobs. It keeps no
-state: whoever uses it, such as `BatchJobs`, remembers which jobs there are.
+state: its user, such as `BatchJobs`, remembers which jobs there are.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class JobLimits(NamedTuple):
     """How large a job may be.
 
     Attributes:
-        requests: the most requests in a job.
-        bytes: the most bytes of a job's requests, as they are written.
+        requests: the largest number of requests in a job.
+        bytes: the largest size of a job's requests as `BatchAPI.line` writes them, in bytes.
     """
 
     requests: int
@@ -40,12 +40,12 @@ class JobLimits(NamedTuple):
 
 
 class JobError(NamedTuple):
-    """Why a job failed as a whole, or one of its lines was refused.
+    """The reason why a job failed as a whole, or why one of its lines was refused.
 
     Attributes:
         code: the provider's code, such as ``"token_limit_exceeded"``; empty if it gave none.
-        message: the provider's sentence.
-        line: the line of the input that it is about, from 1; None for the whole job.
+        message: the provider's error message.
+        line: the number of the refused line of the input, from 1; None if the whole job failed.
     """
 
     code: str
@@ -54,21 +54,22 @@ class JobError(NamedTuple):
 
 
 class JobState(NamedTuple):
-    """The state of a job, as its provider tells it.
+    """The state of a job, as its provider reports it.
 
     Attributes:
-        id: the provider's id.
-        status: the provider's word for its state, for people.
-        ended: whether nothing about it will change any more.
-        total: the number of requests in it, or 0 before that is known.
-        succeeded: how many were answered so far.
-        failed: how many were refused, or failed, so far.
-        created: when it was created, in seconds since the epoch.
-        expires: when it will end by itself, in the same way; None if it doesn't, or nobody knows.
-        full: whether it was refused because too many tokens or requests are queued: nothing is
-            wrong with it, and it can be submitted again when other jobs have ended.
-        errors: why it failed as a whole.
-        outputs: where its results are, for `BatchAPI.results`; plain data.
+        id: the provider's id of the job.
+        status: the provider's word for the job's state, for people to read.
+        ended: whether the job has ended, so that its state won't change any more.
+        total: the number of requests in the job, or 0 before that is known.
+        succeeded: how many requests have been answered so far.
+        failed: how many requests have been refused or have failed so far.
+        created: when the job was created, in seconds since the epoch.
+        expires: when the job will end by itself, in seconds since the epoch; None if it won't, or
+            if that is unknown.
+        full: whether the job was refused because too many tokens or requests are queued. It can be
+            submitted again, unchanged, when other jobs have ended.
+        errors: the reasons why the job failed as a whole.
+        outputs: the ids or URLs of its results, for `BatchAPI.results`.
     """
 
     id: str
@@ -85,14 +86,14 @@ class JobState(NamedTuple):
 
 
 class Intention(NamedTuple):
-    """A job that is to be created, as noted before: what is needed to find it again.
+    """A note of a job that is about to be created, with all that is needed to find it again.
 
     Attributes:
-        key: the job's own key, unique among all jobs of all runs; letters, digits and hyphens, at
-            most 40.
-        prefix: the beginning of the custom id of each of its requests, which nobody else's has.
-        count: the number of its requests.
-        before: the ids of jobs that existed before, from `BatchAPI.known`.
+        key: the job's own key, unique among all jobs of all runs: at most 40 letters, digits and
+            hyphens.
+        prefix: the beginning of the custom ids of the job's requests. No other job uses it.
+        count: the number of the job's requests.
+        before: the ids of jobs that existed earlier, from `BatchAPI.known`.
     """
 
     key: str
@@ -102,14 +103,16 @@ class Intention(NamedTuple):
 
 
 class JobOutcome(NamedTuple):
-    """The outcome of one request of a job; plain data, which a file can keep.
+    """The outcome of one request of a job, as plain data that can be stored in a file.
 
     Attributes:
-        reply: the provider's reply as it sent it; None if there is none.
-        error: the provider's sentence about what went wrong; empty if nothing did.
+        reply: the reply exactly as the provider sent it; None if there is none.
+        error: the provider's error message; empty if nothing went wrong.
         status: the HTTP status of the error; None if there is none.
-        retryable: whether the same request may succeed in another job: a server's fault, a rate.
-        unrun: why nobody worked on it, which costs nothing: ``"expired"`` or ``"cancelled"``.
+        retryable: whether the same request may succeed in another job, for example after a server
+            error or a rate limit.
+        unrun: why the request was never run, ``"expired"`` or ``"cancelled"``, in which case it
+            costs nothing; empty if it was run.
     """
 
     reply: dict[str, Any] | None = None
@@ -120,7 +123,7 @@ class JobOutcome(NamedTuple):
 
 
 class JobResult(NamedTuple):
-    """The outcome of the request with a custom id."""
+    """The outcome of one request, which is identified by its custom id."""
 
     custom_id: str
     outcome: JobOutcome
@@ -132,11 +135,11 @@ class BatchAPI(Protocol):
     Attributes:
         name: the provider's name, as in ``--batch-api``.
         model: the model's name.
-        where: the server's URL, without credentials. With ``name`` and ``model`` it says whose a
-            stored job is.
+        where: the server's URL, without credentials. Together with ``name`` and ``model``, it
+            identifies the `BatchAPI` that a stored job belongs to.
         limits: how large a job may be.
-        defaults: the options that fill in what a request's options leave open.
-        can_judge: whether its verdicts on requirements are wanted.
+        defaults: the options used where a request's options leave something open.
+        can_judge: whether the model may judge requirements.
     """
 
     name: str
@@ -147,13 +150,13 @@ class BatchAPI(Protocol):
 
     @property
     def where(self) -> str:
-        """See above."""
+        """The server's URL, without credentials."""
         ...
 
     # Requests and replies: pure
 
     def body(self, request: Request) -> dict[str, Any]:
-        """Write a request as this provider's jobs have it.
+        """Return the body that this provider's jobs have for a request.
 
         Args:
             request: the request; its options are completed by ``defaults``.
@@ -162,17 +165,17 @@ class BatchAPI(Protocol):
             The body, as plain data.
 
         Raises:
-            InvalidRequest: the provider's batch format has no place for something that is asked
-                for, or would refuse it. Nothing was sent.
+            InvalidRequest: the provider's batch format can't express the request, or the provider
+                would refuse it. Nothing was sent.
         """
         ...
 
     def line(self, custom_id: str, body: Mapping[str, Any]) -> str:
-        """Write one request of a job: a line of JSON, without the newline.
+        """Return one request of a job as a line of JSON, without the newline.
 
         Args:
-            custom_id: its id in the job: letters, digits, ``_`` and ``-``, at most 64.
-            body: a body from `body`.
+            custom_id: the request's id in the job: at most 64 letters, digits, ``_`` and ``-``.
+            body: what `body` returned for the request.
 
         Returns:
             The line.
@@ -184,19 +187,19 @@ class BatchAPI(Protocol):
 
         Args:
             request: the request, with the same ``format`` and tools as the one that was sent.
-            outcome: its outcome.
-            meter: is settled at what it cost.
+            outcome: the request's outcome.
+            meter: the meter to settle at the reply's cost.
 
         Returns:
             The reply.
 
         Raises:
-            BackendError: there is none, or it can't be read.
+            BackendError: the outcome has no reply, or the reply can't be read.
         """
         ...
 
     def usage(self, outcome: JobOutcome) -> Usage:
-        """Return what a request cost: itself and its tokens; nothing if nobody worked on it."""
+        """Return the cost of a request: one request and its tokens, or nothing if it never ran."""
         ...
 
     # Jobs
@@ -204,7 +207,8 @@ class BatchAPI(Protocol):
     async def known(self) -> Sequence[str]:
         """Return the ids of the newest jobs, to be noted before another one is created.
 
-        They tell `find` where it may stop, without trusting anybody's clock.
+        When `find` meets one of these ids in the provider's list, it can stop searching. So no
+        clock is needed.
 
         Raises:
             BackendError: the provider can't be asked.
@@ -212,18 +216,18 @@ class BatchAPI(Protocol):
         ...
 
     async def upload(self, intention: Intention, lines: Path) -> str:
-        """Send the requests of a job, which costs nothing yet, and may be done again.
+        """Upload the requests of a job. This costs nothing yet, and can be repeated.
 
         Args:
             intention: the job.
-            lines: a file of what `line` wrote, a line each.
+            lines: the path of a file with the lines that `line` returned.
 
         Returns:
-            The argument of `create`: the id of the provider's file, or the path if requests are
-            sent when the job is created.
+            The argument ``uploaded`` of `create`: the id of the provider's file, or the path
+            ``lines`` if the provider takes the requests when the job is created.
 
         Raises:
-            BackendError: they were refused, or could not be sent.
+            BackendError: the requests were refused, or couldn't be sent.
         """
         ...
 
@@ -231,28 +235,29 @@ class BatchAPI(Protocol):
         """Submit a job. The request that creates it is sent once and never retried.
 
         Args:
-            intention: the job, which has been noted.
-            uploaded: the answer of `upload`, for this one time: a file whose job is refused is
-                deleted.
+            intention: the job. Store it before this call, so that the job can be found again.
+            uploaded: what `upload` returned. It can be used only once: if the job is refused, the
+                provider's file is deleted.
 
         Returns:
-            The job; None if the answer was lost, so that nobody knows whether there is a job.
+            The job's state; None if the answer was lost, so that it is unknown whether there is a
+            job.
 
         Raises:
-            BackendError: there is no job: it was refused, or the request was never sent.
+            BackendError: there is no job, because it was refused or the request was never sent.
         """
         ...
 
     async def find(self, intention: Intention) -> JobState | Literal["perhaps"] | None:
-        """Look for a job whose creation was noted, and of which nothing is known.
+        """Search the provider's list for a job that may or may not have been created.
 
         Args:
-            intention: the job.
+            intention: the job, as noted before its creation.
 
         Returns:
-            The job; None if the provider lists none, which may be some seconds late;
-            ``"perhaps"`` if a job that is still at work may be it:
-            ask again later. A job of somebody else is never returned.
+            The job's state. None if the provider doesn't list the job; a new job may appear in the
+            list some seconds late. ``"perhaps"`` if a running job may be the right one: ask again
+            later. A job of somebody else is never returned.
 
         Raises:
             BackendError: the provider can't be asked.
@@ -264,31 +269,31 @@ class BatchAPI(Protocol):
 
         Raises:
             BackendError: the provider can't be asked.
-            InvalidRequest: it knows no such job.
+            InvalidRequest: the provider knows no such job.
         """
         ...
 
     def results(self, state: JobState) -> AbstractAsyncContextManager[AsyncIterator[JobResult]]:
-        """Go through the results of a job that has ended, in any order, each request at most once.
+        """Iterate over the results of an ended job, in any order and at most one for each request.
 
-        Nobody worked on a request that has no result: not every provider lists what expired.
+        A request without a result was never run: not every provider lists expired requests.
 
         Args:
-            state: the job.
+            state: the job's state.
 
         Returns:
-            A context manager around the iteration. Nothing is kept in memory but a line. If the
-            download is cut, the iteration raises after what has arrived, and another one begins
-            again.
+            A context manager whose value is the iterator. Only one line at a time is in memory. If
+            the download breaks off, the iterator yields what has arrived and then raises; call
+            this method again to start over.
 
         Raises:
-            BackendError: the provider can't be asked, or a download was cut or can't be read.
-            InvalidRequest: the results are gone: the provider has deleted them.
+            BackendError: the provider can't be asked, or the download broke off or can't be read.
+            InvalidRequest: the provider has deleted the results.
         """
         ...
 
     async def cancel(self, job: str) -> JobState:
-        """Ask for a job to be cancelled, and return its state; that takes time.
+        """Ask the provider to cancel a job, and return the job's state; cancelling takes time.
 
         Raises:
             BackendError: the provider can't be asked.

@@ -1,4 +1,4 @@
-"""Files of batch jobs: uploads that stream from the disk, downloads that are read line by line."""
+"""Files of batch jobs: uploads streamed from disk, and downloads read line by line."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ __all__ = [
 ]
 
 JSON_LINES = "application/jsonl"
-"""The type of a file. To guess it from its name, Python would read the system's list of types."""
+"""The media type of a file. To guess it from the name, Python would read the system's list."""
 
 CHUNK = 2**16
-"""Bytes that are sent of a file at a time."""
+"""The number of bytes of a file that are sent at a time."""
 
 
 # --- what is sent ---------------------------------------------------------------------------------
 
 
 def plain(body: dict[str, Any]) -> dict[str, Any]:
-    """Return a body as plain data.
+    """Return a body as plain data: pydantic models and dates become JSON values.
 
     Raises:
-        InvalidRequest: it can't be written as JSON.
+        InvalidRequest: the body can't be written as JSON.
     """
     try:
         try:
@@ -55,7 +55,7 @@ def plain(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def write_line(fields: Mapping[str, Any]) -> str:
-    """Write an object as a line of JSON, in which each character can be encoded."""
+    """Return an object as a line of JSON that can always be encoded as UTF-8."""
     line = json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
     try:
         line.encode()
@@ -65,10 +65,10 @@ def write_line(fields: Mapping[str, Any]) -> str:
 
 
 class Mapped(mmap.mmap):
-    """A file in memory whose size the HTTP library can learn as it does from any file."""
+    """A memory-mapped file whose size the HTTP library can find out like that of any file."""
 
     def seek(self, pos: int, whence: Literal[0, 1, 2, 3, 4] = 0) -> int:  # type: ignore[override]
-        """Move, and return the place, which Python's own does only from 3.13 on."""
+        """Move, and return the new position, which `mmap.mmap.seek` does only since Python 3.13."""
         super().seek(pos, whence)
         return self.tell()
 
@@ -80,13 +80,13 @@ def _map(path: Path) -> Mapped:
 
 @asynccontextmanager
 async def mapped(path: Path) -> AsyncGenerator[Mapped]:
-    """Open a file to be sent, of which only what is being sent needs memory.
+    """Map a file into memory for sending, so that the whole file is never in memory.
 
     Args:
         path: the file, which isn't empty.
 
     Yields:
-        The file. Its ``read`` copies memory, so that no thread is needed for each part.
+        The mapped file. Its ``read`` only copies memory, so reading a part needs no thread.
     """
     opened = await run_in_thread(_map, path)
     try:
@@ -96,15 +96,15 @@ async def mapped(path: Path) -> AsyncGenerator[Mapped]:
 
 
 class JoinedLines:
-    """The lines of a file with commas between them, and more before and after.
+    """The lines of a file, joined with commas, as an async iterator of bytes to send.
 
     Args:
-        file: the lines; what is behind the last newline is one, too.
-        before: bytes to send before them.
-        after: bytes to send after them.
+        file: the lines; the last one may lack its newline.
+        before: bytes to send before the lines.
+        after: bytes to send after the lines.
 
     Attributes:
-        length: the number of bytes.
+        length: the number of bytes to send, in total.
     """
 
     # It is no generator: the HTTP library would leave that suspended if the request is cancelled.
@@ -138,13 +138,13 @@ class BrokenLineError(ValueError):
 
 
 async def json_lines(chunks: AsyncIterable[bytes]) -> AsyncGenerator[dict[str, Any]]:
-    """Read a body of JSON objects, a line each.
+    """Read a response body that has one JSON object on each line.
 
     Yields:
         The objects.
 
     Raises:
-        BrokenLineError: a line isn't one: the body was cut, or is something else.
+        BrokenLineError: a line isn't a JSON object, as when the body was cut off.
     """
     # The HTTP libraries' own readers of lines also cut at U+2028 and the like, inside of texts.
     parts: list[bytes] = []

@@ -74,10 +74,10 @@ class CachedBackend(BackendWrapper):
     """Keeps replies in a file, and answers repeated requests from it.
 
     This is for development, tests and evaluations: a program that runs again sends no request
-    twice. The key of a reply has everything that shapes it: the backend, the conversation, the
+    twice. The key of a reply covers everything that shapes it: the backend, the conversation, the
     options with their seed, the format, the tools, whether it is a verdict, and the iteration. So
     the draws of a call stay different from each other, and the next run of the program gets the
-    same draws. A retry is the same draw.
+    same draws. A retry has the same key as the failed attempt.
 
     Two calls that ask the same get the same draws, even within one run. If they ask at the same
     time on one event loop, one waits for the other's reply. (Streams don't wait: each call gets
@@ -85,8 +85,8 @@ class CachedBackend(BackendWrapper):
     evaluation that samples each task several times, give each its own ``seed``.
 
     A reply from the file costs nothing. Its usage is ``Usage(cache_hits=1)``. Budgets and rate
-    limits around this backend charge nothing for it, but must have room for the request. It
-    streams word by word if the inner backend streams.
+    limits around this backend charge nothing for it, but must have room for the request. Such a
+    reply streams word by word if the inner backend streams.
 
     Errors aren't kept, nor are incomplete replies, nor values that JSON can't express. If a reply
     can't be written, for example because the disk is full, it is still returned, and a warning is
@@ -100,7 +100,7 @@ class CachedBackend(BackendWrapper):
             to models without one, and change it when they change.
 
     Raises:
-        TypeError: ``inner`` isn't a backend, or the path isn't a path.
+        TypeError: ``inner`` isn't a backend, or ``path`` isn't a path.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class CachedBackend(BackendWrapper):
         return other
 
     def statistics(self) -> CacheStatistics:
-        """Return the numbers of requests answered from the file and passed on."""
+        """Return how many requests were answered from the file, passed on, and kept."""
         return CacheStatistics(self._hits, self._misses, self._kept)
 
     async def generate(self, request: Request) -> Generation:
@@ -199,13 +199,13 @@ class CachedBackend(BackendWrapper):
         Raises:
             CacheError: the file can't be used.
             TypeError: ``keep`` isn't a whole number.
-            ValueError: it is less than 0.
+            ValueError: ``keep`` is less than 0.
         """
         whole_number("CachedBackend.prune: keep", keep, least=0)
         return await run_in_thread(self._file.prune, keep)
 
     async def close_file(self) -> None:
-        """Close the file, but not the inner backend. Both can be used again."""
+        """Close the file, but not the inner backend. The file is reopened when it is next used."""
         await run_in_thread(self._file.close)
 
     async def aclose(self) -> None:
@@ -261,7 +261,7 @@ async def _pieces(reply: Generation) -> AsyncGenerator[str | Generation]:
 
 
 class _UnderWay:
-    """The requests under way, so that an equal request can wait for the reply."""
+    """The requests in progress, so that an equal request can wait for the reply."""
 
     def __init__(self) -> None:
         self._ended: dict[tuple[object, bytes], anyio.Event] = {}
@@ -271,7 +271,7 @@ class _UnderWay:
 
     @asynccontextmanager
     async def first(self, key: bytes, request: Request) -> AsyncGenerator[None]:
-        """Wait for the first of equal requests, once. If that leaves no reply, all others go on."""
+        """Enter a block, after an equal request that is already in progress has ended."""
         place = (running_loop(), key)
         ended = self._ended.get(place)
         if ended is not None:
@@ -303,7 +303,7 @@ class _File:
         return _File, (self._path,)
 
     def find(self, key: bytes) -> Generation | None:
-        """Return the reply that is kept under a key."""
+        """Return the reply that is kept under a key, or None if there is none."""
         with self._opened() as db:
             row = db.execute("SELECT reply FROM replies WHERE key = ?", (key,)).fetchone()
             return None if row is None else read_reply(row[0], HIT)
@@ -314,7 +314,7 @@ class _File:
             db.execute("INSERT OR IGNORE INTO replies VALUES (?, ?)", (key, reply))
 
     def prune(self, keep: int) -> int:
-        """Delete all but the newest replies, and free their disk space."""
+        """Delete all but the ``keep`` newest replies, and return how many were deleted."""
         forget = (
             "DELETE FROM replies WHERE rowid NOT IN"
             " (SELECT rowid FROM replies ORDER BY rowid DESC LIMIT ?)"
@@ -326,7 +326,7 @@ class _File:
             return forgotten
 
     def close(self) -> None:
-        """Close the file until it is used again."""
+        """Close the file. It is reopened when it is next used."""
         with self._lock:
             connection, self._connection = self._connection, None
             if connection is not None:

@@ -1,4 +1,4 @@
-"""Closing a response of an HTTP library, read to its end or not."""
+"""Closing a response of an HTTP library, even if it was not read to its end."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 __all__ = ["close"]
 
 CLOSE_SECONDS = 1.0
-"""How long closing a response may take; what is not closed by then is cut."""
+"""How long closing a response may take; after that, it is abandoned."""
 
 
 async def close(response: Any, chunks: AsyncIterator[bytes]) -> None:
-    """Close a response: if its body is not read to its end, the connection too.
+    """Close a response, and its connection too if the body was not read to its end.
 
-    After that the body is read until it fails for being closed. This takes the HTTP library's
-    nested generators to their ends, of which closing the outermost would forget some.
+    Then keep reading the body until that fails because it is closed. This runs all of the HTTP
+    library's nested generators to their ends; closing only the outermost would leave some open.
     """
     with anyio.move_on_after(CLOSE_SECONDS, shield=True), suppress(Exception):
         await response.aclose()

@@ -35,22 +35,22 @@ class FunctionBackend:
     The function takes the `Request`, including its tools and the images in its messages. It
     returns a str, a `Generation` (which may call tools), or any other value. Such a value becomes
     the generation's ``value``, and the text is its JSON form if it has one, else its ``repr``.
-    Exceptions of the function are raised unchanged. A retry follows a connection error or a
-    timeout (Python's ``ConnectionError`` and ``TimeoutError``, and those of httpx, httpx2, aiohttp
-    and trio), and a `mellea_like.errors.BackendError` that is ``retryable``. Any other exception
-    ends the lane.
+    Exceptions of the function are raised unchanged. The request is retried after a connection
+    error or a timeout (Python's ``ConnectionError`` and ``TimeoutError``, and those of httpx,
+    httpx2, aiohttp and trio), and after a `mellea_like.errors.BackendError` that is ``retryable``.
+    Any other exception ends the lane.
 
-    A call of the function costs one request and no tokens. If it returns a generation with a
-    usage, passes the request on to another backend, or calls a strategy, it costs as much as that.
-    An error that such a strategy has already retried is not retried again.
+    A call of the function costs one request and no tokens. If the function returns a generation
+    with a usage, passes the request on to another backend, or calls a strategy, the call costs as
+    much as that. An error that such a strategy has already retried is not retried again.
 
     Args:
         function: an async function, or a plain one, which runs in a thread so that it may block.
         inline: call a plain function on the event loop itself. Use this for quick functions, under
             about 1 ms.
         model: the model's name for records; the default is the function's name.
-        can_judge: whether the function can decide requirements, which means that it answers a
-            judge's prompt with a JSON verdict.
+        can_judge: whether the function can judge requirements, that is, answers a judge's prompt
+            with a JSON verdict.
 
     Raises:
         TypeError: the function can't be called.
@@ -86,7 +86,8 @@ class FunctionBackend:
         Raises:
             BaseException: the function's exception.
             TypeError: the function returned None.
-            RuntimeError: the function raised ``StopIteration``, so it has no more values.
+            RuntimeError: the function raised ``StopIteration``, which means that it has no more
+                values.
         """
         meter = request.meter
         before = meter.usage if meter.started else _NOTHING
@@ -169,7 +170,7 @@ def _text_of(value: object) -> str:
 
 
 def _count(meter: Meter, usage: Usage) -> None:
-    """Add a usage to the meter, with all tokens on the first request and at least one request."""
+    """Add a usage to the meter as one or more requests, with all tokens on the first one."""
     tokens = replace(usage, requests=0, unknown=0, cache_hits=0)
     for number in range(max(usage.requests, 1)):
         request = meter.start()

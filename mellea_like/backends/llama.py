@@ -52,7 +52,7 @@ module.main()
 
 POLL_SECONDS = 0.01
 CRASH_SECONDS = 5.0
-"""How long a process may take to end after its connection broke, even on a busy machine."""
+"""How long the server may take to end after its connection broke, even on a busy machine."""
 
 STOP_SECONDS = 2.0
 """How long the child may take to end by itself before it is killed."""
@@ -63,7 +63,7 @@ TAIL_LINES = 8
 
 
 def check_gguf(path: Path) -> None:
-    """Make sure that a path is a GGUF file."""
+    """Raise `BackendUnavailable` unless a path is a readable GGUF file."""
     try:
         with path.open("rb") as file:
             magic = file.read(4)
@@ -76,7 +76,7 @@ def check_gguf(path: Path) -> None:
 
 
 class ServerProcess:
-    """The child process. It is started at once; `address` returns once the server is ready."""
+    """The child process, which is started immediately; ask `address` whether it is ready."""
 
     def __init__(self, path: Path, config: dict[str, Any]) -> None:
         check_gguf(path)
@@ -104,7 +104,7 @@ class ServerProcess:
         return self._process.pid
 
     def has_ended(self) -> bool:
-        """Tell whether the process has ended."""
+        """Return whether the process has ended."""
         return self._process.poll() is not None
 
     def address(self) -> str | None:
@@ -164,9 +164,9 @@ class LlamaCppBackend(OpenAIBackend):
     """Runs a llama.cpp server for one GGUF file.
 
     Enter it with ``async with``, or in a script with ``with``. The server runs inside the block,
-    for any number of event loops, and stops at its end. It also stops when this process ends, even
-    if it is killed. Only this process can use it: it listens on the loopback interface and
-    requires a key that is generated for it.
+    for any number of event loops, and stops when the block ends. It also stops when this process
+    ends, even if this process is killed. Only this process can use the server: it listens on the
+    loopback interface and requires a key that is generated for it.
 
     ```python
     async with LlamaCppBackend("model.gguf") as backend:
@@ -175,12 +175,13 @@ class LlamaCppBackend(OpenAIBackend):
 
     Args:
         gguf_path: the model's file.
-        context_size: the most tokens of one request, prompt and reply together.
-        concurrency: how many requests the server works on at a time; further ones wait in its
-            queue.
+        context_size: the largest number of tokens of one request, prompt and reply together.
+        concurrency: how many requests the server works on at a time; further requests wait in the
+            server's queue.
         threads: the number of processor threads; None leaves it to llama.cpp.
         startup_timeout: how long loading may take, in seconds.
-        timeout: the longest silence of the server during a request, in seconds; None for no limit.
+        timeout: how long the server may send nothing during a request, in seconds; None for no
+            limit.
         options: defaults for the options that a request leaves open.
         can_judge: whether it may judge requirements.
 
@@ -192,8 +193,8 @@ class LlamaCppBackend(OpenAIBackend):
 
     Raises:
         ImportError: ``xllamacpp`` is not installed.
-        TypeError: a number isn't a number.
-        ValueError: a number is out of its range.
+        TypeError: an argument that must be a number isn't one.
+        ValueError: a number is out of range.
     """
 
     provider = "llama.cpp"
@@ -278,7 +279,7 @@ class LlamaCppBackend(OpenAIBackend):
         self._stop()
 
     def _start(self) -> Generator[bool]:
-        """Start the server in quick steps with pauses in between; stop it if not all are taken."""
+        """Start the server in quick steps, one per item; stop it if the generator is closed."""
         if self._process is not None:
             msg = "this LlamaCppBackend is entered already: one block at a time"
             raise RuntimeError(msg)
@@ -330,7 +331,7 @@ class LlamaCppBackend(OpenAIBackend):
 
 
 async def _whole(function: Callable[..., object], *arguments: object) -> object:
-    """Run a function in a thread to its end, even if the caller is cancelled."""
+    """Run a function in a thread and return its result, even if the caller is cancelled."""
     result: object = None
     with anyio.CancelScope(shield=True):
         result = await run_in_thread(function, *arguments)
@@ -338,7 +339,7 @@ async def _whole(function: Callable[..., object], *arguments: object) -> object:
 
 
 async def _explained(exc: BackendError, process: ServerProcess) -> BackendError:
-    """Return the error itself or, if the server has crashed, the crash as its cause."""
+    """Return an error that reports the crash if the server has crashed, else the given error."""
     if exc.status is not None or isinstance(exc, BackendTimeout):
         return exc
     with anyio.move_on_after(CRASH_SECONDS):

@@ -1,9 +1,9 @@
 """The child process of `LlamaCppBackend`: a llama.cpp server that ends with its parent.
 
-The parent writes one line of JSON to standard input: what to serve, and how. The child answers
-with one line on standard output: the server's address or an error. llama.cpp's log goes to
-standard error. When standard input ends or the process gets a new parent, the original parent is
-gone, and this process ends too.
+The parent writes its configuration to standard input, as one line of JSON. The child answers with
+one line on standard output: the server's address or an error. llama.cpp's log goes to standard
+error. When standard input ends or the process gets a new parent, the original parent is gone, and
+this process ends too.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ HTTP_THREADS = 64
 
 
 def serve(config: dict[str, Any]) -> tuple[Any, str]:
-    """Start the server."""
+    """Start the server, and return it with its address."""
     # This loads 100 MB that only this process needs. It has no types.
     xllamacpp: Any = importlib.import_module("xllamacpp")
     params = xllamacpp.CommonParams()

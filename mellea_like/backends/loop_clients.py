@@ -1,10 +1,10 @@
 """A client for each event loop.
 
 A client's connections belong to the event loop that opened them. So a backend that outlives a loop
-needs one client for each loop (`sample_sync` starts a new loop at each call). To close the client
-of a loop that ends, each client leaves an async generator suspended: asyncio and trio both run the
-rest of such generators before a loop ends. This also closes a backend that was dropped without
-`aclose`.
+needs one client for each loop (`sample_sync` starts a new loop at each call). To close a client
+when its loop ends, each client leaves an async generator suspended: asyncio and trio both run the
+rest of such generators before a loop ends. This also closes the connections of a backend that was
+dropped without `aclose`.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class Closing(Protocol):
 T = TypeVar("T", bound=Closing)
 
 CLOSE_SECONDS = 1.0
-"""How long closing connections may take; then they are cut."""
+"""How long closing connections may take; after that, they are abandoned."""
 
 _suspended: WeakKeyDictionary[object, set[AsyncGenerator[None]]] = WeakKeyDictionary()
-"""Suspended generators by event loop; trio warns if one is collected before its loop ends."""
+"""The suspended generators by loop; trio warns if one is garbage-collected before its loop ends."""
 
 
 class LoopClient(Generic[T]):
@@ -60,7 +60,7 @@ class LoopClient(Generic[T]):
         return cast("T", self._client)
 
     async def start(self, make: Callable[[], T], *, close: bool) -> None:
-        """Make the client, unless it has been made."""
+        """Make the client, unless there already is one."""
         async with self.lock:
             if self._client is not None:
                 return

@@ -59,7 +59,7 @@ def help_sentences() -> tuple[str, ...]:
 
 
 def prose_of(pages: Iterable[str]) -> tuple[str, ...]:
-    """Return the sentences of help pages that are plain English."""
+    """Return the sentences in the help pages that are plain English, without duplicates."""
     found: dict[str, None] = {}
     for page in pages:
         for paragraph in page.split("\n\n"):
@@ -78,7 +78,7 @@ def prose_of(pages: Iterable[str]) -> tuple[str, ...]:
 
 
 def sentences_of(text: str) -> list[str]:
-    """Split a text into sentences or, if it has none, into lines."""
+    """Split a text into sentences; paragraphs without punctuation are split into lines instead."""
     found: list[str] = []
     for paragraph in re.split(r"\n\s*\n", text):
         line = " ".join(paragraph.split())
@@ -90,7 +90,7 @@ def sentences_of(text: str) -> list[str]:
 
 
 def _body(lines: list[str]) -> list[str]:
-    """Drop the term above an indented definition."""
+    """Return the lines of a paragraph, without a term above its indented definition."""
     depths = [len(line) - len(line.lstrip()) for line in lines[:2]]
     defined = len(depths) > 1 and depths[1] > depths[0] and not _BULLET.match(lines[0].strip())
     return [line.strip() for line in (lines[1:] if defined else lines)]
@@ -108,10 +108,10 @@ def _read(path: str | os.PathLike[str]) -> str:
 # ----------------------------
 
 LONGEST = 32
-"""The most words of a sentence. A longer one is drawn again, and in the end cut."""
+"""The most words of a sentence. A longer one is drawn again, and the last attempt is cut."""
 
 TRIES = 4
-"""How often a sentence is drawn again if it is too long or misses its theme."""
+"""How often a sentence is drawn at most, if it is too long or misses its theme."""
 
 MORE = 0.3
 """The probability that another sentence follows."""
@@ -238,7 +238,7 @@ def _themes(text: str) -> frozenset[str]:
 # --- the backend ----------------------------------------------------------------------------------
 
 WORDS_A_STEP = 4
-"""The number of words of a stream between two checkpoints."""
+"""A stream yields to the event loop after this number of words."""
 
 _training = threading.Lock()
 
@@ -251,10 +251,11 @@ def _of_help_pages() -> TrigramModel:
 class MarkovBackend:
     """A small Markov chain text generator, for trying things out and for constrained text.
 
-    It understands nothing. It counts which word follows which two others in a text, and draws new
-    sentences from these counts. The default text is the plain English sentences of Python's own
-    help pages. Words of the last message that also occur in the text influence how its sentences
-    start; otherwise, instructions have no effect. It can't judge and can't write JSON.
+    It understands nothing. It counts which words follow each pair of words in a text, and draws
+    new sentences from these counts. By default it learns from the plain English sentences of
+    Python's own help pages. Words of the last user message that also occur in the text influence
+    how the new sentences start; otherwise, instructions have no effect. This backend can't judge
+    and can't write JSON.
 
     Learning takes about 40 ms for the help pages, and about 1 second for each 5 MB of text. It
     happens once, in a thread, at the first request. Don't use this backend in virtual time.
@@ -266,13 +267,13 @@ class MarkovBackend:
 
     Args:
         corpus: the path of a text file (UTF-8) to learn from, or several paths. The files are read
-            at once.
-        text: a text to learn from instead.
+            immediately, not at the first request.
+        text: a text to learn from, if there is no ``corpus``.
         model: the model's name, for records.
 
     Raises:
         OSError: a file can't be read.
-        ValueError: a file isn't UTF-8 text, or the whole text has no word.
+        ValueError: a file isn't UTF-8 text, or the whole text is empty.
     """
 
     provider = "markov"

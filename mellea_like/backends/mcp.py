@@ -2,8 +2,8 @@
 
 A tool of an MCP server may ask its client to sample, and the client shows the request to a person.
 Since the protocol's revision 2026-07-28, a server no longer sends requests to its client. Instead,
-a tool returns its questions, and the client calls it again with the answers. The tool's work
-doesn't start over then: it was kept waiting, and continues.
+a tool returns its questions, and the client calls it again with the answers. The tool's work does
+not start over at that second call: it was kept waiting, and continues.
 """
 
 from __future__ import annotations
@@ -75,10 +75,10 @@ FORM = "Reply with JSON that fits this JSON Schema, and with nothing else:\n"
 
 
 def sampling_params(request: Request, options: Options) -> types.CreateMessageRequestParams:
-    """Write a sampling request.
+    """Return the parameters of a sampling request.
 
     System messages become the system prompt, wherever they are in the conversation. A seed is left
-    out, because the protocol has no field for it and it is only a wish.
+    out, because the protocol has no field for it, and a backend need not honor it.
     """
     texts_only(request, "MCPSamplingBackend")
     system = [message.text for message in request.messages if message.role == "system"]
@@ -125,7 +125,7 @@ def _places(exc: ValidationError) -> str:
 
 
 def generation_of(result: object, usage: Usage) -> Generation:
-    """Read a client's reply."""
+    """Return a client's reply as a generation."""
     blocks: list[Any] = []
     wrong = ""
     if isinstance(result, types.CreateMessageResult | types.CreateMessageResultWithTools):
@@ -149,7 +149,7 @@ def generation_of(result: object, usage: Usage) -> Generation:
 
 
 def error_of(exc: Exception) -> BackendError:
-    """Translate the exception of a failed sampling request; none is retried."""
+    """Translate the exception of a failed sampling request into an error that isn't retryable."""
     kind: type[BackendError] = BackendUnavailable
     match exc:
         case ValidationError():
@@ -177,7 +177,7 @@ DEFAULT_MAX_TOKENS = 1000
 """The default length limit of a reply, because the protocol requires one."""
 
 ROUNDS_VERSION = "2026-07-28"
-"""Since this revision, a server asks by returning its requests from the tool."""
+"""The first protocol revision in which a tool returns its requests instead of sending them."""
 
 SamplingWay = Literal["request", "rounds"]
 """How a connection samples: the server sends requests, or the tool returns them."""
@@ -188,13 +188,13 @@ BROKEN = (anyio.BrokenResourceError, anyio.ClosedResourceError)
 
 
 class MCPSamplingBackend:
-    """Samples through the client of an MCP server's tool.
+    """Samples with the model of the MCP client that called a server's tool.
 
-    Make one in the tool from the tool's context, for each call. On connections before the
-    protocol's revision 2026-07-28, each request is sent to the client while the tool runs. Since
-    that revision, a tool returns its requests instead: run its work through `SamplingRounds`. If a
-    connection offers neither, ``fallback`` answers; without a fallback, each request raises
-    `InvalidRequest`.
+    Make a new backend in the tool, from the tool's context, for each call of the tool. On
+    connections before the protocol's revision 2026-07-28, each request is sent to the client while
+    the tool runs. Since that revision, a tool returns its requests instead: run the tool's work
+    through `SamplingRounds`. If a connection supports neither way, ``fallback`` answers; without a
+    fallback, each request raises `InvalidRequest`.
 
     A client shows each request to a person. If the person refuses (error code -1), the reply has
     the ``finish_reason`` ``"refusal"``. No error is ``retryable``, so nobody is asked the same
@@ -204,8 +204,8 @@ class MCPSamplingBackend:
     Args:
         context: the tool's context: the SDK's ``Context`` or ``ServerRequestContext``.
         fallback: a backend to ask directly if the client can't sample.
-        max_tokens: the longest reply, unless the options say otherwise.
-        timeout: the longest wait for the client, in seconds; None for no limit.
+        max_tokens: the longest reply in tokens, unless the options set ``max_tokens``.
+        timeout: how long to wait for the client's answer, in seconds; None for no limit.
         options: defaults for the options that a request leaves open. A model is only a hint to the
             client.
         can_judge: whether it may judge requirements.
@@ -218,8 +218,8 @@ class MCPSamplingBackend:
             sample or can't be reached.
 
     Raises:
-        TypeError: the fallback isn't a backend, or a number isn't a number.
-        ValueError: a number is out of its range.
+        TypeError: the fallback isn't a backend, or a number argument isn't a number.
+        ValueError: a number is out of range.
     """
 
     provider = "mcp"
@@ -253,14 +253,14 @@ class MCPSamplingBackend:
 
     @property
     def can_judge(self) -> bool:
-        """Whether this backend, or the fallback if that answers, decides requirements."""
+        """Whether this backend, or the fallback if that answers, may judge requirements."""
         if self._fallback is not None and not self.can_coalesce:
             return judges(self._fallback)
         return self._can_judge
 
     @property
     def can_coalesce(self) -> bool:
-        """Whether requests may be put together; not if a person approves each one."""
+        """Whether requests may be combined into one: only if the client itself answers them."""
         return self.way == "request" or self._rounds is not None
 
     def __repr__(self) -> str:
@@ -330,7 +330,7 @@ TOKEN_BYTES = 32
 
 
 class SamplingRounds:
-    """Runs the work of tools that sample, whatever the protocol revision of their connections.
+    """Runs the work of tools that sample, whichever protocol revision their connections use.
 
     Enter it in the server's ``lifespan``, so that it stays open as long as the server runs. It
     keeps waiting work in this process, so each call must come back to the process where it began.
@@ -345,9 +345,9 @@ class SamplingRounds:
         return await rounds.run(MCPSamplingBackend(context), context, work)
     ```
 
-    By default, the client's SDK gives up after ten rounds, so make requests at the same time if
-    possible. A client that has left does not come back, nor does one whose user refuses; its
-    requests fail with `BackendTimeout` after ``patience`` seconds.
+    By default, the client's SDK gives up after ten rounds, so make requests concurrently if
+    possible. A client that has left, or whose user refuses, does not come back: its requests fail
+    with `BackendTimeout` after ``patience`` seconds.
 
     Args:
         patience: how long work waits for its client to come back, in seconds.
@@ -355,7 +355,7 @@ class SamplingRounds:
 
     Raises:
         TypeError: an argument isn't a number.
-        ValueError: a number is out of its range.
+        ValueError: a number is out of range.
     """
 
     def __init__(self, *, patience: float = 600.0, gather: float = 0.01) -> None:
@@ -386,24 +386,25 @@ class SamplingRounds:
         context: Context[Any, Any],
         work: Callable[[MCPSamplingBackend], Awaitable[T]],
     ) -> T | types.InputRequiredResult:
-        """Run a tool's work; return what the tool should return.
+        """Run a tool's work, and return the tool's return value.
 
-        If the connection carries requests, or the backend's fallback answers, the work runs to its
-        end. Otherwise it runs until it needs the client, and continues when the tool is called
-        again.
+        If requests can be sent to the client while the tool runs, or the backend's fallback
+        answers, the work runs to its end. Otherwise it runs until it needs the client, and
+        continues when the tool is called again.
 
         Args:
             backend: the backend made from the tool's context.
             context: the same context.
-            work: an async function of the backend to sample from. It is called once, however often
-                the tool is called. It must not use the context, whose call may have ended.
+            work: an async function that takes the backend to sample from. It is called once,
+                however often the client calls the tool again. It must not use the context, which
+                may belong to a call that has ended.
 
         Returns:
             The work's result, or the questions that the client must answer first.
 
         Raises:
             InvalidRequest: the client came back to work that no longer exists.
-            ShutdownError: the rounds are closed.
+            ShutdownError: this `SamplingRounds` isn't open.
             BaseException: the work's exception.
         """
         if backend.way != "rounds":
@@ -465,7 +466,7 @@ class SamplingRounds:
 
 @dataclass
 class _Question:
-    """The requests to a client, and its answers."""
+    """One request to a client, and the client's answer."""
 
     params: types.CreateMessageRequestParams
     given_out: bool = False
@@ -491,7 +492,7 @@ class _Work(Generic[T]):
         self._changed = anyio.Event()
 
     async def ask(self, params: types.CreateMessageRequestParams) -> object:
-        """Wait for the client's answer to a request."""
+        """Put a request to the client, wait for the answer, and return it."""
         key = f"sampling-{next(self._numbers)}"
         question = self._questions[key] = _Question(params)
         self._changed.set()
@@ -532,7 +533,7 @@ class _Work(Generic[T]):
         return given
 
     def take(self, answers: Mapping[str, object]) -> None:
-        """Take the client's answers. Questions that it left out fail."""
+        """Hand out the client's answers; questions that it left unanswered fail."""
         if self.done.is_set():
             self.fetched.set()
         for key, question in self._questions.items():
@@ -541,12 +542,12 @@ class _Work(Generic[T]):
                 question.settled.set()
 
     def end(self) -> None:
-        """Note that the work has ended."""
+        """Record that the work has ended, and wake whoever waits for it."""
         self.done.set()
         self._changed.set()
 
     def outcome(self) -> T:
-        """Return the work's result."""
+        """Return the work's result, or raise its exception."""
         if not self.result:
             raise self.error
         return self.result[0]

@@ -1,7 +1,7 @@
 """Mistral's batch jobs, with the official SDK's types and client.
 
-The SDK's asynchronous methods call `asyncio.to_thread`, so they don't run on trio. So the requests
-are sent by the SDK's HTTP client, and written and read by its types.
+The SDK's asynchronous methods call `asyncio.to_thread`, so they don't run on trio. Therefore this
+module uses the SDK's HTTP client to send requests, and the SDK's types to write and read them.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ MOST_HOURS = 168
 ENDED = ("SUCCESS", "FAILED", "TIMEOUT_EXCEEDED", "CANCELLED")
 
 FULL = re.compile(r"pending requests|quota|too many|limit", re.IGNORECASE)
-"""Messages of a job that failed because too much is queued."""
+"""Matches the error messages of a job that failed because too much is queued."""
 
 PAGE = 100
 
@@ -81,32 +81,33 @@ PAGE = 100
 class MistralBatches(SDKBatches):
     """A model behind Mistral's batch jobs: answers within a day, at half the price.
 
-    A job's key is in its ``metadata``, under ``"mellea_like_job"``. Works on asyncio and trio, and
-    in one event loop after another. Nothing is retried here.
+    A job's key is in its ``metadata``, under ``"mellea_like_job"``. This class works on asyncio and
+    trio, and in one event loop after another. It retries nothing.
 
     Args:
         model: the model's name.
-        base_url: where the server is, without ``/v1``; by default Mistral's own.
+        base_url: the server's URL, without ``/v1``; by default Mistral's own server.
         api_key: the key; by default ``MISTRAL_API_KEY``, which is read when first needed.
-        client: a ready `mistralai.client.Mistral` instead of the two above, of which the URL, the
-            key and the ``async_client`` are used. It belongs to one event loop, and stays open.
-        options: defaults for what a request's options leave open.
-        can_judge: whether its verdicts on requirements are wanted.
-        output: how a reply of a ``format`` is asked for, as in `OpenAIBackend`, but not ``"auto"``.
-        timeout: the longest silence of the server, in seconds; None for no limit.
-        timeout_hours: after how many hours a job expires, 1 to 168.
+        client: a ready `mistralai.client.Mistral`, instead of ``base_url`` and ``api_key``. Its
+            URL, its key and its ``async_client`` are used. It belongs to one event loop, and is
+            never closed here.
+        options: defaults for the options that a request leaves open.
+        can_judge: whether it may judge requirements.
+        output: how to ask for a reply in a ``format``, as in `OpenAIBackend`, but not ``"auto"``.
+        timeout: how long the server may send nothing, in seconds; None for no limit.
+        timeout_hours: the number of hours after which a job expires, 1 to 168.
 
     Attributes:
         name: ``"mistral"``.
         model: as given.
-        limits: a million requests and 512 MB a job.
+        limits: a million requests and 512 MB per job.
         defaults: ``options``, as given.
         can_judge: as given.
 
     Raises:
         TypeError: ``client`` isn't a `mistralai.client.Mistral`, or the model has no name.
-        ValueError: ``base_url`` isn't an HTTP URL, ``client`` comes with a key or a URL, there is
-            no such ``output``, or ``timeout_hours`` is out of range.
+        ValueError: ``base_url`` isn't an HTTP URL, ``client`` is combined with a key or a URL,
+            ``output`` is unknown, or ``timeout_hours`` is out of range.
     """
 
     name = "mistral"
@@ -165,7 +166,7 @@ class MistralBatches(SDKBatches):
     # --- requests and replies ---------------------------------------------------------------------
 
     def body(self, request: Request) -> dict[str, Any]:
-        """Write a request as a line's body, without the model, which is the job's."""
+        """Return the body of a request's line, without the model, which the whole job shares."""
         options = self._options(request)
         self._one_model(options)
         return plain(mistral_body(request, options, output=self._demand(request, options)))
@@ -277,7 +278,7 @@ class MistralBatches(SDKBatches):
 
 
 class _Client:
-    """Sends requests with the SDK's HTTP client, or one like it."""
+    """Sends requests with the SDK's HTTP client, or with an HTTP client of our own."""
 
     def __init__(self, http: httpx2.AsyncClient, url: str, key: str) -> None:
         self._http = http
@@ -289,7 +290,7 @@ class _Client:
         await self._http.aclose()
 
     async def send(self, method: str, path: str, **content: Any) -> httpx2.Response:
-        """Send a request; return the answer, whose body is read."""
+        """Send a request, and return the response with its body read."""
         response = await self._http.request(
             method, self._url + path, headers=self._headers, **content
         )
@@ -298,7 +299,7 @@ class _Client:
 
     @asynccontextmanager
     async def open(self, path: str) -> AsyncGenerator[httpx2.Response]:
-        """Ask for a file; give the answer, whose body is to be read."""
+        """Request a file, and yield the response with its body still unread."""
         async with self._http.stream("GET", self._url + path, headers=self._headers) as response:
             if not response.is_success:
                 await response.aread()
@@ -321,7 +322,7 @@ class _Client:
 
 
 def _of_sdk(sdk: Mistral, url: str, timeout: float | None) -> _Client:
-    """Use the URL, the key and the HTTP client of the SDK's."""
+    """Return a client with the key and the HTTP client of the SDK's client."""
     given = sdk.sdk_configuration
     security = given.security() if callable(given.security) else given.security
     if security is None or not security.api_key:
@@ -336,7 +337,7 @@ def _of_sdk(sdk: Mistral, url: str, timeout: float | None) -> _Client:
 
 
 def _outcome(line: Mapping[str, Any]) -> JobOutcome:
-    """Read a line of a file of outputs or errors."""
+    """Return the outcome that a line of an output or error file reports."""
     response, error = line.get("response"), line.get("error")
     if isinstance(response, dict):
         answer = cast("dict[str, Any]", response)

@@ -1,4 +1,4 @@
-"""Mistral's chat API as plain data, where it differs from OpenAI's.
+"""Mistral's chat API as plain data: how it differs from OpenAI's.
 
 Mistral refuses fields that it doesn't know (https://docs.mistral.ai/api/endpoint/chat).
 """
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 __all__ = ["mistral_body", "readable"]
 
 CALL_ID = re.compile(r"[A-Za-z0-9]{9}")
-"""Mistral answers 400 "Tool call id has to be defined" or "was ... but must be a-z, A-Z, 0-9, with
-a length of 9" to others."""
+"""The ids of tool calls that Mistral accepts. To others it answers 400 "Tool call id has to be
+defined" or "was ... but must be a-z, A-Z, 0-9, with a length of 9"."""
 
 MOST_TEMPERATURE = 1.5
 
@@ -38,18 +38,18 @@ def _refuse(what: str) -> NoReturn:
 def mistral_body(
     request: Request, options: Options, *, output: Demand | None = None
 ) -> dict[str, Any]:
-    """Write the fields of a chat request, without the model.
+    """Return the body of a chat request, without the model.
 
     Args:
         request: the request.
-        options: its options, complete.
-        output: how its output is asked for.
+        options: its options, completed by the backend's defaults.
+        output: how to ask for output of a type; None if the request has no ``format``.
 
     Returns:
-        The fields.
+        The fields of the body.
 
     Raises:
-        InvalidRequest: the API has no place for something, or would refuse it.
+        InvalidRequest: the API can't express the request, or would refuse it.
     """
     messages = request.messages if output is None else output.messages
     if options.temperature is not None and options.temperature > MOST_TEMPERATURE:
@@ -65,7 +65,7 @@ def mistral_body(
 
 
 def _check(messages: tuple[Message, ...]) -> None:
-    """Refuse orders of messages that the API does."""
+    """Raise `InvalidRequest` for a sequence of messages that the API would refuse."""
     if not messages:
         _refuse("it has no message")
     for number, (message, following) in enumerate(
@@ -82,7 +82,7 @@ def _check(messages: tuple[Message, ...]) -> None:
 
 
 def _message(message: Message) -> dict[str, Any]:
-    """Write a message; its reasoning has no place, nor has a name that isn't a tool's."""
+    """Return a message in Mistral's form, without reasoning and without names except a tool's."""
     written: dict[str, Any] = {"role": message.role, "content": message.content}
     if not isinstance(message.content, str):
         written["content"] = [_part(part) for part in message.content]
@@ -110,7 +110,7 @@ def _part(part: Part) -> dict[str, Any]:
 
 
 def readable(completion: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a completion as OpenAI writes it: texts and thoughts may come in parts here."""
+    """Return a completion in OpenAI's form, with the parts of texts and of thoughts joined."""
     choices: list[dict[str, Any]] = []
     for choice in completion["choices"]:
         message = dict(choice["message"])

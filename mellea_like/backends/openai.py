@@ -69,10 +69,10 @@ NO_RESPONSES = "; the server may not have the Responses API: use api='chat'"
 CONNECT_SECONDS = 10.0
 
 MAX_BODY = 128 * 2**20
-"""The most bytes of an answer. Most of it is packaging: a token takes about 200 to 300 bytes."""
+"""The most bytes of an answer. Most are overhead: one token takes about 200 to 300 bytes."""
 
 PACKAGING = 64
-"""The bytes to allow for each character, if longer replies are allowed."""
+"""The number of bytes to allow for each character of ``max_characters``."""
 
 
 class OpenAIBackend:
@@ -98,30 +98,31 @@ class OpenAIBackend:
         client: an `openai.AsyncOpenAI` instead of the URL and the key, or an object of a subclass
             such as `openai.AsyncAzureOpenAI`, whose deployment is the default model. It is used as
             it is, but without its retries. It belongs to one event loop, and is never closed.
-        timeout: the longest silence of the server, in seconds; None for no limit. Bytes that
-            aren't part of a reply count as silence.
+        timeout: how long the server may send nothing, in seconds; None for no limit. Bytes that
+            aren't part of a reply don't count as sent.
         options: defaults for the options that a request leaves open.
         can_judge: whether it may judge requirements.
-        total_timeout: the longest time for a whole request, in seconds; None for no limit.
-        max_characters: the longest reply, including reasoning. A longer one is abandoned as
-            malformed.
+        total_timeout: the time limit of a whole request, in seconds; None for no limit.
+        max_characters: the length limit of a reply with its reasoning, in characters. A longer
+            reply is abandoned and raises a `MalformedResponse`.
         trust_env: whether to use the environment's proxy settings. It has no effect with
             ``client``.
         keep_alive: whether connections stay open between requests. With None, they do, except to
             servers on this machine. There, new connections cost nothing, and llama.cpp's server
             sometimes closes an old one just as the next request is sent.
-        max_connections: the most open connections of an event loop, 1 or more. Further requests
-            wait for one without a limit. None leaves it to the SDK, which opens up to 1,000.
+        max_connections: the largest number of open connections of an event loop, 1 or more.
+            Further requests wait for a free connection, without a time limit. None leaves it to
+            the SDK, which opens up to 1,000.
         follow_redirects: whether to follow redirects (such as HTTP 307), even to another server;
-            the request is sent there without the key. Otherwise, a redirect is an error. It has no
-            effect with ``client``.
+            the request is sent there without the key. Otherwise, a redirect is an error. This
+            argument has no effect with ``client``.
         output: how to ask the server for a reply in a ``format``. With ``"json_schema"``, the
             server enforces the schema. With ``"tool"``, the model must call a tool with the reply
-            as its arguments. With ``"json_object"``, the server enforces only that it is a JSON
-            object, and the prompt has the schema. With ``"prompt"``, there is only the prompt.
-            ``"auto"`` starts with the first of these that the server isn't known to lack. If the
-            server refuses it, the request is sent again with the next one, within the same draw.
-            This backend remembers the outcome for each model.
+            as its arguments. With ``"json_object"``, the server enforces only that the reply is a
+            JSON object, and the prompt contains the schema. With ``"prompt"``, only the prompt
+            asks for the format. ``"auto"`` starts with the first of these modes that the server
+            isn't known to lack. If the server refuses a mode, the request is sent again in the
+            next mode, within the same draw. This backend remembers the outcome for each model.
         api: ``"chat"`` for chat completions, which most servers have, or ``"responses"`` for
             OpenAI's Responses API. The latter stores replies on the server only if
             ``options.extra`` has ``store``. It ignores seeds, refuses stop texts, audio and
@@ -210,7 +211,7 @@ class OpenAIBackend:
 
     @property
     def limit_key(self) -> tuple[str, bytes] | None:
-        """The key under which the server counts requests. Backends with equal keys share a gate.
+        """The key under which the server counts requests; equal keys share a `BackoffGate`.
 
         It consists of the URL and a digest of the API key that is meaningless outside this
         process. It is None if the API key is unknown, because the client fetches one for each
@@ -249,19 +250,19 @@ class OpenAIBackend:
     def stream_choices(
         self, request: Request, choices: int
     ) -> AbstractAsyncContextManager[AsyncIterator[tuple[int, str | Generation]]]:
-        """Ask for several replies at once (``n``), so that the prompt is paid for only once.
+        """Ask for several replies in one request (``n``), so that the prompt is paid for only once.
 
-        Servers may refuse this, or ignore it and send one reply, which `ChoicesBackend` notices.
+        Servers may refuse ``n``, or ignore it and send one reply; `ChoicesBackend` notices that.
 
         Args:
             request: the request.
             choices: the number of replies, at least 1.
 
         Returns:
-            An async context manager. It gives an iterator over pairs of a reply's index, from 0,
-            and a piece of its text or, at the end of each reply, the whole `Generation`. A
-            generation's usage is that of all replies together, as far as it is known then. Leaving
-            the block early closes the request.
+            An async context manager whose value is an iterator over pairs of a reply's index, from
+            0, and a piece of its text or, at the end of each reply, the whole `Generation`. A
+            generation's usage is that of all replies together, as far as it is known by then.
+            Leaving the block early closes the request.
 
         Raises:
             InvalidRequest: this backend uses the Responses API, which gives one reply.
@@ -318,7 +319,7 @@ class OpenAIBackend:
     async def aclose(self) -> None:
         """Close the running event loop's connections. The backend may be used again.
 
-        A request under way keeps its connection until it ends.
+        A request in progress keeps its connection until it ends.
         """
         await self._clients.aclose()
 
@@ -351,7 +352,7 @@ class OpenAIBackend:
         sending: Sending,
         ends: float,
     ) -> tuple[Any, OutputTool | None]:
-        """Send a request, again if the server refuses an output mode or our own temperature."""
+        """Send a request; send it again if the server refuses an output mode or our temperature."""
         wanted = insisted(request.options)
         prefers = wanted is not request.options
         if prefers and model in self._refuse_temperature:

@@ -1,4 +1,4 @@
-"""OpenAI's Batch API, and Azure's: files of requests, through the official SDK."""
+"""The Batch API of OpenAI and of Azure, through the official SDK."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ AZURE = JobLimits(requests=100_000, bytes=200_000_000)
 ENDED = ("completed", "failed", "expired", "cancelled")
 
 FULL = re.compile(r"token_limit_exceeded|enqueued", re.IGNORECASE)
-"""Codes and messages of a job that was refused because too much is queued."""
+"""Matches the error codes and messages of a job that was refused because too much is queued."""
 
 UNRUN: dict[str, Literal["expired", "cancelled"]] = {
     "batch_expired": "expired",
@@ -66,47 +66,47 @@ UNRUN: dict[str, Literal["expired", "cancelled"]] = {
 }
 
 PASSING = ("server_error", "rate_limit_exceeded", "timeout")
-"""Codes of errors that the same request may not meet again."""
+"""The codes of temporary errors, after which the same request may succeed."""
 
 PAGE = 100
-"""Jobs in a page of the list, at most."""
+"""The most jobs in a page of the list."""
 
 FILE_SECONDS = 2.0
-"""How often Azure is asked whether it has read a file."""
+"""The seconds after which Azure is asked again whether it has read a file."""
 
 
 class OpenAIBatches(SDKBatches):
     """A model behind the Batch API of OpenAI or Azure: answers within a day, at half the price.
 
-    A job's key is in its ``metadata``, under ``"mellea_like_job"``. Works on asyncio and trio, and
-    in one event loop after another. Nothing is retried here.
+    A job's key is in its ``metadata``, under ``"mellea_like_job"``. This class works on asyncio and
+    trio, and in one event loop after another. It retries nothing.
 
     Args:
-        model: the model's name; at Azure, that of a deployment for batches.
-        base_url: where the server is; by default ``OPENAI_BASE_URL``, else OpenAI's own.
+        model: the model's name; on Azure, the name of a deployment for batches.
+        base_url: the server's URL; by default ``OPENAI_BASE_URL``, else OpenAI's own server.
         api_key: the key; by default ``OPENAI_API_KEY``. Both variables are read when first needed.
-        client: a ready `openai.AsyncOpenAI` instead of the two above, such as an
-            `openai.AsyncAzureOpenAI`. It is used as it is but for retries, belongs to one event
-            loop, and stays open.
-        options: defaults for what a request's options leave open.
-        can_judge: whether its verdicts on requirements are wanted.
-        output: how a reply of a ``format`` is asked for, as in `OpenAIBackend`; a job can't try one
-            way after the other, so it isn't ``"auto"``.
-        api: ``"chat"`` for chat completions, ``"responses"`` for the Responses API, which has
-            neither seeds, stop texts nor sounds; all three are refused.
-        timeout: the longest silence of the server, in seconds; None for no limit.
+        client: a ready `openai.AsyncOpenAI`, such as an `openai.AsyncAzureOpenAI`, instead of
+            ``base_url`` and ``api_key``. It is used unchanged, except that its retries are turned
+            off. It belongs to one event loop, and is never closed here.
+        options: defaults for the options that a request leaves open.
+        can_judge: whether it may judge requirements.
+        output: how to ask for a reply in a ``format``, as in `OpenAIBackend`, but not ``"auto"``,
+            because a job can't try one mode after another.
+        api: ``"chat"`` for chat completions, or ``"responses"`` for the Responses API. The latter
+            has no seeds, stop texts or audio; requests with any of these are refused.
+        timeout: how long the server may send nothing, in seconds; None for no limit.
 
     Attributes:
-        name: ``"openai"``, or ``"azure"`` at Azure, whose jobs don't expire.
+        name: ``"openai"``, or ``"azure"`` on Azure, whose jobs don't expire.
         model: as given.
-        limits: 50,000 requests and 200 MB a job, at Azure 100,000 requests.
+        limits: 50,000 requests (on Azure 100,000) and 200 MB per job.
         defaults: ``options``, as given.
         can_judge: as given.
 
     Raises:
         TypeError: ``client`` isn't an `openai.AsyncOpenAI`, or the model has no name.
-        ValueError: ``base_url`` isn't an HTTP URL, ``client`` comes with a key or a URL, or there
-            is no such ``output`` or ``api``.
+        ValueError: ``base_url`` isn't an HTTP URL, ``client`` is combined with a key or a URL, or
+            ``output`` or ``api`` is unknown.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class OpenAIBatches(SDKBatches):
     # --- requests and replies ---------------------------------------------------------------------
 
     def body(self, request: Request) -> dict[str, Any]:
-        """Write a request as a line's body; see `BatchAPI.body`."""
+        """Return the body of a request's line; see `BatchAPI.body`."""
         options = self._options(request)
         self._one_model(options)
         output = self._demand(request, options)
@@ -197,7 +197,7 @@ class OpenAIBatches(SDKBatches):
         return await self._read_by_azure(client, file)
 
     async def _read_by_azure(self, client: openai.AsyncOpenAI, file: FileObject) -> str:
-        """Wait until Azure, which reads a file first, has done so."""
+        """Wait until Azure has processed an uploaded file, and return the file's id."""
         with anyio.move_on_after(self._timeout):
             while cast("str", file.status) in ("pending", "running"):
                 await anyio.sleep(FILE_SECONDS)
@@ -289,7 +289,7 @@ class OpenAIBatches(SDKBatches):
 
 
 def _outcome(line: Mapping[str, Any]) -> JobOutcome:
-    """Read a line of a file of outputs or errors."""
+    """Return the outcome that a line of an output or error file reports."""
     response, error = line.get("response"), line.get("error")
     if isinstance(response, dict):
         answer = cast("dict[str, Any]", response)

@@ -25,7 +25,7 @@ def request_body(
     choices: int | None = None,
     output: Demand | None = None,
 ) -> dict[str, Any]:
-    """Write the fields of a chat completion request."""
+    """Return the body of a chat completion request."""
     messages = request.messages if output is None else output.messages
     body: dict[str, Any] = {
         "model": model,
@@ -55,7 +55,7 @@ def request_body(
 
 
 def tool_choice(request: Request) -> Any:
-    """Return which tool the model should call, if any, in the protocol's form."""
+    """Return the request's tool choice in the protocol's form."""
     choice = request.tool_choice
     if choice in TOOL_CHOICES:
         return choice
@@ -88,7 +88,7 @@ def _demand(body: dict[str, Any], output: Demand, *, official: bool) -> None:
 
 
 def output_tool(tool: OutputTool, *, official: bool) -> dict[str, Any]:
-    """Write the tool whose arguments are the reply."""
+    """Return, in the protocol's form, the tool whose arguments are the reply."""
     function: dict[str, Any] = {"name": tool.name, "description": tool.description}
     if not official:
         # Other servers may not know "strict", and enforce the schema anyway.
@@ -98,14 +98,14 @@ def output_tool(tool: OutputTool, *, official: bool) -> dict[str, Any]:
 
 
 def response_format(output: Demand, *, official: bool) -> dict[str, Any]:
-    """Write the ``response_format`` that makes a server enforce a type."""
+    """Return the ``response_format`` that makes a server enforce a type."""
     schema, strict = _strict(output.schema, official=official)
     described = {"name": output.name, "schema": schema, "strict": strict}
     return {"type": "json_schema", "json_schema": described}
 
 
 def _strict(schema: dict[str, Any], *, official: bool) -> tuple[dict[str, Any], bool]:
-    """Return a schema in the form that a server takes, and whether to ask for ``strict``.
+    """Return a schema in the form that a server accepts, and whether to ask for ``strict``.
 
     OpenAI's own servers take ``strict`` schemas in a subset of JSON Schema: each object is closed,
     each property is required, and some keywords are missing. The schema is narrowed to this
@@ -121,11 +121,11 @@ def _strict(schema: dict[str, Any], *, official: bool) -> tuple[dict[str, Any], 
 
 
 class _NoFit(Exception):
-    """A schema is outside OpenAI's strict subset."""
+    """Raised for a schema that can't be expressed in OpenAI's strict subset."""
 
 
 def _closed(schema: Any) -> Any:
-    """Return a schema with closed objects, provided that they require all their properties."""
+    """Return a schema with closed objects; raise `_NoFit` for free or optional properties."""
     if not isinstance(schema, dict):
         return schema
     old = cast("dict[str, Any]", schema)

@@ -36,7 +36,7 @@ __all__ = ["Incoming", "OwnClient", "tell_when_sent"]
 
 
 def tell_when_sent(client: openai.AsyncOpenAI) -> None:
-    """Make a client tell `SENDING` when it has sent a request."""
+    """Make a client notify the `Sending` in `SENDING` when it has sent a request."""
     transport: Any = getattr(client._client, "_transport", None)  # pyright: ignore[reportPrivateUsage]
     tells = tells_when_sent(transport)
     prepare = client._prepare_request  # pyright: ignore[reportPrivateUsage]
@@ -135,11 +135,11 @@ async def _refusal(response: httpx2.Response) -> openai.APIStatusError:
 
 
 MAX_OTHER_BODY = 2**20
-"""The most bytes to read of an answer that isn't a reply, such as an error or a list of models."""
+"""The most bytes to read of a response that isn't a reply, such as an error or a model list."""
 
 
 async def _bounded(response: httpx2.Response) -> bytes:
-    """Read the beginning of a body, and close the response."""
+    """Return at most ``MAX_OTHER_BODY`` bytes of a response's body, and close the response."""
     body = b""
     chunks = response.aiter_bytes()
     try:
@@ -170,11 +170,11 @@ SLACK = 0.01
 """The fraction by which a silence may exceed its limit."""
 
 DRAIN_SECONDS = 0.1
-"""How long to wait for the end of the body; without it, the connection can't stay open."""
+"""How long to wait for the end of the body, which must be read to keep the connection open."""
 
 
 class Incoming:
-    """One reply, or several, being received."""
+    """One reply that is being received, or several replies to one request."""
 
     __slots__ = (
         "_calls",
@@ -239,7 +239,7 @@ class Incoming:
             await close(self._response, self._chunks)
 
     async def _more(self, *, everything: bool = False) -> list[Any]:
-        """Read until something has arrived, or until everything has."""
+        """Read until a piece has arrived or, with ``everything``, to the end; return the pieces."""
         if self._error is not None:
             raise self._error
         found: list[Any] = []
@@ -266,7 +266,7 @@ class Incoming:
         return found
 
     def _take(self, chunk: bytes | None, found: list[Any]) -> bool:
-        """Read a part of the body; tell whether an event ended in it."""
+        """Read a part of the body into ``found``; return whether an event ended in it."""
         self._over = chunk is None
         events = self._decoder.finish() if chunk is None else self._decoder.feed(chunk)
         for self._event in events:
@@ -297,7 +297,7 @@ class Incoming:
             raise self._translator().malformed(what, head, began=self._reply.began)
 
     def _error_of(self, exc: Exception) -> BackendError | None:
-        """Translate an error; None if the reply is complete anyway."""
+        """Translate an error; return None if the reply is complete despite the error."""
         translator = self._translator()
         match exc:
             case ReplyTooLongError():
@@ -327,7 +327,7 @@ def _body(response: Any) -> AsyncGenerator[bytes]:
 
 
 async def _as_it_comes(response: Any) -> AsyncGenerator[bytes]:
-    """Read a body as ``aiter_raw`` does, without its chunker."""
+    """Yield the parts of a body as ``aiter_raw`` does, but without its chunker."""
     stream: Any = aiter(response.stream)
     try:
         async for part in stream:
@@ -338,7 +338,7 @@ async def _as_it_comes(response: Any) -> AsyncGenerator[bytes]:
 
 
 def _each(found: str | Generation | Sequence[Any]) -> Sequence[Any]:
-    """Return the new pieces of one reply or of several as a list."""
+    """Return the new pieces as a sequence, whether they belong to one reply or to several."""
     if isinstance(found, (str, Generation)):
         return [found] if found or isinstance(found, CallPiece) else []
     return found

@@ -17,7 +17,7 @@ from pydantic_core import from_json
 __all__ = ["EventDecoder", "ReplyTooLongError", "ServerError", "from_event"]
 
 MAX_EVENT = 2**20
-"""The most bytes of one event; a longer one isn't part of a reply."""
+"""The most bytes of one event; anything longer can't be part of a reply."""
 
 HEAD = 1000
 
@@ -38,7 +38,7 @@ class EventDecoder:
         """The beginning of the body, to show if it turns out not to be a reply."""
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """Take the next part of the body; return the data of the events that end in it."""
+        """Read the next part of the body; return the data of the events that end in it."""
         self._left -= len(chunk)
         if self._left < 0:
             msg = f"an answer of more than {self._most:,} bytes"
@@ -76,7 +76,7 @@ class EventDecoder:
         return found
 
     def finish(self) -> list[bytes]:
-        """Handle the end of the body, where servers may leave out the last blank line."""
+        """Return the data of the last event, after which servers may leave out the blank line."""
         found: list[bytes] = []
         for line in (bytes(self._line), b""):
             self._read(line, found)
@@ -101,7 +101,7 @@ class EventDecoder:
 
 
 def from_event(data: bytes) -> Any:
-    """Read an event's data, which is JSON."""
+    """Parse an event's data, which is JSON."""
     try:
         return from_json(data)
     except ValueError:

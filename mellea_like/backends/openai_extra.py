@@ -34,7 +34,7 @@ NAMES = frozenset({"id", "index", "type", "format", "name", "role", "mime_type"}
 
 
 class FurtherFields:
-    """The fields of one reply that nothing else reads, by the objects that contain them."""
+    """The fields of one reply that no other module reads, by the objects that contain them."""
 
     __slots__ = ("_found",)
 
@@ -42,7 +42,7 @@ class FurtherFields:
         self._found: dict[str, dict[str, Any]] = {}
 
     def take(self, place: str, given: Mapping[str, Any]) -> None:
-        """Keep the extra fields of an object, or of a piece of one."""
+        """Keep the extra fields of an object, or of a streamed piece of an object."""
         known = KNOWN[place]
         if given.keys() <= known:
             return
@@ -62,7 +62,7 @@ class FurtherFields:
 
     @property
     def extra(self) -> Mapping[str, Any]:
-        """All extra fields."""
+        """The extra fields received so far, by the objects that contain them."""
         return Extra(_settled(self._found)) if any(self._found.values()) else NO_EXTRA
 
 
@@ -71,7 +71,7 @@ class FurtherFields:
 
 
 class _Text(list[str]):
-    """A text in pieces. Joining them one by one would take time that grows quadratically."""
+    """A text in pieces, to be joined at the end: repeated joining would take quadratic time."""
 
 
 def _grow(found: dict[str, Any], more: Mapping[str, Any]) -> None:
@@ -81,7 +81,7 @@ def _grow(found: dict[str, Any], more: Mapping[str, Any]) -> None:
 
 
 def _grown(name: str, before: Any, more: Any) -> Any:
-    """Return a value extended by its next piece. Lists and objects are copied."""
+    """Return the value ``before`` extended by its next piece ``more``."""
     if isinstance(more, str) and name not in NAMES:
         text = before if isinstance(before, _Text) else _Text()
         text.append(more)

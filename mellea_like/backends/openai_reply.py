@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 CHAT_USAGE = ("prompt_tokens", "completion_tokens")
-"""The names of the counts of tokens."""
+"""The names of the chat protocol's fields for the counts of input and output tokens."""
 
 
 @dataclass(slots=True)
@@ -46,12 +46,12 @@ class _Call:
     name: str = ""
     arguments: StringIO = field(default_factory=StringIO)
     received: int = 0
-    """The number of characters received of the arguments. The output tool's are kept as text."""
+    """The number of characters of the arguments received, even if the text has taken them over."""
     further: FurtherFields = field(default_factory=FurtherFields)
 
 
 class Gathered(ABC):
-    """One reply received so far, in either protocol."""
+    """The part of a reply received so far; a base class for all protocols."""
 
     def __init__(
         self,
@@ -73,11 +73,11 @@ class Gathered(ABC):
         self._logprobs: list[TokenLogprob] = []
         self._further = FurtherFields()
         self.counted = 0
-        """The number of tokens received, as far as chunks show it."""
+        """The estimated number of tokens received: one for each chunk."""
         self.done = False
         self.began = False
         self.call_pieces: list[CallPiece] | None = None
-        """The pieces of calls that nobody has taken yet; None if nobody takes them."""
+        """The pieces of tool calls that the caller hasn't taken yet; None if it takes none."""
 
     @property
     def ended(self) -> bool:
@@ -116,10 +116,10 @@ class Gathered(ABC):
 
     @abstractmethod
     def read(self, data: bytes) -> str:
-        """Take one event; return its piece of the text."""
+        """Read one event; return the text that it adds to the reply."""
 
     def _said(self, content: str, refusal: str = "", thought: str = "") -> str:
-        """Take a piece of the reply; return the part of it that is text."""
+        """Add a piece of text, refusal or reasoning; return the part that counts as text."""
         piece = content + refusal
         if piece or thought:
             self._reasoning.write(thought)
@@ -136,7 +136,7 @@ class Gathered(ABC):
         arguments: str,
         further: Mapping[str, Any] | None = None,
     ) -> str:
-        """Take a piece of a tool call, and return it as text if it belongs to the output tool."""
+        """Add a piece of a tool call; return it as text if it belongs to the output tool."""
         self._count(len(name) + len(arguments))
         call = self._call_of(index, id_, name)
         if further is not None:
@@ -174,7 +174,7 @@ class Gathered(ABC):
         return call
 
     def _finish(self, reason: str | None) -> str:
-        """Note the finish reason; return the rest of the text."""
+        """Record the finish reason; return the rest of the reply's text."""
         text = ""
         if self._output is not None and self._calls:
             tool, calls, self._calls = self._output, self._calls, []
@@ -207,7 +207,7 @@ class Gathered(ABC):
 
 
 class Reply(Gathered):
-    """One streamed reply of the chat protocol, received so far."""
+    """The part of a reply of the chat protocol received so far."""
 
     def __init__(
         self,
@@ -232,13 +232,13 @@ class Reply(Gathered):
         return replace(made, extra=Extra({**made.extra, "message": message}))
 
     def read(self, data: bytes) -> str:
-        """Take one event; return its piece of the text."""
+        """Read one event; return the text that it adds to the reply."""
         if is_end(data):
             return self.end()
         return self._take_chunk(from_event(data))
 
     def take_whole(self, completion: Mapping[str, Any]) -> None:
-        """Take a completion that wasn't streamed: its message is all pieces in one."""
+        """Read a completion that wasn't streamed, as if its message were a single chunk."""
         try:
             choices = [{**choice, "delta": choice["message"]} for choice in completion["choices"]]
         except (TypeError, KeyError) as exc:
@@ -260,12 +260,12 @@ class Reply(Gathered):
         return piece
 
     def end(self) -> str:
-        """Note that the stream has ended; return the rest of the text."""
+        """Record that the stream has ended; return the rest of the reply's text."""
         self.done = True
         return self._finish(self._finish_reason)
 
     def take(self, chunk: Any) -> str:
-        """Take a chunk's part for this reply; return its piece of the text."""
+        """Read the parts of a chunk that belong to this reply; return the text that they add."""
         if chunk.get("error"):
             raise ServerError(chunk["error"])
         if isinstance(model := chunk.get("model"), str) and model:
@@ -312,8 +312,8 @@ class Reply(Gathered):
 class Replies:
     """Several replies to one request, whose chunks are interleaved.
 
-    A reply is handed over when it ends, except for the last one, which waits for the usage at the
-    end of the stream. If only one reply has begun, it may be the last, so it waits too.
+    A reply is handed over when it ends, except for the last one to end, which waits for the usage
+    at the end of the stream. If only one reply has begun, there may be no other, so it waits too.
     """
 
     def __init__(
@@ -346,7 +346,7 @@ class Replies:
         return self.began and all(reply.whole for reply in self._replies if reply.began)
 
     def read(self, data: bytes) -> list[tuple[int, str | Generation]]:
-        """Take one event; return its pieces with the indices of their replies."""
+        """Read one event; return its pieces, each with the index of its reply."""
         if is_end(data):
             self.done = True
             return [(i, piece) for i, reply in enumerate(self._replies) if (piece := reply.end())]
@@ -383,7 +383,7 @@ class Replies:
 
 
 def is_end(data: bytes) -> bool:
-    """Tell whether an event marks the end of the stream."""
+    """Return whether an event marks the end of the stream."""
     return data.strip() == b"[DONE]"
 
 
@@ -400,7 +400,7 @@ def read_usage(
     least: int = 0,
     names: tuple[str, str] = CHAT_USAGE,
 ) -> None:
-    """Read the usage that a server reports, as far as it makes sense."""
+    """Record the usage that a server reports on the meter, unless the numbers make no sense."""
     if not isinstance(usage, dict):
         return
     counts = cast("dict[str, Any]", usage)
@@ -420,14 +420,14 @@ def read_usage(
 
 
 def _part(counts: dict[str, Any], details: str, name: str, whole: int) -> int:
-    """Read how many of the tokens are of a kind; 0 if that is missing or impossible."""
+    """Return how many of ``whole`` tokens are of one kind; 0 if that is missing or impossible."""
     said: Any = counts.get(details)
     part = cast("dict[str, Any]", said).get(name) if isinstance(said, dict) else None
     return part if type(part) is int and 0 <= part <= whole else 0
 
 
 def as_text(value: Any) -> str:
-    """Return a text, which may be missing; raise an error for anything else."""
+    """Return a text, or "" for None; raise `TypeError` for anything else."""
     if value is None or isinstance(value, str):
         return value or ""
     msg = f"a text is {type(value).__name__}"
@@ -435,7 +435,7 @@ def as_text(value: Any) -> str:
 
 
 def _of_call(found: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the extra fields of a call in their original structure."""
+    """Return the extra fields of a tool call in their original structure."""
     if not found:
         return NO_EXTRA
     inside = {"function": found["function"]} if "function" in found else {}
@@ -443,7 +443,7 @@ def _of_call(found: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def as_token(entry: Mapping[str, Any]) -> TokenLogprob:
-    """Read a token with its log-probability."""
+    """Return a token with its log-probability, read from a server's entry."""
     top = entry.get("top_logprobs") or ()
     alternatives = tuple((as_text(other["token"]), float(other["logprob"])) for other in top)
     return TokenLogprob(as_text(entry["token"]), float(entry["logprob"]), alternatives)

@@ -38,7 +38,7 @@ def responses_body(
     official: bool,
     output: Demand | None = None,
 ) -> dict[str, Any]:
-    """Write the fields of a request to the Responses API, which has no seed and stores nothing."""
+    """Return the body of a request to the Responses API, without the seed, and with storing off."""
     if options.stop:
         msg = "the Responses API has no stop texts: leave the option stop out, or use api='chat'"
         raise InvalidRequest(msg)
@@ -84,12 +84,12 @@ def _demand(body: dict[str, Any], output: Demand, *, official: bool) -> None:
 
 
 def _tool(tool: dict[str, Any]) -> dict[str, Any]:
-    """Convert a tool of the chat protocol. Tools there aren't strict by default, unlike here."""
+    """Convert a tool of the chat protocol. There, tools aren't strict by default; here they are."""
     return {"type": "function", "strict": False, **tool["function"]}
 
 
 def _items(message: Message) -> Iterator[dict[str, Any]]:
-    """Write a message as items, without its name and reasoning, which items can't express."""
+    """Yield a message as items, without its name and reasoning, which items can't express."""
     content = message.content
     if message.role == "tool":
         output = content if isinstance(content, str) else [_part(part) for part in content]
@@ -131,13 +131,13 @@ def _part(part: Part) -> dict[str, Any]:
 
 
 class Response(Gathered):
-    """One streamed response, received so far."""
+    """The part of a response received so far."""
 
     _summary = 0
     """The index of the latest part of the reasoning summary."""
 
     def read(self, data: bytes) -> str:
-        """Take one event; return its piece of the text."""
+        """Read one event; return the text that it adds to the reply."""
         if is_end(data):  # Servers other than OpenAI's send this.
             return ""
         event = from_event(data)
@@ -150,7 +150,7 @@ class Response(Gathered):
             raise ValueError(msg) from exc
 
     def take_whole(self, response: Mapping[str, Any]) -> None:
-        """Take a response that wasn't streamed."""
+        """Read a response that wasn't streamed."""
         try:
             status = response["status"]
             if response.get("error") or status not in ("completed", "incomplete"):
@@ -190,7 +190,7 @@ class Response(Gathered):
         return ""
 
     def _take_item(self, index: int, item: Mapping[str, Any]) -> str:
-        """Take an item of the output, at its beginning or at its end."""
+        """Read an output item, which is either just begun or complete; return the text it adds."""
         self.began = True
         if item["type"] != "function_call":
             return ""
@@ -202,7 +202,7 @@ class Response(Gathered):
         return self._called(index, "", as_text(item["name"]), rest)
 
     def _end(self, response: Mapping[str, Any], reason: str) -> str:
-        """Take the whole response, which repeats earlier pieces, and note the finish reason."""
+        """Read the whole response, which repeats earlier pieces; return the text that is new."""
         if response.get("error"):  # Some servers mark every response as completed.
             raise ServerError(response["error"])
         piece = ""

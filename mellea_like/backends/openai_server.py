@@ -1,4 +1,4 @@
-"""A server of OpenAI's protocols: its address, its key, and whose it is."""
+"""A server of OpenAI's protocols: its address, its key, and who runs it."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ from mellea_like.errors import AuthenticationFailed
 __all__ = ["OpenAIServer", "azure_client"]
 
 NO_KEY = "no-key-needed"
-"""Sent to other servers where there is no key: the SDK insists on one, local servers ignore it."""
+"""Sent to other servers if there is no key: the SDK insists on one, and local servers ignore it."""
 
 AZURE = ".openai.azure.com"
 
 
 def azure_client(url: str | None = None) -> openai.AsyncAzureOpenAI:
-    """Make the SDK's client of Azure, whose key and version are in its environment variables.
+    """Return the SDK's Azure client, with key and API version from the environment variables.
 
     Args:
-        url: the URL of the endpoint, or that of its requests, with ``/openai`` in it; None for
-            ``AZURE_OPENAI_ENDPOINT``.
+        url: the URL of the endpoint, or the full base URL of its requests, which contains
+            ``/openai``; None for ``AZURE_OPENAI_ENDPOINT``.
 
     Returns:
         The client, for `OpenAIBackend` and `OpenAIBatches`.
 
     Raises:
-        openai.OpenAIError: a variable is missing.
+        openai.OpenAIError: an environment variable is missing.
     """
     given: Any = {}
     if url is not None:
@@ -50,19 +50,19 @@ def azure_client(url: str | None = None) -> openai.AsyncAzureOpenAI:
 
 
 class OpenAIServer:
-    """A server as the arguments of a backend name it.
+    """The server that the arguments of a backend describe.
 
     Args:
-        base_url: its URL; None for ``OPENAI_BASE_URL``, else OpenAI's own.
+        base_url: the server's URL; None for ``OPENAI_BASE_URL``, else OpenAI's own server.
         api_key: the key; None for ``OPENAI_API_KEY``.
-        client: a ready client in place of both.
+        client: a ready client, instead of ``base_url`` and ``api_key``.
 
     Attributes:
-        given: the client, as given.
+        given: ``client``, as given.
 
     Raises:
         TypeError: ``client`` isn't an `openai.AsyncOpenAI`.
-        ValueError: ``base_url`` isn't an HTTP URL, or ``client`` comes with a key or a URL.
+        ValueError: ``base_url`` isn't an HTTP URL, or ``client`` is combined with a key or a URL.
     """
 
     def __init__(
@@ -102,17 +102,17 @@ class OpenAIServer:
 
     @property
     def has_azure_client(self) -> bool:
-        """Whether the client is the SDK's for Azure."""
+        """Whether there is a ready client, and it is the SDK's client for Azure."""
         return isinstance(self.given, openai.AsyncAzureOpenAI)
 
     @property
     def is_azure(self) -> bool:
-        """Whether it is Azure's, by its client or by its name."""
+        """Whether the server is Azure's, judging by the client or by the host's name."""
         return self.has_azure_client or self._host.endswith(AZURE)
 
     @property
     def is_official(self) -> bool:
-        """Whether it is OpenAI's own or Azure's."""
+        """Whether the server is OpenAI's own or Azure's."""
         host = self._host
         official = host == "api.openai.com" or host.endswith(".api.openai.com")
         return official or self.is_azure
@@ -126,7 +126,7 @@ class OpenAIServer:
         """The key to send.
 
         Raises:
-            AuthenticationFailed: there is none, and one is needed; or it can't be sent.
+            AuthenticationFailed: a key is needed and there is none, or the key can't be sent.
         """
         key = self._key.value if self._key is not None else os.environ.get("OPENAI_API_KEY", "")
         key = key.strip()
@@ -145,7 +145,7 @@ class OpenAIServer:
         total: float | None = None,
         hint: str = "",
     ) -> Translator:
-        """Make what translates errors, without the secrets that the client has by now."""
+        """Return a translator of errors that removes the client's current secrets from messages."""
         # Made after the request: a client may fetch its key for each.
         url = urlsplit(self.url)
         token = getattr(client, "_azure_ad_token", None)

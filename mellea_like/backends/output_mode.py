@@ -2,9 +2,9 @@
 
 Nothing here waits or knows a wire format. A backend has an `OutputModes` and takes an
 `OutputAttempt` from it for each request with a format. It writes the attempt's `Demand` in its own
-protocol, and passes refusals to the attempt. After a refusal, the backend sends the request again
-at once in the next mode, within the same draw. The refused request counts as one that was sent,
-but that the server did no work on.
+protocol, and passes refusals to the attempt. After a refusal, the backend immediately sends the
+request again in the next mode, within the same draw. The refused request counts as sent, but as
+one on which the server did no work.
 """
 
 from __future__ import annotations
@@ -46,8 +46,9 @@ Mode = Literal["json_schema", "tool", "json_object", "prompt"]
 - ``"json_schema"``: the server gets the schema and enforces it.
 - ``"tool"``: the model must call a tool whose parameters are the schema. The call's arguments are
   the reply.
-- ``"json_object"``: the server enforces only that it is a JSON object. The prompt has the schema.
-- ``"prompt"``: only the prompt asks for it.
+- ``"json_object"``: the server enforces only that the reply is a JSON object. The prompt contains
+  the schema.
+- ``"prompt"``: only the prompt asks for the type.
 """
 
 OutputMode = Literal["auto", "json_schema", "tool", "json_object", "prompt"]
@@ -61,13 +62,12 @@ MAX_SCHEMA = 32_000
 TOOL_SERVERS = ("api.anthropic.com", "api.deepseek.com")
 """Servers that accept a tool but not a schema.
 
-The first one ignores ``response_format``, so it would not even refuse it (docs.anthropic.com,
-"OpenAI SDK compatibility"). The second one answers 400 "This response_format type is unavailable
-now".
+Anthropic's ignores ``response_format``, so it would not even refuse it (docs.anthropic.com,
+"OpenAI SDK compatibility"). DeepSeek's answers 400 "This response_format type is unavailable now".
 """
 
 WRAPPED = "value"
-"""The property for a reply that isn't an object, because a tool's arguments must be one."""
+"""The property that holds a reply that isn't an object, because a tool's arguments must be one."""
 
 _PROMPT = (
     "Reply with one JSON value that is valid against this JSON Schema, and with nothing else: no"
@@ -85,13 +85,12 @@ class OutputTool:
     """The tool whose arguments are the reply.
 
     Args:
-        name: its name, which differs from those of the request's own tools.
-        description: its description for the model.
-        parameters: the JSON Schema of its arguments, which is an object's.
-        wrapped: whether the reply is the ``value`` in the arguments, because the format isn't an
-            object.
-        forced: whether the model must call it. If not, it may call one of the request's tools
-            instead.
+        name: the tool's name, which differs from those of the request's own tools.
+        description: the tool's description for the model.
+        parameters: the JSON Schema of the tool's arguments, whose type is ``object``.
+        wrapped: whether the reply is the argument ``value``, because the format isn't an object.
+        forced: whether the model must call this tool. If not, it may call one of the request's own
+            tools instead.
     """
 
     name: str
@@ -109,10 +108,10 @@ class Demand:
         mode: the way to ask.
         name: the format's name, in letters that any server accepts.
         schema: the format's JSON Schema. It is shared and must not be changed.
-        messages: the conversation, which has the schema in it if the server doesn't get it
-            otherwise.
+        messages: the conversation, which contains the schema in modes ``"json_object"`` and
+            ``"prompt"``.
         tool: in mode ``"tool"``, the tool to send. It is None if the request demands a call of one
-            of its own tools, because then it doesn't ask for a typed reply.
+            of its own tools, because such a request doesn't ask for a typed reply.
     """
 
     mode: Mode
@@ -123,7 +122,7 @@ class Demand:
 
 
 def check_output(output: object) -> OutputMode:
-    """Make sure that an argument is an output mode."""
+    """Return an argument if it is an output mode; otherwise raise `ValueError`."""
     if output not in (modes := get_args(OutputMode)):
         msg = f"output is one of {', '.join(map(repr, modes))}, not {output!r}"
         raise ValueError(msg)
@@ -131,7 +130,7 @@ def check_output(output: object) -> OutputMode:
 
 
 def demand(request: Request, mode: Mode) -> Demand:
-    """Return what a request with a format asks for in a mode.
+    """Return the demand of a request with a format, in one mode.
 
     Args:
         request: the request.
@@ -182,7 +181,7 @@ def _tool(request: Request, made: Demand) -> OutputTool | None:
 
 
 def _as_object(schema: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the schema of an object with ``type`` at its root; None for any other schema."""
+    """Return an object's schema with ``type`` at its root; None if it isn't an object's."""
     if "$ref" in schema:
         definitions = schema.get("$defs", {})
         root = definitions.get(str(schema["$ref"]).removeprefix("#/$defs/"))
@@ -193,7 +192,7 @@ def _as_object(schema: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _with(messages: Sequence[Message], asked: str) -> tuple[Message, ...]:
-    """Append a demand to the user's last message."""
+    """Return the conversation with a demand appended to the user's last message."""
     # Some models take no system message, and one at the top would defeat the server's prompt
     # cache.
     for at in range(len(messages) - 1, -1, -1):
@@ -209,7 +208,7 @@ def _with(messages: Sequence[Message], asked: str) -> tuple[Message, ...]:
 
 
 def _bounded(schema: dict[str, Any]) -> str:
-    """Write a schema for a prompt, without titles and, if it is long, without descriptions."""
+    """Return a schema as text for a prompt, without titles and, if long, without descriptions."""
     for dropped in (("title",), ("title", "description", "examples", "default")):
         text = json.dumps(_without(schema, dropped), ensure_ascii=False, separators=(", ", ": "))
         if len(text) <= MAX_SCHEMA:
@@ -222,7 +221,7 @@ def _bounded(schema: dict[str, Any]) -> str:
 
 
 def _without(schema: Any, dropped: tuple[str, ...], *, names: bool = False) -> Any:
-    """Remove keywords from a schema, but not properties of the same name."""
+    """Return a schema without some keywords; properties of the same names are kept."""
     if isinstance(schema, list):
         return [_without(part, dropped) for part in cast("Sequence[Any]", schema)]
     if not isinstance(schema, dict):
@@ -242,7 +241,7 @@ _NAMING = ("properties", "$defs", "patternProperties", "dependentSchemas")
 
 
 def reply_text(tool: OutputTool, arguments: str) -> str:
-    """Extract the reply from the arguments of the output tool's call."""
+    """Return the reply that the arguments of the output tool's call contain."""
     if not tool.wrapped:
         return arguments
     try:
@@ -266,7 +265,7 @@ _SUBJECT: dict[Mode, re.Pattern[str]] = {
         r"response_?format|json.?object|json.mode|text\.format", re.IGNORECASE
     ),
 }
-"""Words that show that an error is about a mode. No error can be about the prompt."""
+"""Words that show that an error is about a mode. No error can be about the mode "prompt"."""
 
 _ELSEWHERE = re.compile(
     r"context.{0,10}(length|window|size)|max\w*.tokens|reduce the length"
@@ -284,10 +283,10 @@ _THIS_SCHEMA = re.compile(
     r"(invalid|unsupported) (json )?schema|schema.{0,30}(feature|is invalid)|parameters is|grammar",
     re.IGNORECASE,
 )
-"""Words that show that an error is about this schema, so the server may accept another one."""
+"""Words that show that an error is about one schema, so the server may accept other schemas."""
 
 _PERHAPS = (404, 500, 501)
-"""Statuses that some servers use to refuse a mode, if the error's words show it.
+"""Statuses that some servers use to refuse a mode; the error's words must confirm it.
 
 OpenRouter answers 404 "No endpoints found that support tool use", llama.cpp 500 "tools param
 requires --jinja flag".
@@ -297,7 +296,7 @@ _TOOL_FIELDS = ("tools", "functions", "tool_choice")
 """The protocol's fields for tools, which a user may have set in ``extra``."""
 
 _Refused = tuple["str | None", str, Mode]
-"""A model, a schema's digest (or None for any schema), and the mode that the server refused."""
+"""A model, a schema's digest (or "" for any schema), and the mode that the server refused."""
 
 
 class OutputModes:
@@ -306,7 +305,7 @@ class OutputModes:
     It remembers refusals for each model or, if a server refused only one schema, for that schema.
 
     Args:
-        output: the mode. ``"auto"`` tries one after the other until the server accepts it.
+        output: the mode. ``"auto"`` tries one mode after the other until the server accepts one.
     """
 
     def __init__(self, output: OutputMode = "auto") -> None:
@@ -316,7 +315,7 @@ class OutputModes:
     def begin(
         self, request: Request, model: str | None, options: Options, host: str = ""
     ) -> OutputAttempt:
-        """Begin asking for the output of one request with a format.
+        """Return an attempt to get typed output for one request with a format.
 
         Args:
             request: the request.
@@ -325,10 +324,10 @@ class OutputModes:
             host: the server's name, if it is known.
 
         Returns:
-            The attempt, which has the demand to send, and the next one after a refusal.
+            The attempt. Its ``demand`` is the demand to send, and changes after a refusal.
 
         Raises:
-            InvalidRequest: that can't be asked for in the mode that was chosen.
+            InvalidRequest: the chosen mode can't ask for this format.
         """
         return OutputAttempt(self, request, model, options, host)
 
@@ -337,7 +336,7 @@ class OutputAttempt:
     """One request's typed output, asked for in one mode after another; see `OutputModes.begin`.
 
     Attributes:
-        demand: the demand to send.
+        demand: the demand to send next.
 
     Raises:
         InvalidRequest: the chosen mode can't ask for this format.
@@ -373,7 +372,7 @@ class OutputAttempt:
         self._choose()
 
     def refused(self, error: BackendError) -> bool:
-        """Take a refusal; tell whether to send the request again with the new demand."""
+        """Handle a refusal; return whether to send the request again with the new ``demand``."""
         mode = self.demand.mode
         if self._modes.output != "auto":
             return False
@@ -385,7 +384,7 @@ class OutputAttempt:
         return True
 
     def accepted(self) -> None:
-        """Note that the server has begun to reply, so its earlier refusals were about the mode."""
+        """Remember the refused modes, because the server has now accepted another mode."""
         self._modes.refused |= self._refused
 
     def _choose(self) -> None:
@@ -404,7 +403,7 @@ def _digest(format: Any) -> str:
 
 
 def refuses(mode: Mode, error: BackendError) -> bool:
-    """Tell whether a server refused a mode, and not something else in the request.
+    """Return whether a server refused a mode, and not something else in the request.
 
     Args:
         mode: the mode of the refused request.

@@ -59,30 +59,30 @@ CLOSE_SECONDS = 1.0
 class PydanticAIBackend:
     """A model of a provider that Pydantic AI knows: Anthropic, Google, Bedrock, Mistral and more.
 
-    Replies are streamed if the provider can, so that it stops when a request is cancelled. Neither
-    this backend nor the provider's SDK retries. It works in one event loop after another. On trio
-    it works with the SDKs of OpenAI, Anthropic, Google and Amazon. Mistral's SDK needs asyncio, so
-    a request on trio raises an `InvalidRequest` that says so.
+    Replies are streamed if the provider can stream, so that generation stops when a request is
+    cancelled. Neither this backend nor the provider's SDK retries. It works in one event loop after
+    another. On trio it works with the SDKs of OpenAI, Anthropic, Google and Amazon. Mistral's SDK
+    needs asyncio, so a request on trio raises an `InvalidRequest` that explains this.
 
-    If a request has a ``format``, the backend asks for the provider's own JSON Schema output, if
-    the model's profile has it. Otherwise it asks for a call of a tool whose arguments are the
+    If a request has a ``format``, the backend uses the provider's own JSON Schema output if the
+    model's profile supports it. Otherwise it asks for a call of a tool whose arguments are the
     reply, or puts the schema into the prompt. The names of messages and their ``reasoning`` are
     not sent, because providers have no fields for them.
 
     Args:
         model: a name for `pydantic_ai.models.infer_model`, such as
             ``"anthropic:claude-sonnet-5-5"`` or ``"bedrock:us.amazon.nova-pro-v1:0"``; the key is
-            in the provider's environment variable. Or a `pydantic_ai.models.Model`, for example
-            with your own provider, client or settings. Use such a model in one event loop at a
-            time, and only on asyncio or only on trio.
-        timeout: the longest silence of the provider, in seconds. With None, only the limit of the
-            provider's client applies (usually 600 s).
+            read from the provider's environment variable. Or a `pydantic_ai.models.Model`, for
+            example with your own provider, client or settings. Use such a model in one event loop
+            at a time, and only on asyncio or only on trio.
+        timeout: how long the provider may send nothing, in seconds. With None, only the limit of
+            the provider's client applies (usually 600 s).
         options: defaults for the options that a request leaves open. Entries of ``extra`` that are
             named in `pydantic_ai.settings.ModelSettings` or in the provider's own settings
-            (``anthropic_thinking``) become settings. All other entries are sent unchanged
-            (``extra_body``).
+            (such as ``anthropic_thinking``) become settings. All other entries are sent unchanged
+            (as ``extra_body``).
         can_judge: whether it may judge requirements.
-        total_timeout: the longest time for a whole request, in seconds; None for no limit.
+        total_timeout: the time limit of a whole request, in seconds; None for no limit.
 
     Attributes:
         model: the model's name.
@@ -91,8 +91,8 @@ class PydanticAIBackend:
         defaults: ``options``, as given.
 
     Raises:
-        TypeError: the model is neither of these, or a number isn't a number.
-        ValueError: the provider is unknown or has no key, or a number is out of its range.
+        TypeError: ``model`` is neither a name nor a model, or a time limit isn't a number.
+        ValueError: the provider is unknown or has no key, or a time limit is out of range.
         ImportError: the provider's SDK isn't installed; the message says what to install.
     """
 
@@ -162,7 +162,7 @@ class PydanticAIBackend:
     async def aclose(self) -> None:
         """Close the running event loop's connections. The backend may be used again.
 
-        A request under way keeps its connection until it ends.
+        A request in progress keeps its connection until it ends.
         """
         await self._clients.aclose()
 
@@ -235,13 +235,13 @@ def _made(model: Model | str) -> Model:
 
 
 async def _tell_when_sent(request: Any) -> None:  # noqa: RUF029 (httpx awaits its hooks)
-    """Make an httpx request tell `SENDING` how far it is."""
+    """Make an httpx request report its progress to the `Sending` in `SENDING`."""
     if (sending := SENDING.get()) is not None:
         request.extensions["trace"] = sending.trace
 
 
 class _OpenModel:
-    """A model of one event loop; ``tells`` means that its client tells when a request is sent."""
+    """A model for one event loop; if ``tells``, its client reports when a request has been sent."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -250,7 +250,7 @@ class _OpenModel:
         self.tells = False
 
     async def entered(self) -> Model:
-        """Open the client, unless it is open."""
+        """Open the client, unless it is open, and return the model."""
         async with self._lock:
             if not self._entered:
                 await self._model.__aenter__()
@@ -270,12 +270,12 @@ class _OpenModel:
 
 
 class _Asking(Sending):
-    """One request under way: its cost, its time limit, and the reason for its failure."""
+    """One request in progress: its cost, its time limits, and the translation of its errors."""
 
     silence = math.inf
     ends = math.inf
     told = False
-    """Whether the client tells when the request has been sent."""
+    """Whether the client reports when the request has been sent."""
 
     def __init__(self, request: Request, translator: Translator) -> None:
         super().__init__(request)
@@ -283,7 +283,7 @@ class _Asking(Sending):
         self.generators = _Generators()
 
     async def wait(self, step: Awaitable[T]) -> T:
-        """Wait for the provider, and translate its errors."""
+        """Await a step of the provider within the time limits, and translate its errors."""
         error: BackendError | None = None
         quiet = anyio.current_time() + self.silence
         token = SENDING.set(self)
@@ -347,7 +347,7 @@ async def _next(events: AsyncIterator[Any]) -> Any:
 
 
 def _events(response: StreamedResponse | ModelResponse) -> AsyncIterator[Any]:
-    """Iterate over a reply's events. A reply that came as a whole has one event for each part."""
+    """Iterate over a reply's events; a reply that wasn't streamed has one event for each part."""
     if not isinstance(response, ModelResponse):
         return aiter(response)
 
@@ -384,11 +384,11 @@ class _Generators:
         self._begun: list[AsyncGenerator[Any]] = []
 
     def awaited(self, step: Awaitable[T]) -> Awaitable[T]:
-        """Return an awaitable that runs a step and keeps the generators that it starts."""
+        """Return an awaitable that runs a step and records the generators that it starts."""
         return _Step(step, self)
 
     async def aclose(self) -> None:
-        """Close all of them, outermost first."""
+        """Close all recorded generators, outermost first."""
         for generator in self._begun:
             with suppress(Exception):
                 await generator.aclose()
@@ -396,7 +396,7 @@ class _Generators:
 
     @contextmanager
     def kept(self) -> Generator[None]:
-        """Keep the generators that this thread starts in a block, which must not await anything."""
+        """Record the generators that this thread starts in the block, which must not await."""
         before = sys.get_asyncgen_hooks()
 
         def first(generator: AsyncGenerator[Any]) -> None:

@@ -5,7 +5,7 @@
 | 401, 403, no credentials | `AuthenticationFailed` |
 | 429 | `RateLimited`; not retryable if the quota is used up |
 | 408, no answer in time | `BackendTimeout` |
-| 5xx, an overloaded provider, no connection, a broken one | `BackendUnavailable` |
+| 5xx, an overloaded provider, no connection, a broken connection | `BackendUnavailable` |
 | any other status, an unsendable request | `InvalidRequest`; retryable for 409 |
 | an answer that is unreadable or cut off | `MalformedResponse` |
 """
@@ -83,7 +83,7 @@ def inner_models(model: Model) -> Iterator[Model]:
 
 
 def can_stream(model: Model) -> bool:
-    """Tell whether a model can stream."""
+    """Return whether a model, and each model inside it, can stream."""
     return not any(
         type(each).request_stream is Model.request_stream
         or (isinstance(each, FunctionModel) and each.stream_function is None)
@@ -92,7 +92,7 @@ def can_stream(model: Model) -> bool:
 
 
 def key_of(model: Model) -> str | None:
-    """Return the key that a model's provider sends, if its client reveals it."""
+    """Return the API key that a model's provider sends, or None if its client doesn't reveal it."""
     for each in inner_models(model):
         client: Any = getattr(each.provider, "client", None)
         key = getattr(client, "api_key", None)
@@ -102,7 +102,7 @@ def key_of(model: Model) -> str | None:
 
 
 def model_messages(model: Model, messages: Sequence[Message]) -> list[wire.ModelMessage]:
-    """Write a conversation, without names and reasoning, which providers have no fields for."""
+    """Convert a conversation, without names and reasoning, for which providers have no fields."""
     written: list[wire.ModelMessage] = []
     called: dict[str, str] = {}
     for message in messages:
@@ -162,7 +162,7 @@ def _detail(image: Image) -> dict[str, Any] | None:
 
 
 def model_settings(model: Model, options: Options, tool_choice: str | None) -> ModelSettings:
-    """Write the options. Entries of ``extra`` with the name of a setting become settings."""
+    """Return options as settings; entries of ``extra`` that don't name a setting go in the body."""
     named = tool_choice not in {None, *TOOL_CHOICES}
     said: dict[str, Any] = {
         "temperature": options.temperature,
@@ -249,7 +249,7 @@ def _profile(model: Model) -> Any:
 
 
 class Reply:
-    """One reply, received so far."""
+    """The part of a reply received so far."""
 
     def __init__(self, meter: RequestMeter, parameters: ModelRequestParameters) -> None:
         self._meter = meter
@@ -259,7 +259,7 @@ class Reply:
         self._output_part: int | None = None
 
     def take(self, event: object, tokens: int) -> str:
-        """Take an event, and the output tokens counted so far; return its text."""
+        """Read an event, given the output tokens counted so far; return the text that it adds."""
         piece = ""
         match event:
             case wire.PartStartEvent(part=wire.TextPart(content=text)):
@@ -285,7 +285,7 @@ class Reply:
         return piece
 
     def refused(self, response: wire.ModelResponse) -> str:
-        """Take the words of a refusal, which come last; return them if there is no text."""
+        """Return the text of a refusal, which comes last, unless the reply has other text."""
         said = str((response.provider_details or {}).get("refusal") or "")
         if not said or self._text:
             return ""
@@ -293,7 +293,7 @@ class Reply:
         return said
 
     def generation(self, response: wire.ModelResponse) -> Generation:
-        """Return the whole reply."""
+        """Return the whole reply, and settle the meter at its usage."""
         used = response.usage
         if used.has_values() and not used.unmeasured_requests:
             self._meter.settle(
@@ -321,7 +321,7 @@ class Reply:
 
 
 def _calls(response: wire.ModelResponse, *, given: bool) -> Iterator[ToolCall]:
-    """Read the tool calls, except for the one that contains the reply."""
+    """Yield the tool calls, except for the output tool's if it gave the reply (``given``)."""
     for part in response.parts:
         if isinstance(part, wire.ToolCallPart) and not (given and part.tool_name == OUTPUT_TOOL):
             yield ToolCall(part.tool_call_id, part.tool_name, _arguments(part.args) or "{}")
@@ -343,7 +343,7 @@ def _arguments(given: Any) -> str:
 
 
 class Translator:
-    """Translates errors, without a cause, because that would hold the request's key."""
+    """Translates errors, without chaining the original, which could contain the request's key."""
 
     def __init__(self, model: Model, timeout: float | None, total: float | None) -> None:
         self._model = model.model_id
@@ -358,7 +358,7 @@ class Translator:
         return excerpt(text)
 
     def silent(self) -> BackendTimeout:
-        """Return the error for a provider that was silent for too long."""
+        """Return the error for a provider that sent nothing for too long."""
         return BackendTimeout(
             f"{self._model} said nothing for {self._timeout:g} s, the backend's timeout"
         )
@@ -370,7 +370,7 @@ class Translator:
         )
 
     def of(self, exc: Exception) -> BackendError | None:
-        """Translate the exception of a request; return None for a bug."""
+        """Translate the exception of a request; return None if the exception is a bug."""
         said = f"{type(exc).__name__}: {self.clean(str(exc))}"
         match exc:
             case BackendError():
@@ -447,11 +447,11 @@ def _message(exc: exceptions.ModelAPIError) -> str:
 NEVER_SENT = (exceptions.UserError, InvalidRequest, ConnectionRefusedError, NotImplementedError)
 
 CONNECTING = ("ConnectError", "ConnectTimeout", "EndpointConnectionError")
-"""HTTP libraries' names for errors of connecting."""
+"""The names of HTTP libraries' exceptions for failures to connect."""
 
 
 def never_sent(exc: BaseException) -> bool:
-    """Tell whether a request failed before it could be sent, so that it costs nothing."""
+    """Return whether a request failed before it could be sent, so that it costs nothing."""
     seen: set[int] = set()
     cause: BaseException | None = exc
     while cause is not None and id(cause) not in seen:

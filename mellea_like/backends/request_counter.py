@@ -1,4 +1,4 @@
-"""Count a backend's requests, and words in place of tokens if there is no tokeniser."""
+"""Count a backend's requests, and count words instead of tokens if there is no tokenizer."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ class RequestStatistics(NamedTuple):
     """A snapshot of a backend's requests: ``started = finished + failed + cancelled + in_flight``.
 
     Attributes:
-        started: the requests that arrived.
-        finished: the requests that were answered completely.
-        failed: the requests that ended with an error.
-        cancelled: the requests whose caller was cancelled or closed a stream early.
-        in_flight: the requests that are being answered now.
-        max_in_flight: the most requests that were in flight at one time.
-        input_tokens: the tokens of the prompts of all requests.
-        output_tokens: the tokens generated, including those of failed and cancelled requests.
+        started: the number of requests that arrived.
+        finished: the number of requests that were answered completely.
+        failed: the number of requests that ended with an error.
+        cancelled: the number of requests whose caller was cancelled or closed a stream early.
+        in_flight: the number of requests that are being answered now.
+        max_in_flight: the largest number of requests that were in flight at one time.
+        input_tokens: the number of tokens in the prompts of all requests.
+        output_tokens: the number of tokens generated, including those of failed and cancelled
+            requests.
     """
 
     started: int = 0
@@ -40,7 +41,7 @@ class RequestStatistics(NamedTuple):
 
 
 class Flight:
-    """The end of one request in flight. By default, the caller left."""
+    """The outcome of one request: "cancelled" unless the backend sets another one."""
 
     outcome: Literal["finished", "failed", "cancelled"] = "cancelled"
 
@@ -50,7 +51,7 @@ class RequestCounter(Counter[str]):
 
     @contextmanager
     def flight(self) -> Generator[Flight]:
-        """Count one request while it is in flight."""
+        """Count one request as in flight during the block, and its outcome afterwards."""
         self["started"] += 1
         self["in_flight"] += 1
         self["max_in_flight"] = max(self["max_in_flight"], self["in_flight"])
@@ -70,7 +71,7 @@ _PIECE = re.compile(r"\A\s+|\S+\s*")
 
 
 def word_pieces(text: str) -> list[str]:
-    """Split a text after the white space that follows each word."""
+    """Split a text into words, each with the white space that follows it."""
     return _PIECE.findall(text)
 
 

@@ -1,4 +1,4 @@
-"""A scorer that asks the server of a reward model, a reranker or a classifier."""
+"""A scorer that asks a server with a reward model, a reranker or a classifier."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PATHS = {"score": "/score", "rerank": "/rerank", "classify": "/classify"}
 class RewardModel:
     """A scorer for `BestOf` that asks a server how good a reply is.
 
-    It supports the three protocols of vLLM's server; llama.cpp's server has the second one. The
+    It supports the three protocols of vLLM's server; llama.cpp's server has ``"rerank"`` only. The
     SDK retries failed requests. If the error persists, the candidate's draw counts as errored. If
     the call is decided or cancelled, the request is closed.
 
@@ -36,11 +36,11 @@ class RewardModel:
         kind: ``"score"`` asks ``/score`` for the similarity of prompt and reply, ``"rerank"`` asks
             ``/rerank`` for the relevance of the reply to the prompt, and ``"classify"`` asks
             ``/classify`` for the probability of a class.
-        label: the index of the class among the probabilities, for ``"classify"``. The default is
-            the last one.
+        label: for ``"classify"``, the index of the class whose probability is the score. The
+            default is the last class.
         api_key: the key to send as a bearer token; None for servers that need none.
         timeout: the time limit of one request, in seconds.
-        max_retries: how often a request is retried.
+        max_retries: how often a failed request is retried.
 
     Raises:
         ValueError: ``kind`` is unknown.
@@ -77,7 +77,7 @@ class RewardModel:
             The score, from 0 to 1 for ``"classify"``, otherwise in the model's range.
 
         Raises:
-            BackendError: the server can't be reached or gives no score.
+            BackendError: the server can't be reached, or its answer has no score.
         """
         asked = candidate.action.render(candidate.context)
         prompt = "\n\n".join(message.text for message in asked)

@@ -37,14 +37,14 @@ class Reply:
 
     Args:
         content: the text, the whole generation, or an exception (an instance or a class) to raise.
-        delay: the seconds until the reply, spread over the pieces of a stream. ``math.inf`` never
-            answers, and None uses the backend's delay.
-        chunks: the pieces of a stream; by default, these are words. With an exception, these
-            pieces come before it.
+        delay: the seconds until the reply, spread over the pieces of a stream. With ``math.inf``,
+            the reply never comes; None uses the backend's delay.
+        chunks: the pieces of a stream; by default, the words of the text. If the content is an
+            exception, these pieces come before it.
         shielded: whether the delay ignores cancellation, as a badly behaved backend does.
 
     Raises:
-        TypeError: the content is none of these, or the delay isn't a number.
+        TypeError: ``content`` is none of the above, or the delay isn't a number.
         ValueError: the delay is negative, or the chunks don't add up to the text.
     """
 
@@ -96,9 +96,9 @@ class ScriptedBackend:
             in the order of their arrival. An item is a text, a `Generation`, an exception (an
             instance or a class) to raise, or a `Reply` with its timing. A rule is a callable that
             takes each request and returns an item, or an awaitable of one.
-        delay: the seconds until each reply. With 0, it comes after exactly one checkpoint.
-        cycle: whether to start a sequence again when it is used up, instead of failing.
-        can_judge: whether the backend can decide requirements.
+        delay: the seconds until each reply. With 0, the reply comes after exactly one checkpoint.
+        cycle: whether to start the sequence again when it is used up, instead of raising an error.
+        can_judge: whether the backend may judge requirements.
         model: the model's name, for records.
 
     Raises:
@@ -131,10 +131,10 @@ class ScriptedBackend:
         return self._counter.statistics()
 
     async def generate(self, request: Request) -> Generation:
-        """Give the next reply of the script.
+        """Return the next reply of the script.
 
         Raises:
-            BaseException: the next item is an exception.
+            BaseException: the exception that is the script's next item.
             IndexError: the script is used up.
         """
         with self._counter.flight() as flight:
@@ -144,7 +144,7 @@ class ScriptedBackend:
 
     @asynccontextmanager
     async def stream(self, request: Request) -> AsyncGenerator[AsyncIterator[str | Generation]]:
-        """Give the next reply of the script piece by piece; see `StreamingBackend.stream`."""
+        """Stream the next reply of the script piece by piece; see `StreamingBackend.stream`."""
         with self._counter.flight() as flight:
             async with aclosing(self._pieces(request, flight)) as pieces:
                 yield pieces

@@ -1,4 +1,4 @@
-"""The common part of the batch APIs: requests by an SDK, lost answers, downloads, replies."""
+"""The common part of the batch APIs: sending requests with an SDK, downloads, and replies."""
 
 from __future__ import annotations
 
@@ -51,17 +51,17 @@ T = TypeVar("T")
 REQUEST_TIMEOUT = 408
 
 CLEAN_SECONDS = 10.0
-"""How long deleting a file that nobody needs may take."""
+"""How long deleting the file of a refused job may take."""
 
 SHOWN = 200
-"""Characters that are shown of a line that can't be read."""
+"""The number of characters to show of a line that can't be read."""
 
 BUGS = (TypeError, AttributeError, LookupError, RuntimeError)
-"""Errors of requests that can't even be written: nothing has left then."""
+"""Exceptions for requests that can't even be written, so that nothing has been sent."""
 
 
 class Listed(NamedTuple):
-    """A job in a provider's list, with its key if jobs carry one."""
+    """A job in a provider's list, with its key if the provider stores one."""
 
     state: JobState
     key: str | None = None
@@ -111,12 +111,12 @@ class SDKBatches(ABC):
 
     @abstractmethod
     def body(self, request: Request) -> dict[str, Any]:
-        """Write a request; see `BatchAPI.body`."""
+        """Return the body of a request; see `BatchAPI.body`."""
 
     # --- requests and replies ---------------------------------------------------------------------
 
     def line(self, custom_id: str, body: Mapping[str, Any]) -> str:
-        """Write one request of a job; see `BatchAPI.line`."""
+        """Return one request of a job as a line of JSON; see `BatchAPI.line`."""
         return write_line(self._entry(custom_id, body))
 
     def reply(self, request: Request, outcome: JobOutcome, meter: RequestMeter) -> Generation:
@@ -139,7 +139,7 @@ class SDKBatches(ABC):
         raise error
 
     def usage(self, outcome: JobOutcome) -> Usage:
-        """Return what a request cost; see `BatchAPI.usage`."""
+        """Return the cost of a request; see `BatchAPI.usage`."""
         if outcome.unrun:
             return Usage()
         meter = RequestMeter()
@@ -191,7 +191,7 @@ class SDKBatches(ABC):
 
     @abstractmethod
     def _entry(self, custom_id: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Put a body into its envelope."""
+        """Return a body in its envelope, with the custom id."""
 
     @abstractmethod
     def _read(
@@ -201,12 +201,12 @@ class SDKBatches(ABC):
 
     @abstractmethod
     def _count(self, reply: Mapping[str, Any], meter: RequestMeter) -> None:
-        """Settle the meter at what a reply says that it cost."""
+        """Settle the meter at the usage that a reply reports."""
 
     # --- jobs -------------------------------------------------------------------------------------
 
     async def upload(self, intention: Intention, lines: Path) -> str:
-        """Send the requests of a job; see `BatchAPI.upload`."""
+        """Upload the requests of a job; see `BatchAPI.upload`."""
         async with self._clients.hold() as held:
             return await self._ask(held.client, self._upload(held.client, intention, lines))
 
@@ -238,7 +238,7 @@ class SDKBatches(ABC):
         return []
 
     async def find(self, intention: Intention) -> JobState | Literal["perhaps"] | None:
-        """Look for a job whose creation was noted; see `BatchAPI.find`."""
+        """Search for a job that may or may not have been created; see `BatchAPI.find`."""
         perhaps = False
         async with (
             self._clients.hold() as held,
@@ -257,13 +257,13 @@ class SDKBatches(ABC):
             return await self._ask(held.client, self._retrieve(held.client, job))
 
     async def cancel(self, job: str) -> JobState:
-        """Ask for a job to be cancelled; see `BatchAPI.cancel`."""
+        """Ask the provider to cancel a job; see `BatchAPI.cancel`."""
         async with self._clients.hold() as held:
             return await self._ask(held.client, self._cancel(held.client, job))
 
     @asynccontextmanager
     async def results(self, state: JobState) -> AsyncGenerator[AsyncIterator[JobResult]]:
-        """Go through the results of a job that has ended; see `BatchAPI.results`."""
+        """Iterate over the results of an ended job; see `BatchAPI.results`."""
         async with (
             self._clients.hold() as held,
             aclosing(self._results(held.client, state)) as results,
@@ -275,7 +275,7 @@ class SDKBatches(ABC):
         await self._clients.aclose()
 
     async def _ask(self, client: Any, answer: Awaitable[T]) -> T:
-        """Await an SDK's answer; what goes wrong becomes this library's error."""
+        """Await an SDK's answer, and translate its exceptions into this library's errors."""
         try:
             return await answer
         except BUGS:
@@ -291,7 +291,7 @@ class SDKBatches(ABC):
         least: int = 0,
         kept: str = "",
     ) -> AsyncGenerator[dict[str, Any]]:
-        """Go through the lines of a download, which has so many at least."""
+        """Yield the lines of a download; raise an error if there are fewer than ``least``."""
         count = 0
         try:
             async with body as response:
@@ -319,15 +319,15 @@ class SDKBatches(ABC):
 
     @abstractmethod
     async def _upload(self, client: Any, intention: Intention, lines: Path) -> str:
-        """Upload the file of a job, if its requests aren't part of its creation."""
+        """Upload a job's file, unless the requests are sent when the job is created."""
 
     @abstractmethod
     async def _discard(self, client: Any, uploaded: str) -> None:
-        """Delete the file of a job that was refused."""
+        """Delete the uploaded file of a job that was refused."""
 
     @abstractmethod
     def _translator(self, client: Any) -> Translator:
-        """Make what translates errors."""
+        """Return a translator of the client's errors."""
 
     @abstractmethod
     async def _submit(self, client: Any, intention: Intention, uploaded: str) -> JobState:
@@ -335,35 +335,36 @@ class SDKBatches(ABC):
 
     @abstractmethod
     def _pages(self, client: Any) -> AsyncGenerator[Sequence[Listed]]:
-        """Go through the pages of the list of jobs."""
+        """Yield the pages of the provider's list of jobs."""
 
     async def _is_it(self, client: Any, listed: Listed, intention: Intention) -> bool | None:  # noqa: ARG002
-        """Tell whether a job in the list is the intended one; None if that isn't known yet."""
+        """Return whether a job in the list is the intended one; None if that isn't known yet."""
         return listed.key == intention.key
 
     @abstractmethod
     async def _retrieve(self, client: Any, job: str) -> JobState:
-        """Ask for a job."""
+        """Request the state of a job."""
 
     @abstractmethod
     async def _cancel(self, client: Any, job: str) -> JobState:
-        """Ask for a job's end."""
+        """Ask for a job to be cancelled."""
 
     @abstractmethod
     def _results(self, client: Any, state: JobState) -> AsyncGenerator[JobResult]:
-        """Go through the results."""
+        """Yield the results of a job."""
 
 
 async def _newer(
     pages: AsyncGenerator[Sequence[Listed]], before: Sequence[str]
 ) -> AsyncGenerator[Listed]:
-    """Go through listed jobs up to those that existed before, or through all of them.
+    """Yield the listed jobs whose ids are not in ``before``.
 
-    No provider promises an order. The list is left early only if its times show that the newest
-    jobs come first. Its times are compared with each other, and never with this computer's clock.
+    No provider promises an order. The search stops early, at a job in ``before``, only if the
+    list's times show that the newest jobs come first. These times are compared with each other,
+    and never with this computer's clock.
 
     Yields:
-        The jobs that did not exist before.
+        The jobs that did not exist earlier.
     """
     times: list[float] = []
     met = False
@@ -380,7 +381,7 @@ async def _newer(
 
 
 def may_have_arrived(exc: Exception) -> bool:
-    """Tell whether a request may have been carried out although there is no answer to it."""
+    """Return whether a request may have been carried out although its answer was lost."""
     status = getattr(exc, "status_code", getattr(exc, "status", None))
     if isinstance(status, int):
         return status >= 500 or status in (200, 201, REQUEST_TIMEOUT)  # noqa: PLR2004
@@ -392,7 +393,7 @@ def may_have_arrived(exc: Exception) -> bool:
 
 
 def gone(error: BackendError, kept: str) -> BackendError:
-    """Say that results were deleted, if that is what an error means."""
+    """Return an error saying that results were deleted if that is what ``error`` means."""
     if error.status not in (404, 410):
         return error
     msg = f"the job's results are gone{kept}: its requests have to be made again ({error})"
@@ -402,7 +403,7 @@ def gone(error: BackendError, kept: str) -> BackendError:
 def result_of_line(
     line: Mapping[str, Any], read: Callable[[Mapping[str, Any]], JobOutcome]
 ) -> JobResult | None:
-    """Read a line of results; None if it doesn't say which request it is about."""
+    """Return the result on a line, or None if the line has no custom id."""
     custom_id = line.get("custom_id")
     if not isinstance(custom_id, str):
         return None
@@ -414,7 +415,7 @@ def result_of_line(
 
 
 def outcome_of_response(status: int, body: Any) -> JobOutcome:
-    """Read an answer of HTTP that a line of results holds."""
+    """Return the outcome of an HTTP answer that a line of results contains."""
     if 200 <= status < 300 and isinstance(body, dict):  # noqa: PLR2004
         return JobOutcome(reply=body)
     translator = Translator("", None, None, ())

@@ -1,14 +1,14 @@
-"""Errors of the official SDKs and their servers, as this library's errors.
+"""Translate errors of the official SDKs and their servers into this library's errors.
 
-The SDKs of OpenAI and Anthropic have the same exceptions, which are told by their names here: so
-none of them has to be installed.
+The SDKs of OpenAI and Anthropic have exceptions of the same names. This module recognizes them by
+their names, so neither SDK has to be installed.
 
 | cause | error |
 |---|---|
 | 401, 403, no credentials | `AuthenticationFailed` |
 | 429 | `RateLimited`; not retryable if the quota is used up |
 | 408, no answer in time | `BackendTimeout` |
-| 5xx, no connection (in time), a broken one | `BackendUnavailable` |
+| 5xx, no connection (in time), a broken connection | `BackendUnavailable` |
 | any other status | `InvalidRequest`; retryable for 409, a temporary conflict |
 | an answer that is unreadable or cut off | `MalformedResponse` |
 """
@@ -41,28 +41,28 @@ if TYPE_CHECKING:
 __all__ = ["Translator", "never_sent", "retry_after"]
 
 MAX_RETRY_AFTER = 86_400.0
-"""The longest wait in seconds that a server can ask for; longer ones are cut to this."""
+"""The longest wait that a server can ask for, in seconds; longer waits are cut to this."""
 
 ERROR_STATUSES = range(400, 600)
 
 SPENT = ("insufficient_quota", "billing_hard_limit_reached")
-"""Codes of 429s that don't go away by waiting."""
+"""The error codes of 429 responses for which waiting doesn't help."""
 
 LONGEST_WORD = 200
-"""The most characters of an error code or a field's name; longer ones are ignored."""
+"""The most characters of an error code or of a field's name; longer texts are ignored."""
 
 SDK_ERRORS = ("OpenAIError", "AnthropicError")
-"""The names of the SDKs' base classes; those that are no ``APIError`` say that nothing was sent."""
+"""The names of the SDKs' base exceptions; one that isn't an ``APIError`` means nothing was sent."""
 
 UNSENT = ("ConnectError", "ConnectTimeout", "PoolTimeout", "UnsupportedProtocol", "InvalidURL")
-"""The names that HTTP libraries give to having no connection."""
+"""The names of HTTP libraries' exceptions for having no connection."""
 
 SHORTEST_SECRET = 4
-"""Shorter texts aren't secrets, and would be found everywhere."""
+"""Shorter texts aren't treated as secrets, because they would be found everywhere."""
 
 
 def retry_after(headers: Mapping[str, str], now: datetime) -> float | None:
-    """Read a wait from ``Retry-After`` (seconds or a date) or ``retry-after-ms``."""
+    """Return the wait in seconds from ``Retry-After`` or ``retry-after-ms``; None if absent."""
     seconds = _seconds(headers.get("retry-after-ms", ""), 0.001)
     if seconds is None:
         given = headers.get("retry-after", "")
@@ -93,7 +93,7 @@ def _until(text: str, now: datetime) -> float | None:
 
 
 class Translator:
-    """Translates errors, without a cause, because the SDK's errors hold the key."""
+    """Translates errors, without chaining the SDK's errors, which contain the key."""
 
     def __init__(
         self,
@@ -146,12 +146,12 @@ class Translator:
         return self.malformed(said)
 
     def refusal(self, status: int, headers: Mapping[str, str], body: object) -> BackendError:
-        """Say that the server answered with an error.
+        """Return the error for a response with an error status.
 
         Args:
             status: the HTTP status.
-            headers: the headers, which may say how long to wait.
-            body: the answer, read as JSON if it is, or the error in it.
+            headers: the headers, which may contain the wait before a retry.
+            body: the body, parsed if it is JSON, or the error object in it.
 
         Returns:
             The error.
@@ -170,7 +170,7 @@ class Translator:
         return MalformedResponse(f"{self._url} sent {what}{shown}{hint}")
 
     def silent(self) -> BackendTimeout:
-        """Return the error for a server that was silent for too long."""
+        """Return the error for a server that sent nothing for too long."""
         limit = self._timeout
         within = "in time" if limit is None else f"for {limit:g} s, the backend's timeout"
         return BackendTimeout(f"{self._url} said nothing {within}")
@@ -242,7 +242,7 @@ def _message(fields: dict[str, Any], inner: dict[str, Any], body: object) -> str
 
 
 def _named(error: BackendError, code: object, param: object, kind: object) -> BackendError:
-    """Keep the codes by which a server's clients decide what to do."""
+    """Return the error with the server's code, parameter and type, for programs to act on."""
     for name, said in (("code", code), ("param", param), ("kind", kind)):
         if isinstance(said, str) and said and len(said) <= LONGEST_WORD:
             setattr(error, name, said)
@@ -270,7 +270,7 @@ def _causes(exc: BaseException) -> Iterator[BaseException]:
 
 
 def _is_timeout(exc: Exception) -> bool:
-    """A timeout of Python's, the SDK's, or the HTTP library's (not all of whose names we have)."""
+    """Return whether an exception is a timeout of Python, the SDK or the HTTP library."""
     return isinstance(exc, TimeoutError) or _is_a(exc, "APITimeoutError", "TimeoutException")
 
 
@@ -283,5 +283,5 @@ def _is_a(exc: BaseException, *names: str) -> bool:
 
 
 def never_sent(exc: BaseException) -> bool:
-    """Tell whether a request failed before any of it could leave."""
+    """Return whether a request failed before any of it could be sent."""
     return any(_is_a(cause, *UNSENT) for cause in _causes(exc))

@@ -1,4 +1,4 @@
-"""Find out which requests have been sent, because those cancelled before that cost nothing."""
+"""Find out which requests have been sent: a request cancelled before it is sent costs nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["SENDING", "Sending", "tells_when_sent"]
 
 TRACING = "AsyncHTTPTransport"
-"""The transport of httpx and httpx2 that reports how far a request is. Others may not."""
+"""The transport of httpx and httpx2 that reports a request's progress. Others may not."""
 
 
 class Sending:
@@ -29,14 +29,14 @@ class Sending:
         self._request = request
 
     def sent(self) -> RequestMeter:
-        """Count the request as sent, with its estimated prompt; return the count."""
+        """Count the request as sent, with estimated input tokens; return its meter."""
         if self.meter is None:
             self.meter = self._request.meter.start()
             self.meter.update(input_tokens=estimate_input_tokens(self._request))
         return self.meter
 
     async def trace(self, event: str, info: dict[str, Any]) -> None:
-        """Take an event of the HTTP library; see its ``trace`` extension."""
+        """Handle an event of the HTTP library's ``trace`` extension."""
         if event.endswith("send_request_headers.started"):
             # With a proxy, the first request asks for a tunnel.
             self._posting = info["request"].method == b"POST"
@@ -44,21 +44,21 @@ class Sending:
             self.sent()
 
     def failed(self, error: BackendError) -> None:
-        """Note that there is no reply. A request that the server refused costs nothing."""
+        """Record that there is no reply; a request that the server refused costs nothing."""
         meter = self.meter
         worked = isinstance(error, BackendTimeout | MalformedResponse)
         if meter is not None and not worked and not meter.output_tokens and not meter.settled:
             meter.update(input_tokens=0)
 
     def again(self) -> None:
-        """Note that the server refused the request unread, and that another replaces it."""
+        """Record that the server refused the request without work, and that another replaces it."""
         if self.meter is not None:
             self.meter.settle(input_tokens=0, output_tokens=0)
         self.meter = None
         self._posting = False
 
     def ended(self) -> None:
-        """Note that the request is over; if it was never sent, it costs nothing."""
+        """Record that the request has ended; if it was never sent, it costs nothing."""
         if self.meter is None:
             self._request.meter.sent_nothing()
 
@@ -68,5 +68,5 @@ SENDING: ContextVar[Sending | None] = ContextVar("mellea_like_sending", default=
 
 
 def tells_when_sent(transport: object) -> bool:
-    """Tell whether an HTTP library's transport reports how far a request is."""
+    """Return whether an HTTP library's transport reports a request's progress."""
     return any(kind.__name__ == TRACING for kind in type(transport).__mro__)

@@ -36,12 +36,12 @@ class Secret:
 
 
 def digest(key: str) -> bytes:
-    """Return bytes that distinguish a key from others, and are meaningless outside this process."""
+    """Return a digest that distinguishes keys, and that is meaningless outside this process."""
     return hashlib.blake2b(key.encode(), key=_SALT, digest_size=16).digest()
 
 
 def split_url(url: str, source: str) -> SplitResult:
-    """Split a server's URL into its parts."""
+    """Split a server's URL into its parts; raise `ValueError` if it isn't an HTTP URL."""
     # Errors don't show the URL, because it may contain a key.
     msg = f"{source} takes a URL that starts with http:// or https:// and names a host"
     try:
@@ -55,7 +55,7 @@ def split_url(url: str, source: str) -> SplitResult:
 
 
 def is_here(url: SplitResult) -> bool:
-    """Tell whether a server is on this machine."""
+    """Return whether a server is on this machine."""
     host = url.hostname or ""
     return host in ("localhost", "::1") or host.startswith("127.")
 
@@ -66,7 +66,7 @@ def without_credentials(url: SplitResult) -> str:
 
 
 def usable_key(key: str) -> str:
-    """Make sure that a key can be sent in a header."""
+    """Return a key if it can be sent in a header; otherwise raise `AuthenticationFailed`."""
     if not (key.isascii() and key.isprintable() and " " not in key):
         msg = "the API key has a character that can't be sent in an HTTP header: check it"
         raise AuthenticationFailed(msg)

@@ -28,17 +28,17 @@ STATUSES: dict[int, tuple[type[BackendError], bool | None]] = {
 
 
 def kind_of_status(status: int) -> tuple[type[BackendError], bool | None]:
-    """Return the error for a status, and whether to retry it, if that differs from the default."""
+    """Return the error class for a status, and whether to retry (None for the class's default)."""
     failed = BackendUnavailable if status >= 500 else InvalidRequest  # noqa: PLR2004
     return STATUSES.get(status, (failed, None))
 
 
 REFUSALS = (400, 422)
-"""Statuses that mean that the request is wrong."""
+"""The statuses that mean that something in the request is wrong."""
 
 
 def refuses_temperature(error: BackendError) -> bool:
-    """Tell whether a server refused a request because of its temperature.
+    """Return whether a server refused a request because of its temperature.
 
     OpenAI says "Unsupported value: 'temperature' does not support 0 with this model" or
     "Unsupported parameter: 'temperature'", and Moonshot says "invalid temperature: only 1 is
@@ -49,6 +49,6 @@ def refuses_temperature(error: BackendError) -> bool:
 
 
 def failed_in_transport(exc: BaseException) -> bool:
-    """Tell whether an exception means that the connection failed."""
+    """Return whether an exception means that the connection failed."""
     package = type(exc).__module__.partition(".")[0]
     return isinstance(exc, OSError | EOFError) or package in TRANSPORTS

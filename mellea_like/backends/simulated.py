@@ -47,16 +47,17 @@ passes = Requirement(
 
 
 def gives_itself_away(text: str, delta: str) -> tuple[Verdict, str]:  # noqa: ARG001
-    """Tell whether a `SimulatedBackend`'s reply will surely fail (``giveaway_rate``).
+    """Return FAIL as soon as a `SimulatedBackend`'s reply is sure to fail (see ``giveaway_rate``).
 
     This is an incremental check, for a requirement's ``stream=``.
 
     Args:
         text: the reply so far.
-        delta: its newest piece.
+        delta: the reply's newest piece.
 
     Returns:
-        ``FAIL`` at the word that gives the reply away, else ``UNKNOWN``; and the reason.
+        ``FAIL`` if the newest piece contains the word that gives the reply away, otherwise
+        ``UNKNOWN``; and the reason.
     """
     if GIVEAWAY in delta.split():
         return Verdict.FAIL, f"the reply says {GIVEAWAY!r}"
@@ -79,16 +80,16 @@ class _Draw:
 
 @dataclass(kw_only=True, eq=False)
 class SimulatedBackend:
-    """Answers like a real server: late, sometimes very late, sometimes wrongly or not at all.
+    """Answers like a real server: late, sometimes very late, and sometimes wrongly or not at all.
 
     The random numbers for a request depend on the backend's seed, the request's own seed
     (``options.seed``, or else its number in the order of arrival), and its iteration, purpose and
     retry. So a run with a seed can be repeated, and gives the same replies whatever their timing.
 
-    A reply consists of ``passing`` or ``failing`` and filler words, and the requirement `passes`
-    looks for the former. A judge's question gets a JSON verdict, which is true with the same
-    probability. Each word counts as a token. The words of a reply come at even intervals over its
-    latency.
+    A reply consists of the word ``passing`` or ``failing``, followed by filler words. The
+    requirement `passes` accepts those that start with ``passing``. A judge's question gets a JSON
+    verdict, which is true with the same probability. Each word counts as a token. The words of a
+    reply come at even intervals over its latency.
 
     Latencies are lognormal: half of them are below ``median`` seconds, and their logarithm has the
     standard deviation ``sigma``.
@@ -97,21 +98,21 @@ class SimulatedBackend:
         seed: the seed of the random numbers.
         median: the median latency in seconds. With 0, replies come after one checkpoint.
         sigma: the spread of the latency's logarithm. With 0, all latencies are equal.
-        straggler_rate: the share of requests that take ``straggler_factor`` times as long.
-        straggler_factor: the factor by which a straggler takes longer.
+        straggler_rate: the share of stragglers, which are requests that take much longer.
+        straggler_factor: how many times as long a straggler takes, at least 1.
         pass_rate: the share of answered requests that pass.
         giveaway_rate: the share of failing replies that can be recognized at a quarter of their
             length, by a word that no other reply has. `gives_itself_away` looks for it.
         error_rate: the share of requests that end with a 503, at some time within their latency.
-        rate_limit_rate: the share of requests refused at once with a 429.
+        rate_limit_rate: the share of requests that are immediately refused with a 429.
         retry_after: the wait in seconds that a 429 asks for, or None.
         output_tokens: the mean number of words in a reply. Each reply has between half and one and
             a half times as many, and at most ``options.max_tokens``.
         model: the model's name, for records.
 
     Raises:
-        TypeError: a number isn't a number.
-        ValueError: a number is out of its range.
+        TypeError: an argument that must be a number isn't one.
+        ValueError: a number is out of range.
     """
 
     seed: int | str = 0
@@ -151,11 +152,11 @@ class SimulatedBackend:
         return passes
 
     def statistics(self) -> RequestStatistics:
-        """Return the numbers of requests (started, finished, failed, cancelled) and of tokens."""
+        """Return how many requests were started, finished, failed and cancelled, and the tokens."""
         return self._counter.statistics()
 
     async def generate(self, request: Request) -> Generation:
-        """Answer one request after its latency; its text and format don't matter.
+        """Answer one request after its latency, whatever its text and format are.
 
         Raises:
             RateLimited: the random numbers decide so.

@@ -1,4 +1,4 @@
-"""Coalescers, which turn many small requests that arrive together into one.
+"""Coalescers, which turn many small requests that arrive together into a single one.
 
 ```python
 from mellea_like.coalescing import RerunGate

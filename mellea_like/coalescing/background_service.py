@@ -1,4 +1,4 @@
-"""The base of the coalescers: they own tasks, and settle all callers when they close."""
+"""The base class of the coalescers, which own tasks and settle all callers when they close."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ __all__ = ["BackgroundService"]
 class BackgroundService(ABC):
     """An async context manager with a task group that does the work of its callers.
 
-    Leaving the block serves everything that was accepted. An exception in the block aborts. Either
-    way, everyone who waits gets a result or an error first. Other threads must use
-    ``anyio.from_thread``.
+    Leaving the block normally first serves everything that was accepted. Leaving it with an
+    exception aborts the work. Either way, each waiting caller gets a result or an error before the
+    block is left. Other threads must use ``anyio.from_thread``.
     """
 
     def __init__(self) -> None:
@@ -76,12 +76,12 @@ class BackgroundService(ABC):
         """Accept nothing more, serve everything that was accepted, and settle all callers.
 
         Args:
-            deadline: the time on ``anyio.current_time``'s clock after which the rest get a
-                `ShutdownError`. None for no limit.
+            deadline: the time on ``anyio.current_time``'s clock after which the remaining callers
+                get a `ShutdownError`. None for no limit.
 
         Raises:
-            RuntimeError: the call comes from its own work, which would wait for itself, or from
-                another thread or event loop.
+            RuntimeError: the call comes from the service's own work, which would wait for itself,
+                or from another thread or event loop.
         """
         self._check_loop()
         if self._at_work():
@@ -93,13 +93,13 @@ class BackgroundService(ABC):
         self._shut()
 
     async def abort(self) -> None:
-        """Accept nothing more, cancel running work, and give everyone else `ShutdownError`."""
+        """Accept nothing more, cancel running work, and give all callers a `ShutdownError`."""
         self._check_loop()
         self._shut()
         await self._until_idle()
 
     async def _until(self, done: Callable[[], bool]) -> None:
-        """Wait for a condition, which is checked whenever `_progressed` is called."""
+        """Wait until ``done`` returns True; it is called again after each call of `_progressed`."""
         while not done():
             if self._progress is None or self._progress.is_set():
                 self._progress = anyio.Event()
@@ -111,11 +111,11 @@ class BackgroundService(ABC):
 
     @abstractmethod
     async def _serve_the_rest(self) -> None:
-        """Wait until everything that was accepted is served."""
+        """Wait until everything that was accepted has been served."""
 
     @abstractmethod
     async def _until_idle(self) -> None:
-        """Wait until nothing is running."""
+        """Wait until no work is running."""
 
     @abstractmethod
     def _settle_all(self, error: ShutdownError) -> None:
@@ -126,7 +126,7 @@ class BackgroundService(ABC):
         self._settle_all(ShutdownError(f"this {type(self).__name__} was closed before it answered"))
 
     def _check_open(self) -> None:
-        """Refuse a submission that comes too late."""
+        """Raise `ShutdownError` unless the service is open and accepts submissions."""
         self._check_loop()
         if self._tasks is None or self._closing:
             state = "is closing" if self._tasks is not None else "is not open: use `async with`"
@@ -138,7 +138,7 @@ class BackgroundService(ABC):
             check_loop(self._loop, type(self).__name__)
 
     def _start(self, work: Callable[..., Awaitable[object]], *args: Any, name: str) -> None:
-        """Start work that doesn't belong to a caller."""
+        """Start work in a task that belongs to the service, and not to a caller."""
         tasks = self._open_tasks()
 
         def start() -> None:
@@ -160,7 +160,7 @@ class BackgroundService(ABC):
             self._workers.discard(worker)
 
     def _at_work(self) -> bool:
-        """Tell whether the running task is one of this service's own."""
+        """Return whether the running task is one of this service's own."""
         return anyio.get_current_task().id in self._workers
 
     def _open_tasks(self) -> TaskGroup:

@@ -1,4 +1,4 @@
-"""Draws that start together share one request for several choices, and pay for the prompt once."""
+"""Let draws that start together share one request for several choices, to pay for one prompt."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ class ChoicesStatistics(NamedTuple):
     """A snapshot of a `ChoicesBackend`.
 
     Attributes:
-        asked: the requests that came.
-        shared: those of them that were answered by a choice of a joint request.
-        joint: the joint requests sent.
-        alone: the requests that were passed on separately.
+        asked: the number of requests that came.
+        shared: the number of requests that were answered by a choice of a joint request.
+        joint: the number of joint requests sent.
+        alone: the number of requests that were passed on separately.
     """
 
     asked: int = 0
@@ -53,19 +53,21 @@ class ChoicesBackend(BackendWrapper, BackgroundService):
 
     If the lanes of a call start together, with `Eager` and no limiter in between, their first
     draws become one request, whose prompt the server reads and bills once. Each choice is the
-    reply of one draw: it streams, is checked early, and ends by itself. When one of them wins, or
-    none is needed any more, the request is closed. A draw that loses earlier doesn't affect the
-    others. The server still finishes its choice, because a single choice can't be closed.
+    reply of one draw: it streams, is checked early, and ends independently of the others. When one
+    of them wins, or none is needed any more, the joint request is closed. A draw that loses earlier
+    doesn't affect the others. The server still finishes its choice, because a single choice can't
+    be closed.
 
     The prompt's tokens are split evenly between the draws that share a request, and the reply's
-    tokens as they arrive. The request is counted for the last draw to end, because only then is
-    its exact cost known; the usage of earlier draws is what had arrived. Since the split is an
-    estimate, the request counts as one of ``unknown`` cost, even if the total is known.
+    tokens are charged as they arrive. The request is counted for the last draw to end, because
+    only then is its exact cost known; the usage of earlier draws covers what had arrived by then.
+    Since the split is an estimate, the request counts as one of ``unknown`` cost, even if the
+    total is known.
 
     The joint request has the seed of the first draw. The other seeds are not used, so draws are
     only as repeatable as their timing.
 
-    Some servers ignore ``n`` (Ollama, Anthropic) and send one choice. The backend notices this,
+    Some servers ignore ``n`` (Ollama, Anthropic) and send one choice. This backend notices that,
     and sends the other requests and all later ones separately. It does the same if the server
     refuses ``n``.
 
@@ -75,16 +77,16 @@ class ChoicesBackend(BackendWrapper, BackgroundService):
     ```
 
     Args:
-        inner: the backend, which must have ``stream_choices`` like `OpenAIBackend`. Put limiters
-            and a `CachedBackend` around this backend.
-        most: the most choices of a request, at least 2. Servers also have limits; llama.cpp's is
-            the number of its slots.
-        window: the seconds from the first request until the joint one is sent, unless ``most``
-            have come before.
+        inner: the backend inside, which must have ``stream_choices`` like `OpenAIBackend`. Put
+            limiters and a `CachedBackend` around this backend, not inside it.
+        most: the largest number of choices of a request, at least 2. Servers also have limits;
+            llama.cpp's is the number of its slots.
+        window: the seconds from the first request until the joint request is sent. It is sent
+            earlier if ``most`` requests have come.
 
     Raises:
-        TypeError: an argument is of the wrong type, or the backend can give only one choice.
-        ValueError: a number is out of its range.
+        TypeError: an argument is of the wrong type, or ``inner`` has no ``stream_choices``.
+        ValueError: a number is out of range.
     """
 
     def __init__(self, inner: Backend, most: int = 4, *, window: float = 0.005) -> None:
@@ -104,15 +106,15 @@ class ChoicesBackend(BackendWrapper, BackgroundService):
         self._asked = self._shared = self._joint = self._alone = 0
 
     def statistics(self) -> ChoicesStatistics:
-        """Return the numbers of requests that came and of requests that were sent."""
+        """Return how many requests came, how many were shared, and how many were sent."""
         return ChoicesStatistics(self._asked, self._shared, self._joint, self._alone)
 
     async def generate(self, request: Request) -> Generation:
-        """Answer one request, together with equal ones.
+        """Answer one request, together with equal requests if there are any.
 
         Raises:
             BackendError: there is no reply.
-            ShutdownError: it isn't open.
+            ShutdownError: this backend isn't open, or was closed.
         """
         return await self._whole(request)
 
@@ -144,7 +146,7 @@ class ChoicesBackend(BackendWrapper, BackgroundService):
             self._ask_one_by_one("refuses")  # The server takes single requests.
 
     def _join(self, request: Request) -> _Member:
-        """Join the wave that is gathering equal requests, or begin one."""
+        """Join the group that is gathering equal requests, or begin a new one."""
         key = _key(request)
         wave = self._gathering.get(key)
         if wave is None or wave.scope.cancel_called:  # Everyone has left that wave.
@@ -224,7 +226,7 @@ class ChoicesBackend(BackendWrapper, BackgroundService):
         wave.settle(None)
 
     def _charge_one(self, cost: SharedCost, members: list[_Member], arrived: Sequence[int]) -> None:
-        """Charge the whole cost to the only request that got a reply."""
+        """Charge the whole cost to the one request that got a reply."""
         cost.weigh([min(1, pieces) for pieces in arrived], arrived)
         for member, pieces in zip(members, arrived, strict=True):
             if not pieces and member.part is not None:
@@ -250,7 +252,7 @@ class ChoicesBackend(BackendWrapper, BackgroundService):
 
 
 class _Wave:
-    """Equal requests that are sent together."""
+    """A group of equal requests that are sent together."""
 
     def __init__(self) -> None:
         self.members: list[_Member] = []
@@ -261,17 +263,17 @@ class _Wave:
 
     @property
     def over(self) -> bool:
-        """Whether each member has got its reply, failed or left."""
+        """Whether each member has received its whole reply, failed or left."""
         return all(member.done for member in self.members)
 
     def settle(self, error: BaseException | None) -> None:
-        """Settle all members that have no reply: they fail, or ask separately."""
+        """Settle all unsettled members: they fail with ``error`` or, if None, ask separately."""
         for number, member in enumerate(m for m in self.members if not m.done):
             member.fail(error if error is None or not number else own_copy(error))
 
 
 class _Member:
-    """One caller that shares a request: an iterator over its pieces."""
+    """One caller that shares a request, as an iterator over the pieces of its reply."""
 
     def __init__(self, wave: _Wave, request: Request) -> None:
         self.wave = wave
@@ -283,7 +285,7 @@ class _Member:
         self._over = False
 
     def take(self, piece: str | Generation) -> None:
-        """Take a piece of its reply."""
+        """Receive a piece of this caller's reply, and pass it on."""
         if self.done:
             return  # Nobody wants it any more.
         if isinstance(piece, Generation) and self.part is not None:
@@ -293,12 +295,12 @@ class _Member:
         self._put.send_nowait(piece)
 
     def fail(self, error: BaseException | None) -> None:
-        """End it without a reply, with an error or, if it must ask separately, None."""
+        """End without a reply: with an error or, if the caller must ask separately, None."""
         self.done = True
         self._put.send_nowait(error)
 
     async def is_shared(self) -> bool:
-        """Wait until something has arrived; tell whether it is part of a reply."""
+        """Wait until something has arrived; return whether it is part of a reply."""
         self._next = await self._get.receive()
         if isinstance(self._next, BaseException):
             raise self._next
@@ -319,7 +321,7 @@ class _Member:
         return piece
 
     async def leave(self) -> None:
-        """Leave the request; the last member waits until it is closed."""
+        """Leave the joint request; the last member to leave waits until the request is closed."""
         self._put.close()
         self._get.close()
         if not self.done:
@@ -334,7 +336,7 @@ class _Member:
 
 
 def _key(request: Request) -> Hashable:
-    """Return a key that requests share if they may be choices of one request."""
+    """Return a key that is equal for requests that may become choices of one joint request."""
     o, meta = request.options, request.meta
     warmth = (o.model, o.temperature, o.top_p, o.max_tokens, o.stop, repr(dict(o.extra)))
     return (meta.sampling_id, meta.purpose, request.messages, *warmth, id(request.format))

@@ -1,4 +1,4 @@
-"""Decide when to stop gathering. Pure: callers pass the time in."""
+"""Decide when to stop gathering items. Nothing here reads a clock: callers pass the time in."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["GatheringWindow", "due_at"]
 
 
 class GatheringWindow(NamedTuple):
-    """How long to gather."""
+    """How long to gather: seconds without a new item, seconds in all, and the number of items."""
 
     quiet: float
     max_wait: float
@@ -17,7 +17,7 @@ class GatheringWindow(NamedTuple):
 
 
 def due_at(window: GatheringWindow, first: float, last: float, count: int) -> float:
-    """Return when gathered items go."""
+    """Return when the gathered items are due: inf if there are none, -inf if there are enough."""
     if not count:
         return math.inf
     if window.max_items is not None and count >= window.max_items:

@@ -1,4 +1,4 @@
-"""Tickets for submissions, which may be awaited for the result."""
+"""Tickets for submissions; awaiting a ticket gives the submission's result."""
 
 from __future__ import annotations
 
@@ -23,16 +23,17 @@ T = TypeVar("T")
 
 
 class Ticket(Generic[T]):
-    """One accepted submission. It settles exactly once, with a result or an error.
+    """One accepted submission, which is settled exactly once, with a result or an error.
 
-    It may be awaited any number of times, or not at all. If a caller is cancelled while it waits,
-    the component decides what happens to the submission.
+    A ticket may be awaited any number of times, or not at all. If a caller is cancelled while it
+    waits, the component that made the ticket decides what happens to the submission.
 
     Args:
-        left: called when its last waiter was cancelled, with `Stopped`, and when the deadline
-            passed while someone waited, with the `Expired` that the ticket then fails with.
+        left: called with the ticket and an error: `Stopped` if the last waiter was cancelled, or
+            `Expired` if the deadline passed while someone waited, in which case the ticket then
+            fails with that error.
         deadline: the time until which the result is useful, on ``anyio.current_time``'s clock.
-        late: the message of that `Expired`.
+        late: the message of the `Expired` error.
     """
 
     __slots__ = (
@@ -65,33 +66,33 @@ class Ticket(Generic[T]):
 
     @property
     def done(self) -> bool:
-        """Whether it is settled."""
+        """Whether the ticket is settled."""
         return self._settled is not None and self._settled.is_set()
 
     @property
     def waiters(self) -> int:
-        """The number of callers that wait for it now."""
+        """The number of callers that are waiting for the result now."""
         return self._waiters
 
     def settle(self, value: T) -> bool:
-        """Settle it with a result. Settling it again changes nothing.
+        """Settle the ticket with a result. Settling it again changes nothing.
 
         Args:
             value: the result.
 
         Returns:
-            Whether it was the first.
+            Whether this settled the ticket; False if it was settled already.
         """
         return self._finish(value, None)
 
     def fail(self, error: BaseException) -> bool:
-        """Settle it with an error. Settling it again changes nothing.
+        """Settle the ticket with an error. Settling it again changes nothing.
 
         Args:
-            error: the exception that all its waiters get.
+            error: the exception that everyone who awaits the ticket gets.
 
         Returns:
-            Whether it was the first.
+            Whether this settled the ticket; False if it was settled already.
         """
         return self._finish(None, error)
 
@@ -105,8 +106,8 @@ class Ticket(Generic[T]):
             The result.
 
         Raises:
-            RuntimeError: it is awaited in another event loop.
-            BaseException: the error that it failed with.
+            RuntimeError: the ticket is awaited in another event loop.
+            BaseException: the error that the ticket failed with.
         """
         if not self.done:
             check_loop(self._loop, "ticket's component")

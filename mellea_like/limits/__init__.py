@@ -1,6 +1,6 @@
 """Limits, retries and fallbacks, which keep concurrent sampling affordable and robust.
 
-Each of them wraps a backend in another backend.
+Each of them is used by wrapping a backend in another backend.
 
 ```python
 from mellea_like.limits import AdaptiveLimiter, Budget, LimitedBackend

@@ -1,6 +1,6 @@
-"""One backoff gate for each server and key, so that all requests heed what one of them learns.
+"""One backoff gate for each server and key, shared by all requests to that server.
 
-When the server tells one request to wait, all of them wait. When many requests in a row fail, a
+When the server tells one request to wait, all requests wait. When many requests in a row fail, a
 circuit breaker blocks all of them. The breaker is Michael T. Nygard's pattern ("Release It!",
 second edition, chapter 5).
 """
@@ -44,24 +44,24 @@ __all__ = [
 ]
 
 SPREAD = 0.1
-"""Waiting requests are sent spread over this share of the time that the gate was closed."""
+"""Waiting requests are spread over this share of the time that the gate was closed."""
 
 MAX_SPREAD = 1.0
-"""The most seconds over which they are spread."""
+"""The longest time over which waiting requests are spread, in seconds."""
 
 TOO_MANY_REQUESTS = 429
 
 TRIP_AFTER = 4
-"""The number of failed requests in a row that opens the circuit breaker."""
+"""The circuit breaker opens after this number of failed requests in a row."""
 
 FLAKY_SECONDS = 10.0
-"""A server that has answered within this many seconds is taken to be flaky rather than down."""
+"""A server that has answered within this many seconds is considered flaky rather than down."""
 
 FIRST_PAUSE = 0.2
-"""The seconds from the opening of the circuit to the first probe. Each failed probe doubles them.
+"""The seconds from the circuit's opening to the first probe. Each failed probe doubles the pause.
 
 So three probes, after 0.2, 0.6 and 1.4 s, fit into the 1.5 s that the default retries may take.
-The fourth comes 1.6 s later, which is longer than a new request waits.
+The fourth comes 1.6 s later, by which time a new request has given up.
 """
 
 LONGEST_PAUSE = 30.0
@@ -70,13 +70,13 @@ PROBE_SECONDS = 1.0
 """If a probe has no answer after this many seconds, another probe may be sent."""
 
 TICK = 1e-9
-"""Seconds that count as zero, because a timer may end this much too early."""
+"""Waits up to this many seconds count as zero, because a timer may end this much too early."""
 
 A_DAY = 86_400.0
-"""The longest wait in seconds that a server can ask for; longer ones are cut to this."""
+"""The longest wait that a server can ask for, in seconds; longer waits are cut to this."""
 
 EXACT = 100.0
-"""Waits longer than this many seconds are shown without fractions."""
+"""Waits of this many seconds or more are shown without fractions."""
 
 LOOK_AGAIN = 1.0
 """The seconds after which a waiting request checks for news from other threads' event loops."""
@@ -96,9 +96,10 @@ class BackoffGateStatistics(NamedTuple):
 
     Attributes:
         waiting: the number of requests waiting at the gate now.
-        failures: the number of requests in a row that did not reach the backend or got a 5xx.
-        unsent: the number of requests that failed without being sent, because the circuit was open
-            for longer than they may wait.
+        failures: the number of requests in a row, up to now, that did not reach the backend or got
+            a 5xx.
+        unsent: the number of requests that failed without being sent, because the circuit stayed
+            open for longer than they were allowed to wait.
     """
 
     waiting: int
@@ -109,8 +110,9 @@ class BackoffGateStatistics(NamedTuple):
 class BackoffGate:
     """A gate in front of a backend, closed while the server asks clients to wait or is down.
 
-    A gate outlives event loops. Requests that waited are not sent all at once: each waits for a
-    further random time, up to a tenth of the time that the gate was closed and at most a second.
+    A gate outlives event loops. When the gate opens, the waiting requests are not all sent at the
+    same moment: each waits for a further random time, up to a tenth of the time that the gate was
+    closed and at most a second.
 
     Args:
         where: the backend's name, for errors.
@@ -127,7 +129,7 @@ class BackoffGate:
         self._waiting = 0
         self._reached = False
         self.clear = True
-        """Whether nothing has gone wrong lately: requests may go, and answers are no news."""
+        """Whether nothing has gone wrong lately: requests may be sent; answers change nothing."""
         # Each answer reads this clock, so it is the event loop's own: a `Timeline` takes five
         # times as long. The clock of another loop shows the same time, or one that is far away.
         self.answered_at = -math.inf
@@ -152,7 +154,7 @@ class BackoffGate:
 
     @property
     def outage(self) -> str | None:
-        """The last failure's message while the circuit breaker is open, else None."""
+        """The message of the last failure if the circuit breaker is open, else None."""
         return None if self._breaker.next_probe is None else self._breaker.last_error
 
     def statistics(self) -> BackoffGateStatistics:
@@ -169,11 +171,12 @@ class BackoffGate:
         """Send a request once, as soon as the gate allows it. The caller passes errors to `heard`.
 
         Args:
-            send: the function that sends it.
+            send: the function that sends the request.
             request: the request to send.
-            policy: determines how long the request may wait; None for no limit.
-            patience: how long it may still wait for a backend that is down. The default depends on
-                the policy.
+            policy: determines how long the request may wait. With None, the request ignores waits
+                that the server told other requests, and may not wait for a backend that is down.
+            patience: how long the request may still wait for a backend that is down. The default
+                depends on the policy.
 
         Returns:
             The result of ``send``.
@@ -189,7 +192,7 @@ class BackoffGate:
                 self._tell_the_waiting()
 
     def answered(self, now: float) -> None:
-        """Note that the backend has answered a request, at a time on the event loop's clock."""
+        """Record that the backend has answered a request at ``now`` on the event loop's clock."""
         self.answered_at = now
         breaker = self._breaker
         if breaker.failures:
@@ -201,7 +204,7 @@ class BackoffGate:
         self.clear = self._opens is None
 
     def heard(self, error: BackendError, policy: Retry | None) -> None:
-        """Note a request's failure. Too many failures in a row open the circuit breaker."""
+        """Record a request's error. Too many failures in a row open the circuit breaker."""
         most = TRIP_AFTER if policy is None else policy.trip_after
         answer = is_answer(error)
         if answer:
@@ -219,9 +222,9 @@ class BackoffGate:
     def close(self, seconds: float, *, told: float | None = None) -> None:
         """Close the gate for some seconds from now, unless it is already closed for longer.
 
-        ``told`` is how long the server asked to be left alone, if that is longer. Until then, new
-        requests wait that long, or fail if they may not. After ``seconds``, the gate opens and the
-        server is asked again.
+        If the server asked for a longer wait, ``told`` is that wait in seconds. While the gate is
+        closed, new requests wait for the longer time, or fail if they aren't allowed to wait so
+        long. After ``seconds``, the gate opens and the server is asked again.
         """
         now = self._timeline.now()
         opens, back = now + seconds, now + (seconds if told is None else max(told, seconds))
@@ -235,19 +238,19 @@ class BackoffGate:
     async def wait(
         self, request: Request, policy: Retry | None, patience: Patience | None = None
     ) -> bool:
-        """Wait until a request may be sent; tell whether it is sent as a probe.
+        """Wait until a request may be sent; return whether it is sent as a probe.
 
-        A request that may not wait long enough fails now, without being sent. Without a policy, it
-        ignores what the server told other requests.
+        A request that isn't allowed to wait long enough fails immediately, without being sent.
+        Without a policy, it ignores waits that the server told other requests.
 
         Args:
             request: the request to send.
-            policy: determines how long it may wait.
-            patience: how long it may still wait for a backend that is down. The default depends on
-                the policy.
+            policy: determines how long the request may wait; None means the same as in `send`.
+            patience: how long the request may still wait for a backend that is down. The default
+                depends on the policy.
 
         Returns:
-            Whether it is sent as a probe.
+            Whether the request is sent as a probe of a backend that was down.
         """
         patience = Patience(policy) if patience is None else patience
         obeys_breaker = policy is None or policy.trip_after is not None
@@ -290,7 +293,7 @@ class BackoffGate:
         await anyio.sleep_until(self._timeline.on_loop(until))
 
     async def _wait_for_news(self, request: Request, patience: Patience) -> float:
-        """Wait until a probe is due or has ended, or fail now if that is too long."""
+        """Wait until a probe is due or has ended, and return the seconds waited."""
         now, breaker = self._timeline.now(), self._breaker
         wait, time_left, left = breaker.seconds_left(now), _time_left(request), patience.left
         # During a probe, the server may be healthy and just writing a long reply.
@@ -327,7 +330,7 @@ class BackoffGate:
 
 
 class Patience:
-    """The seconds that a request may still wait, over all its tries, for a backend that is down."""
+    """The time that a request may still wait for a backend that is down, over all its tries."""
 
     def __init__(self, policy: Retry | None) -> None:
         patient = PATIENT.get()
@@ -338,7 +341,7 @@ class Patience:
             self.left = -1.0  # Not even a probe is awaited.
 
     def spend(self, seconds: float) -> None:
-        """Count a wait."""
+        """Subtract a wait from the time that is left."""
         if self.left > 0:
             self.left = max(0.0, self.left - seconds)
 
@@ -346,12 +349,12 @@ class Patience:
 class CircuitBreaker:
     """Counts a backend's failures in a row, and decides whether another request may be sent.
 
-    - Closed, it lets everything through. Any answer closes it.
-    - Open, it lets one request through after each pause, as a probe. If a probe fails, the pause
-      doubles. If a probe ends without news, for example because it was cancelled, another request
-      takes its place.
+    - While it is closed, it lets all requests through. Any answer closes it.
+    - While it is open, it lets one request through after each pause, as a probe. If a probe fails,
+      the pause doubles. If a probe ends without showing anything, for example because it was
+      cancelled, another request takes its place.
 
-    It is pure: callers pass the time in.
+    It reads no clock: callers pass the time in.
     """
 
     def __init__(self) -> None:
@@ -361,7 +364,7 @@ class CircuitBreaker:
         """When the next probe may be sent; None while the breaker is closed."""
         self.opened_at = 0.0
         self.probes = 0
-        """The number of probes under way."""
+        """The number of probes in progress."""
         self._awaited = False
         self._pause = 0.0
         self.last_error = ""
@@ -373,7 +376,7 @@ class CircuitBreaker:
         return left if left > TICK else 0.0
 
     def begin_probe(self, now: float) -> bool:
-        """Tell whether a request may be sent as a probe now. If so, it is counted as sent."""
+        """Return whether a request may be sent as a probe now; if so, count it as sent."""
         if self.seconds_left(now):
             return False
         self.probes += 1
@@ -382,13 +385,13 @@ class CircuitBreaker:
         return True
 
     def ended(self, now: float) -> None:
-        """Note that a probe has ended, whether or not its outcome has been reported yet."""
+        """Record that a probe has ended, whether or not its outcome has been reported yet."""
         self.probes -= 1
         if self._awaited and self.next_probe is not None:
             self.next_probe = now
 
     def failed(self, now: float, error: BackendError, most: int, *, flaky: bool = False) -> bool:
-        """Count a failed request; tell whether this opened the breaker."""
+        """Count a failed request; return whether this opened the breaker."""
         self.failures += 1
         self.last_error, self._status = str(error), error.status
         opens = self.next_probe is None
@@ -405,11 +408,11 @@ class CircuitBreaker:
         return opens
 
     def answered(self) -> None:
-        """Note that the backend has answered."""
+        """Record that the backend has answered, which closes the breaker."""
         self.failures, self.next_probe, self._awaited = 0, None, False
 
     def refusal(self, now: float, where: str, why: str) -> CircuitOpen:
-        """Count a request that isn't sent, and return its error."""
+        """Count a request that the breaker refuses to send, and return its error."""
         self.unsent += 1
         return CircuitOpen(
             self.description(now, where, why),
@@ -418,7 +421,7 @@ class CircuitBreaker:
         )
 
     def description(self, now: float, where: str, why: str = "") -> str:
-        """Describe a backend that is not reachable."""
+        """Return a message about a backend that can't be reached."""
         return (
             f"{where}: not reachable, {self.failures} requests failed in a row;"
             f" the next try is in {self.seconds_left(now):.3g} s{why};"
@@ -427,11 +430,11 @@ class CircuitBreaker:
 
 
 def is_answer(error: BackendError) -> bool | None:
-    """Tell whether an error shows that a backend is up (such as a 429) or down; None for neither.
+    """Return True if an error shows that a backend is up, False if it is down, None for neither.
 
-    A backend is down if it can't be reached or answers with a 5xx. Some errors show neither: a
-    timeout may only mean a long reply, a request that a gate refused was never sent, and a backend
-    that gave up by itself isn't waited for.
+    A 429, for example, shows that it is up. A backend is down if it can't be reached or answers
+    with a 5xx. Some errors show neither: a timeout may only mean a long reply, a request that a
+    gate refused was never sent, and waiting doesn't help with an error that isn't retryable.
     """
     if isinstance(error, BackendUnavailable | RateLimited) and not error.retryable:
         return None
@@ -456,9 +459,9 @@ def come_back_in(seconds: float) -> str:
 
 
 def told_to_wait(error: BackendError) -> float | None:
-    """Return how many seconds the server asked to be left alone, at most a day.
+    """Return how many seconds the server asked the client to wait, at most a day.
 
-    None if it did not ask, or asked for something that makes no sense.
+    The result is None if the server did not ask for a wait, or if the value makes no sense.
     """
     seconds: object = error.retry_after
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
@@ -473,14 +476,14 @@ def _time_left(request: Request) -> float:
 
 _by_key: WeakValueDictionary[Hashable, BackoffGate] = WeakValueDictionary()
 _by_backend: dict[int, BackoffGate] = {}
-"""Gates by the ``id`` of their backend, because backends may be unhashable or equal."""
+"""The gates by the ``id`` of their backends, because backends may be unhashable or equal."""
 
 
 def gate_of(backend: Backend) -> BackoffGate:
     """Return the gate in front of a backend.
 
-    Backends with equal ``limit_key`` share a gate; the key of an `OpenAIBackend` is its server and
-    API key. A backend without a ``limit_key`` has its own gate.
+    Backends with equal ``limit_key`` share a gate; the key of an `OpenAIBackend` consists of its
+    server and API key. A backend without a ``limit_key`` has its own gate.
 
     Args:
         backend: the backend, wrapped or not.

@@ -1,4 +1,4 @@
-"""The protocol of limits, and the backend that obeys them."""
+"""The protocol of limits, and a wrapper that makes a backend obey them."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ __all__ = ["Limit", "LimitedBackend", "Permit", "RequestEnd", "noting"]
 
 
 class RequestEnd(NamedTuple):
-    """How a request ended, as told to the limits that admitted it.
+    """How a request ended, as reported to the limits that admitted it.
 
     Attributes:
-        usage: its cost, as far as known; ``usage.requests`` is 0 if nothing was sent.
+        usage: the request's cost as far as it is known; ``usage.requests`` is 0 if nothing was
+            sent.
         generation: the reply, or None.
         error: the exception raised instead of a reply, which may be a cancellation. None if there
             is a reply, or if a stream was closed early.
@@ -38,7 +39,7 @@ class RequestEnd(NamedTuple):
 
 
 class Permit(Protocol):
-    """Permission to send one request. It is given back when the request has ended."""
+    """Permission to send one request, to be given back when the request has ended."""
 
     def release(self, end: RequestEnd) -> Usage | None:
         """Give the permit back, in one synchronous step that a cancellation can't interrupt.
@@ -67,8 +68,8 @@ class Limit(Protocol):
             The permit. A caller that is cancelled while it waits doesn't hold one.
 
         Raises:
-            LimitExceeded: it may never be sent, because a budget is spent.
-            RateLimited: it would have to wait longer than it is allowed to.
+            LimitExceeded: the request may never be sent, because a budget is spent.
+            RateLimited: the request would have to wait longer than it is allowed to.
         """
         ...
 
@@ -87,7 +88,7 @@ class LimitedBackend(BackendWrapper):
         *limits: the limits, at least one.
 
     Raises:
-        TypeError: ``inner`` isn't a backend, a limit isn't a limit, or there is none.
+        TypeError: ``inner`` isn't a backend, one of ``limits`` isn't a limit, or there is none.
     """
 
     def __init__(self, inner: Backend, *limits: Limit) -> None:
@@ -102,7 +103,7 @@ class LimitedBackend(BackendWrapper):
         self.limits = limits
 
     async def generate(self, request: Request) -> Generation:
-        """Answer one request when the limits allow it.
+        """Answer one request as soon as the limits allow it.
 
         Raises:
             LimitExceeded: a budget is spent.
@@ -145,7 +146,7 @@ class LimitedBackend(BackendWrapper):
 async def noting(
     pieces: AsyncIterator[str | Generation], seen: list[Generation]
 ) -> AsyncGenerator[str | Generation]:
-    """Pass on a stream's pieces, and note the whole generation when it comes."""
+    """Pass on a stream's pieces, and append the whole generation to ``seen`` when it comes."""
     async for piece in pieces:
         if isinstance(piece, Generation):
             seen.append(piece)
@@ -153,7 +154,7 @@ async def noting(
 
 
 class _Admission:
-    """The permits of one request. Each further try gives them back and acquires new ones."""
+    """The permits of one request. Each further try gives the permits back and acquires new ones."""
 
     __slots__ = ("_around", "_backend", "_limits", "_over", "_permits", "_settled", "meter")
 

@@ -10,12 +10,12 @@ MINUTE = 60.0
 
 
 class Bucket:
-    """A token bucket. It fills at a constant rate up to its capacity, and requests take from it.
+    """A token bucket, which fills at a constant rate up to its capacity, and requests take from it.
 
     See J. Turner, "New directions in communications (or which way to the information age?)", 1986,
     and RFC 2697. Unlike theirs, this bucket may be in debt, for two reasons: a request may turn
     out to cost more than it took, and an amount larger than the capacity may be taken from a full
-    bucket. It is pure: callers pass the time in.
+    bucket. It reads no clock: callers pass the time in.
     """
 
     __slots__ = ("at", "capacity", "held", "per_minute")
@@ -33,12 +33,12 @@ class Bucket:
         self.at = at
 
     def level(self, now: float) -> float:
-        """Return the level; a negative level is debt."""
+        """Return the bucket's level at ``now``; a negative level is debt."""
         passed = max(0.0, now - self.at)
         return min(self.capacity, self.held + passed * self.per_minute / MINUTE)
 
     def delay(self, now: float, amount: float) -> float:
-        """Return the seconds until it holds an amount, or is full if the amount is larger."""
+        """Return the seconds until the bucket holds an amount, or is full if that is less."""
         missing = min(amount, self.capacity) - self.level(now)
         return max(0.0, missing * MINUTE / self.per_minute)
 

@@ -49,18 +49,18 @@ __all__ = [
 ]
 
 TICK = 1e-9
-"""Seconds that count as zero, because a timer may end this much too early."""
+"""Times up to this many seconds count as zero, because a timer may end this much too early."""
 
 
 class BudgetLimits(NamedTuple):
-    """The most of each thing that may be spent; None for no limit.
+    """The limits of a budget; None means no limit.
 
     Attributes:
-        requests: the most requests.
-        input_tokens: the most tokens of prompts.
-        output_tokens: the most tokens of replies.
-        money: the most money, in the currency of the prices.
-        seconds: how long requests are admitted.
+        requests: the largest number of requests.
+        input_tokens: the largest number of tokens in prompts.
+        output_tokens: the largest number of tokens in replies.
+        money: the largest amount of money, in the currency of the prices.
+        seconds: how long requests are admitted, in seconds.
     """
 
     requests: int | None = None
@@ -71,12 +71,12 @@ class BudgetLimits(NamedTuple):
 
 
 class BudgetStatistics(NamedTuple):
-    """A snapshot of a budget, including what was spent through budgets within it.
+    """A snapshot of a budget, including the amounts spent through budgets within it.
 
     Attributes:
         spent: the amounts charged for requests that have ended.
-        reserved: the amounts that requests under way may cost.
-        unknown: the number of ended requests of unknown cost, which were charged estimates.
+        reserved: the amounts that requests in progress may cost at most.
+        unknown: the number of ended requests whose cost is unknown, and was estimated.
         denied: the number of requests that this budget has denied.
         waiting: the number of this process's requests that wait until others have ended.
     """
@@ -91,19 +91,21 @@ class BudgetStatistics(NamedTuple):
 class Budget:
     """A limit on what all requests that use it may cost together, whoever makes them.
 
-    Before a request is sent, the most that it may cost is reserved: one request, the prompt's
+    Before a request is sent, its largest possible cost is reserved: one request, the prompt's
     tokens as `estimate_input_tokens` estimates them, output tokens up to ``options.max_tokens``,
-    and the price of both. When it has ended, its real cost is charged instead. So concurrent
-    requests can't spend more than the budget has.
+    and the price of both. When the request has ended, its real cost is charged instead. So
+    concurrent requests can't spend more than the budget has.
 
-    - A request that does not fit beside the amounts spent is denied with `LimitExceeded`.
+    - A request that is too large for what is left unspent is denied with `LimitExceeded`.
     - A request that would fit if nothing were reserved waits, in the order of arrival, until
-      requests under way have ended. This is also true for the number of requests: one that waits
-      for a limiter holds a reservation, but is never sent if its call ends first.
+      requests in progress have ended. This is also true for the number of requests, because a
+      request that is waiting for a limiter holds a reservation, but is never sent if its call ends
+      first.
     - Each try of a request is admitted separately, including the tries of a `RetryBackend` or
       `FallbackBackend` inside.
-    - A backend that makes further calls to answer a request needs a second budget for them. In
-      this one, they would wait for the reservation of the request that waits for them.
+    - A backend that makes further calls to answer a request needs a second budget for these calls.
+      With the same budget, they would wait for room that the original request has reserved, while
+      that request waits for them.
     - A request of unknown cost (cancelled, timed out or broken off) is charged for its prompt,
       estimated if necessary, and for its reply as ``cancelled`` says. A request that the server
       refused is charged no more than the server reported. If the backend doesn't report the cost
@@ -114,39 +116,39 @@ class Budget:
 
     A budget outlives calls and event loops, but must be used in one event loop at a time. Its
     limits never change, and neither does the budget that it is ``within``. If requests need two
-    budgets that are not within each other, reserve in both at once with `Budgets`, as strategies
+    budgets that are not within each other, reserve in both together with `Budgets`, as strategies
     do.
 
     Args:
-        requests: the most requests, including those of judges and retries.
-        input_tokens: the most tokens of prompts.
-        output_tokens: the most tokens of replies.
-        money: the most money, in the currency of ``prices``.
-        seconds: how long requests are admitted, counted from the first one.
+        requests: the largest number of requests, including those of judges and retries.
+        input_tokens: the largest number of tokens in prompts.
+        output_tokens: the largest number of tokens in replies.
+        money: the largest amount of money, in the currency of ``prices``.
+        seconds: how long requests are admitted, in seconds from the first request.
         prices: the price of each model by its name, as `price_for` finds it. The default is the
             prices of the budget around this one. A request has the price of the model that it asks
-            for; each try of a `FallbackBackend` has that of the model it asks.
-        assume_output_tokens: the length of a reply to reserve for, if the options have no
+            for; each try of a `FallbackBackend` has the price of the model that the try asks.
+        assume_output_tokens: the number of output tokens to reserve if the options have no
             ``max_tokens``. The default is that of the budget around this one.
         cancelled: how to charge the output of a request that ended without a reply, if the server
-            may have worked on it. ``"reserved"`` charges all that was reserved, which is the most
-            that it can have cost. ``"received"`` charges only what has arrived. ``"estimate"``
-            charges the mean length of finished replies of the same call, purpose and model (or
-            else of all that this budget has seen), but at least what has arrived and at most what
-            was reserved; before any reply has finished, it charges all that was reserved. For a
-            reply that was rejected as it arrived, the estimate is what has arrived plus the mean
-            reasoning of finished replies. The default is that of the budget around this one, or
-            else ``"estimate"``.
+            may have worked on it. ``"reserved"`` charges all that was reserved, which is the
+            request's largest possible cost. ``"received"`` charges only what has arrived.
+            ``"estimate"`` charges the mean length of finished replies of the same call, purpose
+            and model (or, if there are none, of all calls that this budget has seen), but at least
+            what has arrived and at most what was reserved; before any reply has finished, it
+            charges all that was reserved. For a reply that was rejected as it arrived, the
+            estimate is what has arrived plus the mean reasoning of finished replies. The default
+            is that of the budget around this one, or else ``"estimate"``.
         within: the budget around this one. Each request needs room in both. A budget within
-            another one may have no limit of its own, and then only counts what is spent through
+            another one may have no limit of its own; then it only counts what is spent through
             it.
-        name: the budget's name in errors, by default ``"budget"``. In a store, it is the name of
-            its account.
-        store: the store that keeps its sums, such as ``SQLiteStore("spent.db")``. The sums then
-            outlive the process, and all budgets that name the same account share them. Each
-            request is subject to the limits of the budget that it uses, so a new budget with a
-            higher limit continues from one that is spent. By default, this object keeps the sums
-            in memory.
+        name: the budget's name in errors, by default ``"budget"``. In a store, it is also the name
+            of the budget's account.
+        store: the store that keeps the budget's sums, such as ``SQLiteStore("spent.db")``. The
+            sums then outlive the process, and all budgets that name the same account share them.
+            Each request is subject to the limits of the budget that it uses, so a new budget with
+            a higher limit can continue where a spent budget stopped. By default, this object keeps
+            the sums in memory.
 
     Attributes:
         name: see above.
@@ -154,8 +156,8 @@ class Budget:
         prices: see above.
         assume_output_tokens: see above.
         cancelled: see above.
-        limits: the most of each thing that may be spent.
-        chain: this budget, the one around it, and so on.
+        limits: the limits, as given.
+        chain: this budget, the budget around it, and so on.
 
     Raises:
         TypeError: a limit isn't a number, ``prices`` isn't a price table, or ``within`` isn't a
@@ -279,7 +281,7 @@ class Budget:
     # --- using it ------------------------------------------------------------------------------
 
     def check(self, options: Options, model: str | None) -> None:
-        """Make sure that the most that requests may cost is known in advance.
+        """Make sure that the largest possible cost of requests is known in advance.
 
         Args:
             options: the options of the requests.
@@ -294,20 +296,20 @@ class Budget:
             budget._terms(options, options.model or model)
 
     async def acquire(self, request: Request, backend: Backend) -> Permit:
-        """Reserve what a request may cost, here and in all budgets around this one.
+        """Reserve a request's largest possible cost, here and in all budgets around this one.
 
         Raises:
-            LimitExceeded: there is no room, even if the requests under way cost nothing.
-            ValueError: its largest possible cost is unknown; see `check`.
+            LimitExceeded: there is no room, even if all requests in progress cost nothing.
+            ValueError: the request's largest possible cost is unknown; see `check`.
             RuntimeError: the budget is in use in another event loop.
         """
         return await Budget.reserve(self.chain, request, backend)
 
     @staticmethod
     async def reserve(budgets: Sequence[Budget], request: Request, backend: Backend) -> Permit:
-        """Reserve what a request may cost in all of several budgets, or in none of them.
+        """Reserve a request's largest possible cost in all of several budgets, or in none of them.
 
-        ``budgets`` has each budget once, and with each one all budgets around it.
+        ``budgets`` must contain each budget once, together with all budgets around it.
         """
         roots = tuple(dict.fromkeys(budget.chain[-1] for budget in budgets))
         for root in roots:
@@ -343,7 +345,7 @@ class Budget:
     async def _wait(
         store: Store | None, wants: Sequence[tuple[Any, Amounts]], budgets: Sequence[Budget]
     ) -> Reservation:
-        """Reserve in one store, unless some budget's time ends first."""
+        """Reserve in one store; raise `LimitExceeded` if a budget's time ends first."""
         held = reserve if store is None else store.reserve
         if not any(budget.limits.seconds for budget in budgets):
             return await held(wants)
@@ -375,7 +377,7 @@ class Budget:
         return self.assume_output_tokens if options.max_tokens is None else options.max_tokens
 
     def _terms(self, options: Options, model: str | None) -> tuple[int, Rate]:
-        """Return the length of a reply to reserve for, and the prices of tokens."""
+        """Return the output tokens to reserve, and the prices of tokens."""
         limits = self.limits
         bound = self._bound(options)
         if bound is None and not (limits.output_tokens is None and limits.money is None):
@@ -402,7 +404,7 @@ class Budget:
     def _wanted(
         self, request: Request, backend: Backend, sent: int
     ) -> tuple[Amounts, dict[str | None, Rate]]:
-        """Return the most that a request may cost, and the token prices of each model."""
+        """Return a request's largest possible cost, and the token prices of each model."""
         named = request.options.model
         models = models_of(backend) if named is None else (named,)
         terms = {model: self._terms(request.options, model) for model in models}
@@ -457,7 +459,7 @@ class Budget:
         return max(0.0, self._started + seconds - self._now())
 
     def _first_reserved(self) -> float | None:
-        """Return when the first reservation in a shared account was made, on this clock."""
+        """Return the time of the first reservation in a shared account, on this budget's clock."""
         if self.store is None or self.limits.seconds is None:
             return None
         age = self._account.look().age
@@ -501,11 +503,10 @@ _Part: TypeAlias = "tuple[Reservation, Sequence[int]]"
 
 
 def _by_store(budgets: Sequence[Budget]) -> Sequence[tuple[Store | None, Sequence[int]]]:
-    """Group budgets that can be reserved together, in the order in which everyone reserves them.
+    """Return the indices of budgets by store, in the order in which all requests reserve.
 
-    Whoever holds a reservation in the last store waits for nobody, so no two requests wait for
-    each other. Memory comes first, so a shared store holds reservations only for requests that can
-    proceed.
+    Because this order is the same for all requests, no two of them wait for each other. Memory
+    comes first, so a shared store holds reservations only for requests that have room in memory.
     """
     if all(budget.store is None for budget in budgets):
         return ((None, range(len(budgets))),)

@@ -1,9 +1,9 @@
 """The sums of budgets: the amounts spent, the amounts reserved, and the queue of claims.
 
-A claim that finds no room waits in the queue of the account that lacks it, behind earlier claims,
-and holds nothing in the meantime. So a waiting claim waits only for claims that were granted. Each
-of those ends, and then the queue is served. If none is under way, the claim is granted or denied
-at once.
+A claim that finds no room waits in the queue of the account that has none, behind earlier claims,
+and holds nothing in the meantime. So a waiting claim waits only for claims that were granted. When
+one of these ends, the queue is served. If no granted claim is left, a claim is granted or denied
+immediately.
 """
 
 from __future__ import annotations
@@ -50,27 +50,25 @@ __all__ = [
 
 
 MONEY = 10**15
-"""Money is counted in integer multiples of this fraction, so that sums and differences are
-exact.
-"""
+"""The integer units in one unit of the currency. Money is counted in integers, to be exact."""
 
 Rate: TypeAlias = "tuple[int, int, int]"
-"""The prices of a token of the prompt, of the reply, and of a cached prompt.
+"""The prices of one input token, one output token and one cached input token.
 
-They are in the fractions in which money is counted.
+They are in the integer units in which money is counted (see `MONEY`).
 """
 
 Cancelled: TypeAlias = Literal["estimate", "reserved", "received"]
-"""How a request of unknown cost is charged."""
+"""How to charge the output of a request of unknown cost; see `Budget`."""
 
 CALLS_KNOWN = 128
-"""The number of calls whose replies' lengths are kept separately, which bounds the memory."""
+"""The lengths of replies are kept separately for this number of calls, to bound the memory."""
 
 Limits: TypeAlias = tuple[float, float, float, float]
 
 
 class Amounts(NamedTuple):
-    """An amount of each thing that a budget counts; money is in the currency of the prices."""
+    """The amounts that a budget counts; money is in the currency of the prices."""
 
     requests: int = 0
     input_tokens: int = 0
@@ -78,19 +76,20 @@ class Amounts(NamedTuple):
     money: float = 0
 
     def plus(self, other: Amounts) -> Amounts:
-        """Return the sum of both, field by field."""
+        """Return the sum of these and other amounts, field by field."""
         return Amounts._make(map(add, self, other))
 
     def minus(self, other: Amounts) -> Amounts:
-        """Return the difference, field by field."""
+        """Return these amounts minus other amounts, field by field."""
         return Amounts._make(map(sub, self, other))
 
 
 class StoreSums(NamedTuple):
     """The sums of an account, either current or as the store last reported them.
 
-    Money is in the fractions in which it is counted. ``unknown`` counts charged requests without a
-    known cost, ``waiting`` this process's. ``age`` is in seconds since the first reservation.
+    Money is in integer units (see `MONEY`). ``unknown`` counts charged requests without a known
+    cost, and ``waiting`` the waiting requests of this process. ``age`` is the number of seconds
+    since the first reservation.
     """
 
     spent: Amounts = Amounts()
@@ -102,7 +101,7 @@ class StoreSums(NamedTuple):
 
 
 class Denied(Exception):
-    """The amounts wanted from an account do not fit beside those already spent."""
+    """The amounts wanted from an account exceed what is left unspent in it."""
 
     def __init__(self, account: object, lacking: str, spent: Amounts) -> None:
         super().__init__(lacking)
@@ -115,7 +114,7 @@ _numbers = count()
 
 
 class Claim:
-    """The amounts that one request wants from an account and those around it, all or none."""
+    """The amounts that one request wants to reserve in several accounts, in all or in none."""
 
     __slots__ = ("denied_by", "granted", "number", "queued_at", "wake", "wants")
 
@@ -157,7 +156,7 @@ class Claim:
             account.serve()
 
     async def wait(self) -> None:
-        """Wait until the claim is decided. A cancelled wait withdraws it."""
+        """Wait until the claim is granted or denied; withdraw it if the wait is cancelled."""
         try:
             while self.queued_at is not None:
                 woken = anyio.Event()
@@ -208,14 +207,14 @@ class Account:
         return StoreSums(sums.spent, sums.reserved, sums.unknown, sums.denied, waiting)
 
     def lacking(self, wanted: Amounts) -> str | None:
-        """Return the field that lacks room, whatever the requests under way cost; or None.
+        """Return the field that lacks room even if all requests in progress cost nothing, or None.
 
-        A request under way may cost nothing: if it waits for a limit, it may never be sent.
+        A request in progress may cost nothing: while it waits for a limit, it may never be sent.
         """
         return beyond(self.limits, self.sums.spent, wanted)
 
     def has_room(self, wanted: Amounts) -> bool:
-        """Tell whether there is room even if the requests under way cost all that they may."""
+        """Return whether there is room even if all requests in progress cost all that they may."""
         sums, limits = self.sums, self.limits
         spent, reserved = sums.spent, sums.reserved
         return (
@@ -226,7 +225,7 @@ class Account:
         )
 
     def is_queued_before(self, number: int) -> bool:
-        """Tell whether the first claim in the queue is older than a number."""
+        """Return whether the first claim in the queue has a lower number, so that it is older."""
         first = next(iter(self.sums.queue), None)
         return first is not None and first.number < number
 
@@ -240,13 +239,13 @@ class Account:
             queue.move_to_end(claim, last=False)
 
     def dequeue(self, claim: Claim) -> None:
-        """Take a claim out of the queue. Claims behind it may have room now."""
+        """Remove a claim from the queue, and serve those behind it, which may have room now."""
         del self.sums.queue[claim]
         claim.queued_at = None
         self.serve()
 
     def serve(self) -> None:
-        """Decide the queued claims that can be decided now. Call this whenever room was made."""
+        """Decide the queued claims that can be decided now. Call this when room has become free."""
         queue = self.sums.queue
         while queue:
             claim, (account, wanted) = next(iter(queue.items()))
@@ -260,7 +259,7 @@ class Account:
 
 
 def beyond(limits: Limits, taken: Amounts, wanted: Amounts) -> str | None:
-    """Return the field that has no room beside what is taken; None if everything fits."""
+    """Return the field in which taken and wanted amounts exceed the limit; None if all fit."""
     requests, sent, received, money = wanted
     if taken.requests + requests > limits[0]:
         return "requests"
@@ -272,18 +271,18 @@ def beyond(limits: Limits, taken: Amounts, wanted: Amounts) -> str | None:
 
 
 def amounts(requests: int, sent: int, received: int, rate: Rate, cached: int = 0) -> Amounts:
-    """Return amounts that include the price of the tokens, in the units of accounts."""
+    """Return amounts that include the price of the tokens, in integer units (see `MONEY`)."""
     money = (sent - cached) * rate[0] + received * rate[1] + cached * rate[2]
     return Amounts(requests, sent, received, money)
 
 
 def in_money(counted: Amounts) -> Amounts:
-    """Convert the money of amounts to whole currency units."""
+    """Return amounts whose money is converted from integer units to the currency."""
     return counted._replace(money=counted.money / MONEY)
 
 
 class Lengths:
-    """The lengths of the replies to finished requests, for each call and for each kind."""
+    """The lengths of complete replies, for each call and for each kind of request."""
 
     def __init__(self) -> None:
         self._of_all: dict[Hashable, list[int]] = {}
@@ -300,7 +299,7 @@ class Lengths:
             self._of_calls.popitem(last=False)
 
     def usual(self, call: str, kind: Hashable) -> tuple[int, int] | None:
-        """Return the mean tokens of a reply and of its reasoning, in this call or in all calls."""
+        """Return the mean tokens of a reply and of its reasoning, of this call or else of all."""
         found = self._of_calls.get((call, kind)) or self._of_all.get(kind)
         return None if found is None else (-(-found[1] // found[0]), -(-found[2] // found[0]))
 
@@ -312,15 +311,16 @@ def charged_tokens(
     most: int | None = None,
     usual: tuple[int, int] | None = None,
 ) -> tuple[int, int]:
-    """Return the tokens that a request is charged for.
+    """Return the input and output tokens that a request is charged for.
 
-    If the cost is known, it is charged. Otherwise the known part is charged, and:
+    If the cost is known, it is charged. Otherwise the known part is charged, and also:
 
     - the estimated prompt, if its tokens are unknown and the server may have worked on the request
       (it was cancelled, timed out or broke off, but was not refused);
-    - the reply's length, if the reply is complete and its tokens are unknown. If it is incomplete
-      and the server may have worked on it, ``cancelled`` decides, as described in `Budget`.
-      ``most`` is what was reserved for the reply, and ``usual`` is the result of `Lengths.usual`.
+    - the reply's length, if the reply is complete and its tokens are unknown. If the reply is
+      incomplete and the server may have worked on it, ``cancelled`` decides, as described in
+      `Budget`. ``most`` is the number of tokens reserved for the reply, and ``usual`` is the
+      result of `Lengths.usual`.
     """
     usage, reply = end.usage, end.generation
     sent, received = usage.input_tokens, usage.output_tokens
@@ -351,7 +351,7 @@ def _tokens_in(reply: Generation) -> int:
 
 
 def _refused(end: RequestEnd, *, in_words: bool) -> bool:
-    """Tell whether the server did no work: it refused or, unless ``in_words``, was not reached."""
+    """Return whether the server refused the request or, unless ``in_words``, wasn't reached."""
     error = end.error
     if end.usage.output_tokens or isinstance(error, BackendTimeout | MalformedResponse):
         return False

@@ -19,23 +19,23 @@ if TYPE_CHECKING:
 __all__ = ["AdaptiveLimiter", "ConcurrencyLimiter", "StoreConcurrency", "Window"]
 
 DECREASE = 0.7
-"""The share of the window that is left after a 429."""
+"""The window is multiplied by this after a 429."""
 
 CUT_INTERVAL = 0.2
-"""The seconds in which several 429s count as one: they answer requests sent before the cut."""
+"""429s within this many seconds count as one, as they answer requests sent before the cut."""
 
 GROWTH_PAUSE = 1.0
-"""The seconds without growth after a 5xx, which may have another reason than load."""
+"""The seconds without growth after a 5xx, which may have a cause other than load."""
 
 
 class ConcurrencyLimiter(QueuedLimit):
-    """Caps the requests in flight, over all backends and calls that share it.
+    """Caps the number of requests in flight, over all backends and calls that share this limiter.
 
-    Waiting requests are admitted in the order of a `FairQueue`. Set ``limiter.concurrency`` at any
-    time. If it is lowered, requests in flight may still finish.
+    Waiting requests are admitted in the order of a `FairQueue`. ``limiter.concurrency`` can be set
+    at any time. If it is lowered, requests in flight may still finish.
 
     Args:
-        concurrency: the most requests in flight, at least 1.
+        concurrency: the largest number of requests in flight, at least 1.
 
     Raises:
         TypeError: the concurrency is not an int.
@@ -48,7 +48,7 @@ class ConcurrencyLimiter(QueuedLimit):
 
     @property
     def concurrency(self) -> int:
-        """The most requests in flight. Setting it takes effect at once."""
+        """The largest number of requests in flight. Setting it takes effect immediately."""
         return self._concurrency
 
     @concurrency.setter
@@ -61,15 +61,15 @@ class ConcurrencyLimiter(QueuedLimit):
 
 
 class StoreConcurrency:
-    """Caps the requests in flight, over all processes that use the same name in a store.
+    """Caps the number of requests in flight, over all processes that use the same name in a store.
 
     Waiting requests are admitted in the order of arrival. When a process dies, its requests no
     longer count.
 
     Args:
-        concurrency: the most requests in flight, at least 1.
-        store: the store.
-        name: the name.
+        concurrency: the largest number of requests in flight, at least 1.
+        store: the store that counts the requests, such as an `SQLiteStore`.
+        name: the name of the limit in the store.
     """
 
     def __init__(self, concurrency: int, *, store: Store, name: str) -> None:
@@ -99,7 +99,7 @@ class Window:
 
     The window grows only while it is full, as RFC 7661 requires of TCP. The success of a few
     requests says nothing about many, and the window of an idle limiter would drift up until it
-    limits nothing. It is pure: callers pass the time in.
+    limits nothing. It reads no clock: callers pass the time in.
     """
 
     __slots__ = ("_cut_at", "_grows_from", "maximum", "size", "slow_start")
@@ -113,11 +113,11 @@ class Window:
 
     @property
     def whole(self) -> int:
-        """The size, rounded to whole requests."""
+        """The size, rounded down to whole requests."""
         return int(self.size)
 
     def succeeded(self, now: float, in_flight: int) -> None:
-        """Grow after a success, if the window was full."""
+        """Grow after a successful request, if the window was full."""
         if in_flight >= self.whole and now >= self._grows_from:
             self.size = min(self.size + (1.0 if self.slow_start else 1 / self.size), self.maximum)
 
@@ -134,15 +134,16 @@ class Window:
 
 
 class AdaptiveLimiter(QueuedLimit):
-    """Adapts the number of requests in flight to a server whose rate limit nobody knows.
+    """Adapts the number of requests in flight to a server whose rate limit is unknown.
 
-    The window grows with successes. It shrinks by 30 % when the server answers with a 429, at most
-    once in 0.2 s and never below 1; see `Window`. After a 429, no request is sent until the time
-    that it names (at most 120 s), or for 0.2 s if it names none. A 5xx stops growth for a second.
-    Other errors and cancellations change nothing.
+    The window is the number of requests that may be in flight. It grows with successes. It shrinks
+    by 30 % when the server answers with a 429, at most once in 0.2 s and never below 1; see
+    `Window`. After a 429, no request is sent until the time that the 429 names (at most 120 s), or
+    for 0.2 s if it names none. A 5xx stops growth for a second. Other errors and cancellations
+    change nothing.
 
     Share one limiter among all calls on the same server and key. Put it inside the retries, so
-    that it sees each answer: ``LimitedBackend(backend, limiter)`` is what gets retried. Waiting
+    that it sees each answer: ``LimitedBackend(backend, limiter)`` is the backend to retry. Waiting
     requests are admitted in the order of a `FairQueue`.
 
     Args:
@@ -150,8 +151,8 @@ class AdaptiveLimiter(QueuedLimit):
         maximum: the largest window.
 
     Raises:
-        TypeError: a number isn't an int.
-        ValueError: a number is less than 1, or ``initial`` is more than ``maximum``.
+        TypeError: an argument isn't an int.
+        ValueError: an argument is less than 1, or ``initial`` is more than ``maximum``.
     """
 
     def __init__(self, initial: int = 8, *, maximum: int = 1000) -> None:
@@ -161,7 +162,7 @@ class AdaptiveLimiter(QueuedLimit):
 
     @property
     def concurrency(self) -> int:
-        """The most requests in flight now. Setting it moves the window, which still adapts."""
+        """The current limit on requests in flight. Setting it moves the window; it still adapts."""
         return self._window.whole
 
     @concurrency.setter

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["Entry", "FairQueue", "LimiterStatistics", "QueuedLimit", "QueuedPermit"]
 
 SLACK = 32
-"""How many dead entries the heap may have, beyond twice the number of waiting requests."""
+"""The heap may have this many entries beyond twice the number of waiting requests."""
 
 
 class Entry:
@@ -76,17 +76,18 @@ class FairQueue(Generic[P]):
     """Requests that wait for a limit or are in flight, in an order that is fair to calls.
 
     Judges' requests come first, because they finish a draw. Then come requests of the call with
-    the fewest requests in flight. So the first attempt of each call precedes anyone's second, and
-    further lanes get only the capacity that is left over. Among equal calls, the one that started
-    first comes first, and within a call, requests come in the order of arrival. Without this
-    order, concurrency under a rate limit is slower than none: requests of lanes that will be
-    cancelled take the place of first attempts that would have passed.
+    the fewest requests in flight. So the first attempt of each call precedes the second attempt of
+    any call, and further lanes get only the capacity that is left over. Among equal calls, the one
+    that started first comes first, and within a call, requests come in the order of arrival.
+    Without this order, concurrency under a rate limit would be slower than no concurrency, because
+    requests of lanes that are later cancelled would take the place of first attempts that would
+    have passed.
 
     While a reply is being checked, its request still counts as in flight, until its lane sends
     another request or some time has passed. If the reply passes, the other lanes' requests need
     not be sent at all.
 
-    Every operation takes O(log n) amortised time, n being the number of requests in the queue.
+    Every operation takes O(log n) amortized time, n being the number of requests in the queue.
     """
 
     def __init__(self) -> None:
@@ -103,7 +104,7 @@ class FairQueue(Generic[P]):
         self.in_flight = 0
 
     def join(self, entry: P, now: float) -> None:
-        """Add a waiting request. If its meta has no start of the call, the call starts now."""
+        """Add a waiting request. A call without ``meta.call_started`` is taken to start ``now``."""
         self._arrivals += 1
         meta = entry.meta
         call = self._calls.get(meta.sampling_id) or self._new_call(meta, now)
@@ -120,7 +121,7 @@ class FairQueue(Generic[P]):
             self._rank(call)
 
     def head(self) -> P | None:
-        """Return the request that is next, or None if none waits."""
+        """Return the waiting request that is next, or None if no request waits."""
         if self._judges:
             return next(iter(self._judges))
         ready = self._ready
@@ -129,7 +130,7 @@ class FairQueue(Generic[P]):
         return next(iter(ready[0][4].entries)) if ready else None
 
     def admit(self, entry: P) -> None:
-        """Move a waiting request into flight."""
+        """Count a waiting request as in flight from now on."""
         call: Any = entry.call  # A waiting request has a call.
         self._stop_waiting(entry, call)
         entry.in_flight = True
@@ -138,9 +139,9 @@ class FairQueue(Generic[P]):
         self._rank(call)
 
     def leave(self, entry: P, undecided_until: float | None = None) -> None:
-        """Remove a request that waits or is in flight; otherwise do nothing.
+        """Remove a request that waits or is in flight; ignore any other request.
 
-        If it has a reply, the reply counts as being checked until ``undecided_until``.
+        If the request has a reply, the reply counts as being checked until ``undecided_until``.
         """
         call = entry.call
         if call is None:
@@ -165,7 +166,7 @@ class FairQueue(Generic[P]):
             self._undecided.clear()  # No request is left for it to affect.
 
     def expire(self, now: float) -> None:
-        """Stop waiting for the checks of replies whose time is over."""
+        """Stop counting replies as being checked if their time is over."""
         while self._undecided and self._undecided[0][0] <= now:
             until, call, subsample = self._undecided.popleft()
             if call.undecided.get(subsample) == until:
@@ -202,20 +203,20 @@ CHECKING = 2.0
 """The seconds for which a reply counts as being checked, unless its lane sends another request."""
 
 STEPS_TO_CANCEL = 2
-"""The event loop steps between a reply's passing and the end of the other lanes' waits."""
+"""The event loop steps from the moment a reply passes until the other lanes stop waiting."""
 
 LONGEST_PAUSE = 120.0
-"""The longest pause after a 429 in seconds, whatever it asks for."""
+"""The longest pause after a 429 in seconds, even if the 429 asks for more."""
 
 UNNAMED_PAUSE = 0.2
-"""The pause in seconds after a 429 that names none: about a round trip."""
+"""The pause in seconds after a 429 that doesn't name one: about a round trip."""
 
 TICK = 1e-6
-"""Seconds that count as zero, so that a timer's rounding doesn't make a request wait again."""
+"""Waits up to this many seconds count as zero, to make up for the rounding of timers."""
 
 
 class QueuedPermit(Entry):
-    """One request's entry in a limit's queue, which becomes its permit when it is granted."""
+    """One request's entry in a limit's queue, which becomes its permit when the limit grants it."""
 
     __slots__ = ("_alarm", "_event", "_give_back", "queue", "request", "reserved_tokens")
 
@@ -234,7 +235,7 @@ class QueuedPermit(Entry):
         self._event: anyio.Event | None = None
 
     async def wait(self) -> None:
-        """Wait until the request is granted, its alarm goes off, or the alarm is moved forward."""
+        """Wait until the request is granted, its alarm goes off, or the alarm is set earlier."""
         self._event = event = anyio.Event()
         # Among thousands of waiting requests only one has an alarm, and needs the scope.
         if self._alarm == math.inf:
@@ -245,12 +246,12 @@ class QueuedPermit(Entry):
         self._alarm = math.inf
 
     def wake(self) -> None:
-        """End the wait."""
+        """End the current wait, if there is one."""
         if self._event is not None:
             self._event.set()
 
     def set_alarm(self, at: float) -> None:
-        """Set the time at which the wait ends without a grant, on the event loop's clock."""
+        """Set the time, on the event loop's clock, at which the wait ends even without a grant."""
         if at < self._alarm - TICK:
             self._alarm = at
             self.wake()
@@ -269,7 +270,7 @@ class LimiterStatistics(NamedTuple):
         in_flight: the number of admitted requests that have not ended.
         waiting: the number of waiting requests.
         admitted: the number of requests admitted since the limiter was made.
-        max_in_flight: the most requests that were in flight at one time.
+        max_in_flight: the largest number of requests that were in flight at one time.
         refused: the number of admitted requests that were answered with a 429.
     """
 
@@ -284,16 +285,16 @@ class QueuedLimit(ABC):
     """A limit whose requests wait in one `FairQueue`, and all pause after a 429.
 
     All decisions are made in synchronous steps. Whenever a request arrives, ends or leaves, or the
-    limit changes, requests at the head of the queue are granted as long as the rule allows it. No
-    task runs in the background: if the rule names a time, the head of the queue itself waits for
-    it.
+    limit changes, requests at the head of the queue are granted as long as `_delay` allows it. No
+    task runs in the background: if `_delay` returns a time, the request at the head of the queue
+    itself waits until then.
 
     A limit serves one event loop at a time. When another event loop uses it, requests that a
     finished event loop left waiting or in flight are forgotten.
     """
 
     _asks = False
-    """Whether `_ask` must be called to learn when the head of the queue may go."""
+    """Whether `_ask` must be called to find out when the head of the queue may be sent."""
 
     def __init__(self) -> None:
         self._timeline = Timeline()
@@ -307,22 +308,22 @@ class QueuedLimit(ABC):
 
     @abstractmethod
     def _delay(self, now: float, permit: QueuedPermit) -> float:
-        """Return the seconds until the head may go; ``math.inf`` until a request ends."""
+        """Return the seconds until the head of the queue may be sent; inf if a request must end."""
 
     async def _ask(self, permit: QueuedPermit) -> bool:  # noqa: ARG002
-        """Find out when the head of the queue may go, unless known; tell whether it was unknown."""
+        """Find out when the head may be sent; return False if that was known already."""
         return False
 
     def _left(self, permit: QueuedPermit) -> None:  # noqa: B027 (need not be overridden)
-        """Note that a request has left the queue without a grant."""
+        """Handle a request that has left the queue without a grant."""
 
     def _granted(self, now: float, permit: QueuedPermit) -> None:  # noqa: B027 (need not be overridden)
-        """Note that a request is granted; its queue has already counted it."""
+        """Handle a request that is granted; the queue has already counted it as in flight."""
 
     def _ended(  # noqa: B027 (need not be overridden)
         self, now: float, permit: QueuedPermit, end: RequestEnd
     ) -> None:
-        """Note how a request ended; its queue still counts it."""
+        """Handle the end of a request; the queue still counts it as in flight."""
 
     def statistics(self) -> LimiterStatistics:
         """Return how many requests wait, are in flight, and were admitted."""
@@ -376,12 +377,12 @@ class QueuedLimit(ABC):
         self._paused_until = max(self._paused_until, now + seconds)
 
     def _pump_for_new_head(self) -> None:
-        """Do what `_pump` does, if the head of the queue is new."""
+        """Call `_pump` if another request is now at the head of the queue."""
         if self._queue.head() is not self._keeper:
             self._pump()
 
     def _pump(self) -> None:
-        """Grant all requests that may go, and let the next one wait for its time."""
+        """Grant all requests that may be sent now, and set the alarm of the next one."""
         queue, delay = self._queue, math.inf
         now = self._timeline.now()
         queue.expire(now)
@@ -421,7 +422,7 @@ class QueuedLimit(ABC):
             self._changed()
 
     def _changed(self) -> None:
-        """Check again which requests may go. May be called from anywhere."""
+        """Check again which requests may be sent. May be called from any thread."""
         if not self._queue.waiting or self._loop is None:
             return
         if self._in_loop():
@@ -431,7 +432,7 @@ class QueuedLimit(ABC):
                 call_soon(self._loop, self._nudge)
 
     def _nudge(self) -> None:
-        """Wake the head of the queue to look again; in a callback, anyio may not know its loop."""
+        """Wake the head of the queue, so that it checks in its task, where anyio knows the loop."""
         head = self._queue.head()
         if head is not None:
             head.set_alarm(-math.inf)

@@ -1,4 +1,4 @@
-"""Several backends in order of preference: if one has an outage, the next one is asked."""
+"""Several backends in order of preference: during an outage of one, the next one is asked."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ T = TypeVar("T")
 
 
 class _Member(NamedTuple):
-    """One of the backends: as it was given, with its retries, and the gate in front of it."""
+    """One of the backends: as given, wrapped with retries, and the gate in front of it."""
 
     backend: Backend
     retrying: Any
     gate: BackoffGate | None
 
     def asked(self, request: Request) -> Request:
-        """Return the request as this backend gets it, with its own meter."""
+        """Return the request with a separate meter for this backend."""
         model = request.options.model or getattr(self.backend, "model", None)
         return replace(request, meter=request.meter.attempt(model))
 
     def signed(self, reply: Generation, whole: Meter) -> Generation:
-        """Return a reply with its total cost, and with the name of its model if known."""
+        """Return a reply with the cost of all tries, and with the name of its model if known."""
         model = reply.model or getattr(self.backend, "model", None)
         return replace(reply, model=model, usage=whole.usage)
 
@@ -57,19 +57,19 @@ class _Member(NamedTuple):
 class FallbackBackend:
     """Asks the first backend and, during its outages, the next.
 
-    A request goes to the next backend if this one can't give it a reply: its circuit breaker is
-    open, its error is permanent (a wrong key, an unknown model, a quota that is spent), or its
-    retries are used up. While the breaker is open, requests go straight to the next backend,
-    except for an occasional probe; once a probe is answered, they return. Nothing else causes a
-    switch. A reply that fails a requirement or was cut off is still a reply. If a limit refuses a
-    request, `LimitExceeded` is raised.
+    A request goes to the next backend if the current one can't give it a reply, because its
+    circuit breaker is open, its error is permanent (a wrong key, an unknown model, a quota that is
+    spent), or its retries are used up. While the breaker is open, requests go straight to the next
+    backend, except for an occasional probe; once a probe is answered, requests go to the first
+    backend again. Nothing else causes a switch. A reply that fails a requirement or was cut off is
+    still a reply. If a limit refuses a request, `LimitExceeded` is raised.
 
     It retries by itself, separately for each backend, so strategies don't retry it. Each
     generation names in ``model`` the model that answered. A request costs the sum of all backends
     that were asked, and ledgers show each model's cost.
 
     It streams if all its backends do; a stream may switch to the next backend until its first
-    piece has arrived. It judges if all its backends do. Telemetry names the first one's model.
+    piece has arrived. It judges if all its backends do. Telemetry names the first backend's model.
     Budgets and limiters around it admit each try. A budget charges each try at the price of the
     model that was asked, so a budget of money needs the prices of all its models. If a limit
     refuses a further try, the last try's error is raised, with a note. Put budgets and limiters
@@ -78,10 +78,10 @@ class FallbackBackend:
 
     Args:
         primary: the backend that is asked first.
-        *others: the backends that are asked in its place, in order, at least one.
-        retry: how often and how long each backend is tried before the next. ``Retry(1)`` switches
-            after the first failure. A small ``max_retry_after`` avoids long waits that a server
-            asks for.
+        *others: the backends to ask if the first one can't reply, in order, at least one.
+        retry: how often and how long each backend is tried before the next one. ``Retry(1)``
+            switches after the first failure. A small ``max_retry_after`` avoids long waits that a
+            server asks for.
 
     Attributes:
         backends: the backends, in order.
@@ -125,7 +125,7 @@ class FallbackBackend:
 
     @property
     def can_coalesce(self) -> bool:
-        """Whether requests may be put together; all of the backends must allow it."""
+        """Whether requests may be combined into one; all of the backends must allow it."""
         return all(map(can_coalesce, self.backends))
 
     @property
@@ -135,11 +135,11 @@ class FallbackBackend:
         return defaults
 
     async def generate(self, request: Request) -> Generation:
-        """Answer one request by the first backend that has a reply.
+        """Return the reply of the first backend that has one.
 
         Raises:
-            BackendError: no backend had a reply. This is the first transient error, or else the
-                last one.
+            BackendError: no backend had a reply. This is the first transient error, or the last
+                error if none was transient.
         """
         whole = request.meter.attempt()
 
@@ -230,7 +230,7 @@ class FallbackBackend:
 
 
 def models_of(backend: Backend) -> tuple[str | None, ...]:
-    """Return the models that may answer a request; a `FallbackBackend` has several."""
+    """Return the models that may answer a backend's requests; a `FallbackBackend` has several."""
     inner: Any = backend
     while isinstance(inner, BackendWrapper):
         inner = inner.inner
@@ -251,7 +251,7 @@ async def _signed(
 
 
 def _worst(failed: list[Exception]) -> Exception:
-    """Choose the error to raise, and add notes about the others."""
+    """Return the error to raise, with notes about the other errors."""
     error = next((exc for exc in failed if getattr(exc, "retryable", True)), failed[-1])
     for other in failed:
         if other is not error:

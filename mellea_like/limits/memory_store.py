@@ -1,4 +1,4 @@
-"""The store in memory, for one process."""
+"""The store that keeps its data in memory, for one process."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class MemoryStore:
         self._timeline = Timeline()
 
     def account(self, name: str, limits: Limits) -> StoreAccount:
-        """Return the account with a name; see `Store.account`."""
+        """Return the account called ``name``; see `Store.account`."""
         return Account(limits, self._accounts.setdefault(name, Sums()))
 
     async def reserve(self, wants: Sequence[Want]) -> Reservation:
@@ -45,7 +45,7 @@ class MemoryStore:
         return await reserve(cast("Any", wants))
 
     def forget(self, *names: str) -> None:
-        """Forget what was spent in accounts. Accounts with reservations are kept.
+        """Forget the sums of accounts. Accounts with reservations or waiting requests are kept.
 
         Args:
             *names: the names of the accounts. Unknown names are ignored.
@@ -60,11 +60,11 @@ class MemoryStore:
         return list(self._accounts)
 
     def bucket(self, name: str, per_minute: float, capacity: float) -> StoreBucket:
-        """Return the bucket with a name; see `Store.bucket`."""
+        """Return the bucket called ``name``; see `Store.bucket`."""
         return _Bucket(self._buckets.setdefault(name, _Level()), per_minute, capacity)
 
     async def take(self, takes: Sequence[Take]) -> Turn:
-        """Take from several buckets at once; see `Store.take`."""
+        """Take from several buckets in one step; see `Store.take`."""
         now, seconds = self._timeline.now(), 0.0
         taken: list[tuple[_Bucket, float, float]] = []
         for bucket, amount in cast("Sequence[tuple[_Bucket, float]]", takes):
@@ -132,9 +132,10 @@ class _Turn(NamedTuple):
 
 
 def not_since(amount: float, since: float) -> float:
-    """Return how much of a taken amount can be put back, if others have taken more since.
+    """Return how much of a taken amount can be put back after others have taken ``since`` more.
 
-    Those others already wait because of it. If all of it were put back, it would be spent twice.
+    These others are already waiting longer because of the amount. If all of it were put back, it
+    would be spent twice.
     (Compare ``Reservation.CancelAt`` in Go's ``golang.org/x/time/rate``.)
     """
     return max(0.0, amount - since)

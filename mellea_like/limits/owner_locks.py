@@ -1,4 +1,4 @@
-"""Detects which owners of a store are alive: each holds a lock on one byte of a file.
+"""Find out which owners of a store are alive: each owner holds a lock on one byte of a file.
 
 The kernel releases a process's locks when it dies, no matter how. A process id would be less
 reliable, because another process may reuse it. These are POSIX locks: a forked child inherits none
@@ -39,14 +39,14 @@ if hasattr(os, "register_at_fork"):
 
 
 class OwnerLocks:
-    """The locks on one file. ``mine`` has the numbers of this process's owners."""
+    """The locks on one file. ``mine`` is the set of the numbers of this process's owners."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
         self.mine: set[int] = set()
 
     def hold(self, number: int) -> None:
-        """Mark an owner as alive until this process dies."""
+        """Mark an owner as alive, until `release` or the death of this process."""
         if sys.platform != "win32":
             fcntl.lockf(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, number)
         self.mine.add(number)
@@ -64,7 +64,7 @@ class OwnerLocks:
                     os.close(self.descriptor)
 
     def lives(self, number: int) -> bool:
-        """Tell whether an owner is alive, in this process or another."""
+        """Return whether an owner is alive, in this process or another."""
         if number in self.mine:
             return True
         if sys.platform != "win32":
@@ -77,7 +77,7 @@ class OwnerLocks:
 
 
 def owner_locks(path: Path) -> OwnerLocks:
-    """Return the locks of a store, opening the file if this process doesn't have it open."""
+    """Return the locks of a store; open their file if this process doesn't have it open."""
     if sys.platform == "win32":  # pragma: no cover
         msg = "it needs Unix file locks, which Windows lacks: use WSL"
         raise OSError(None, msg)

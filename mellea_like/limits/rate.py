@@ -19,51 +19,50 @@ if TYPE_CHECKING:
 __all__ = ["ASSUMED", "RateLimiter"]
 
 ASSUMED = 256
-"""The length in tokens to assume for a reply without a limit."""
+"""The assumed length of a reply without a length limit, in tokens."""
 
 
 class RateLimiter(QueuedLimit):
-    """Caps the requests and tokens per minute, over all backends and calls that share it.
+    """Caps the requests and tokens per minute, over all backends and calls that share the limiter.
 
     Each limit is a `Bucket`. A request waits until both buckets hold what it needs. Waiting
     requests are admitted in the order of a `FairQueue`, so small requests can't overtake a large
     one forever.
 
     Tokens are reserved before a request is sent: the `estimate_input_tokens` of its messages and,
-    for the reply, ``options.max_tokens`` or else ``assume_output_tokens``. When it has ended, its
+    for the reply, ``options.max_tokens`` or else ``assume_output_tokens``. Once it has ended, its
     real cost is charged instead, which may leave a debt that later requests wait for. A request of
-    unknown cost (cancelled or broken) is charged whichever is larger, what was reserved or what is
-    known. A request that was never sent is charged nothing. A request that needs more than a
+    unknown cost (cancelled or broken) is charged its reservation or its known cost, whichever is
+    larger. A request that was never sent is charged nothing. A request that needs more than a
     bucket can hold is sent when the bucket is full.
 
-    After a 429, no request is sent until the time that it names (at most 120 s), or for 0.2 s if
-    it names none.
+    After a 429, no request is sent until the time that the 429 names (at most 120 s), or for 0.2 s
+    if it names none.
 
-    Within any minute, at most a minute's quota and one burst are used. Providers tend to enforce a
+    Within any minute, at most a minute's quota plus one burst is used. Providers tend to enforce a
     minute's quota second by second, which the default burst respects. With a longer burst, a
-    limiter that has been idle sends more at once.
+    limiter that has been idle sends more requests at the same time.
 
     With a ``store``, limiters of the same name share the buckets, even across processes. Each
-    still pauses by itself after a 429. The first waiting request of each limiter is promised a
-    time, and requests are sent in the order of these promises. So large requests wait no longer
-    than small ones.
+    limiter still pauses separately after a 429. The first waiting request of each limiter is
+    promised a time, and requests are sent in the order of these promises. So large requests wait
+    no longer than small ones.
 
     Args:
-        requests_per_minute: the most requests per minute, over 0; None for no limit.
-        tokens_per_minute: the most tokens per minute, input and output together, over 0; None for
-            no limit.
-        burst_seconds: how many seconds' quota may be used at one moment, over 0. One request may
-            always take from a full bucket.
+        requests_per_minute: the largest number of requests per minute, over 0; None for no limit.
+        tokens_per_minute: the largest number of tokens per minute, input and output together, over
+            0; None for no limit.
+        burst_seconds: the quota of this many seconds may be used at one moment, over 0. One
+            request may always take from a full bucket.
         assume_output_tokens: the length to assume for a reply without ``options.max_tokens``, at
             least 1.
         store: the store of the buckets, such as ``SQLiteStore("rates.db")``. By default, they are
             kept in memory, in this object.
-        name: their name in the store; required with a store.
+        name: the buckets' name in the store; required with a store.
 
     Raises:
-        TypeError: a number isn't a number.
-        ValueError: a number is out of its range, there is no limit, or there is a store but no
-            name.
+        TypeError: an argument that must be a number isn't one.
+        ValueError: a number is out of range, there is no limit, or there is a store but no name.
     """
 
     def __init__(
@@ -93,12 +92,12 @@ class RateLimiter(QueuedLimit):
 
     @property
     def requests_per_minute(self) -> float | None:
-        """The most requests per minute; None for no limit."""
+        """The largest number of requests per minute; None for no limit."""
         return None if self._requests is None else self._requests.per_minute
 
     @property
     def tokens_per_minute(self) -> float | None:
-        """The most tokens per minute; None for no limit."""
+        """The largest number of tokens per minute; None for no limit."""
         return None if self._tokens is None else self._tokens.per_minute
 
     def _delay(self, now: float, permit: QueuedPermit) -> float:
@@ -129,7 +128,7 @@ class RateLimiter(QueuedLimit):
             self._promised = None
 
     def _takes(self, requests: float, tokens: float) -> list[Take]:
-        """Return what to take from each bucket that exists in the store."""
+        """Return the limiter's buckets in the store, each with the amount to take from it."""
         return [
             (self._store.bucket(f"{self._name}: {what}", own.per_minute, own.capacity), amount)
             for what, own, amount in (

@@ -1,4 +1,4 @@
-"""Retries of transient errors, inside a draw and in one place only."""
+"""Retries of transient errors. They happen within a draw, and in one place only."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ __all__ = [
 T = TypeVar("T")
 
 MOST_DOUBLINGS = 65
-"""The number of failures after which a wait no longer doubles, long after ``maximum``."""
+"""A wait no longer doubles after this number of failures; ``maximum`` is reached long before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,37 +67,38 @@ class Retry:
     broken connection, a timeout, or a 429. It is also retried if a user's backend or function
     raises Python's ``ConnectionError`` or ``TimeoutError``, or a connection error or timeout of
     httpx, httpx2, aiohttp or trio. A reply that can't be read (`MalformedResponse`) is not
-    retried: it has cost its tokens, and it uses up its attempt. Nothing else is retried, neither
-    cancellations nor other errors.
+    retried: its tokens have been paid for, and it uses up its attempt. Nothing else is retried,
+    neither cancellations nor other errors.
 
     The wait before the n-th retry is a random time between 0 and ``initial * 2**(n - 1)`` seconds,
     at most ``maximum`` ("full jitter": Marc Brooker, "Exponential Backoff And Jitter", AWS
     Architecture Blog, 2015). If the server sends ``Retry-After``, that is used instead, for all
     requests to that backend. A wait that would end after the call's deadline never begins.
 
-    A backend that can't be reached, or answers only with 5xx, is left alone. After ``trip_after``
-    such failures in a row, in any call, and no answer in the last 10 s, one request is sent after
-    0.2 s as a probe. If the probe fails, the next one follows after 0.4 s, then 0.8 s, and so on
-    up to 30 s. Any answer ends this. In the meantime, the other requests wait, which doesn't count
-    as a try. Before its first try, a request waits at most as long as its retries may take in all
-    (`longest_wait`), and as long again, including its backoffs, before the later tries. It also
-    waits while a probe is under way. Items of a batch wait for ``max_retry_after``. A request that
-    may not wait until the next probe fails at once with a `CircuitOpen`. A reply that takes too
-    long (`BackendTimeout`) counts neither as a failure nor as an answer.
+    A backend that can't be reached, or answers only with 5xx, is left alone for a while. After
+    ``trip_after`` such failures in a row, in any call, and no answer in the last 10 s, one request
+    is sent after 0.2 s as a probe. If the probe fails, the next one follows after 0.4 s, then
+    0.8 s, and so on up to 30 s. Any answer ends this state. In the meantime, the other requests
+    wait, which doesn't count as a try. Before its first try, a request waits at most as long as
+    its retries may take in all (`longest_wait`), and as long again, including its backoffs, before
+    the later tries. It also waits while a probe is in progress. Items of a batch may wait up to
+    ``max_retry_after``. A request that may not wait until the next probe fails immediately with a
+    `CircuitOpen`. A reply that takes too long (`BackendTimeout`) counts neither as a failure nor
+    as an answer.
 
     Args:
-        attempts: how often a request may fail in all, not counting 429s; 1 means no retries.
-        rate_limit_attempts: how often it may fail with a 429 in all.
-        initial: the longest first wait, in seconds.
-        maximum: the longest wait, in seconds.
+        attempts: how often a request may be tried in all, not counting 429s; 1 means no retries.
+        rate_limit_attempts: how often a request may get a 429 in all.
+        initial: the upper limit of the wait before the first retry, in seconds.
+        maximum: the upper limit of any wait, in seconds.
         max_retry_after: the longest wait that a server may ask for, in seconds. If it asks for
-            more, the request fails at once.
+            more, the request fails immediately.
         trip_after: the number of failures in a row after which the backend is left alone, at least
             1; None for never.
 
     Raises:
         TypeError: a number of attempts isn't a whole number, or another argument isn't a number.
-        ValueError: a number is out of its range.
+        ValueError: a number is out of range.
     """
 
     attempts: int = 3
@@ -119,10 +120,10 @@ class Retry:
         )
 
     def transient(self, error: BaseException) -> bool:
-        """Tell whether a retry may help.
+        """Return whether a retry may help after an error.
 
-        It may after a connection error, or a retryable `BackendError` other than
-        `MalformedResponse`, unless a call inside has already retried it.
+        It may help after a connection error, or after a retryable `BackendError` other than
+        `MalformedResponse`, unless an inner call has already retried it.
         """
         return (
             is_of_backend(error)
@@ -133,13 +134,13 @@ class Retry:
 
     @property
     def longest_wait(self) -> float:
-        """The most seconds that all waits between a request's tries may take together."""
+        """The longest total time of all waits between a request's tries, in seconds."""
         doubling = range(1, min(self.attempts, MOST_DOUBLINGS))
         rest = max(self.attempts - MOST_DOUBLINGS, 0) * self.backoff(MOST_DOUBLINGS, 1.0)
         return sum(self.backoff(failures, 1.0) for failures in doubling) + rest
 
     def backoff(self, failures: int, chance: float) -> float:
-        """Return the seconds to wait after a number of failures if the server didn't say."""
+        """Return the seconds to wait after some failures if the server named no time."""
         return chance * min(self.maximum, self.initial * 2.0 ** (min(failures, MOST_DOUBLINGS) - 1))
 
 
@@ -223,7 +224,7 @@ async def send_with_retries(
     policy: Retry,
     gate: BackoffGate,
 ) -> T:
-    """Send a request when its gate allows it, and retry it as `try_again` does."""
+    """Send a request when the gate allows it, and retry it as `try_again` does."""
     try:
         return await gate.send(send, request, policy)
     except Exception as exc:
@@ -245,10 +246,10 @@ async def try_again(
     gate: BackoffGate | None,
     out_of_budget: Callable[[LimitExceeded], object] | None = None,
 ) -> T:
-    """Retry a request whose first try failed; raise the last try's error.
+    """Retry a request whose first try failed; return the result, or raise the last try's error.
 
-    Each further try has its own meter, which is part of the request's, and its number in
-    ``meta.retry``. Notes on the error say how often the request was tried, and why there was no
+    Each further try has its own meter, which is part of the request's meter, and its number in
+    ``meta.retry``. Notes on the error tell how often the request was tried, and why there was no
     further try. Without a policy or a gate, nothing is retried. If a budget refuses a further try,
     ``out_of_budget`` is called and the first error is raised; without ``out_of_budget``, the
     refusal is raised.
@@ -273,7 +274,7 @@ async def try_again(
 
 
 def _hear(gate: BackoffGate, error: Exception, policy: Retry | None) -> None:
-    """Report a backend's failure to the gate; other errors don't say which server failed."""
+    """Report a `BackendError` to the gate; other errors don't tell which server failed."""
     if isinstance(error, BackendError):
         gate.heard(error, policy)
 
@@ -298,7 +299,7 @@ class _Tries(Generic[T]):
         self.last: Exception | None = None
 
     async def run(self, first: Exception) -> T:
-        """Retry after a first error; raise the last one."""
+        """Retry after the first error; raise the last error if no try succeeds."""
         # This is imported here because most programs never need it.
         from tenacity import retry_if_exception  # noqa: PLC0415
         from tenacity.asyncio import AsyncRetrying  # noqa: PLC0415
@@ -332,7 +333,7 @@ class _Tries(Generic[T]):
         raise AssertionError  # The last try returns or raises.
 
     def may_pass(self, error: BaseException) -> bool:
-        """Tell whether another try may help. Cancellations are never retried."""
+        """Return whether another try may help. Cancellations are never retried."""
         return not self.denied and self.policy.transient(error) and not cancellation_lost()
 
     def wait(self, state: RetryCallState) -> float:
@@ -352,7 +353,7 @@ class _Tries(Generic[T]):
         return wait
 
     def stop(self, state: RetryCallState) -> bool:
-        """Tell whether the tries or the call's time are used up, and note it on the error."""
+        """Return whether the tries or the call's time are used up; if so, the error gets a note."""
         error = _error_of(state)
         self.refusals += isinstance(error, RateLimited)
         why = self.why_stop(state.attempt_number, state.upcoming_sleep)
@@ -361,7 +362,7 @@ class _Tries(Generic[T]):
         return bool(why)
 
     def why_stop(self, tried: int, pause: float) -> str:
-        """Explain why there is no further try; empty if there may be one."""
+        """Return the reason why there is no further try, or "" if there may be one."""
         policy, deadline = self.policy, self.request.meta.deadline
         if self.refusals >= policy.rate_limit_attempts:
             allowed = f"rate_limit_attempts={policy.rate_limit_attempts}"
@@ -387,7 +388,7 @@ class _Tries(Generic[T]):
         )
 
     async def again(self, retry: int) -> T:
-        """Try once more, when the limits and the gate allow it."""
+        """Try once more, when the gate and the limits allow it."""
         self.request.meter.finish(None)
         send = partial(self.attempt, retry=retry)
         try:
@@ -398,7 +399,7 @@ class _Tries(Generic[T]):
             raise
 
     async def attempt(self, request: Request, retry: int) -> T:
-        """Send the request with a meter for this try."""
+        """Send the request with a separate meter for this try, when the limits admit it."""
         assert self.last is not None  # noqa: S101 (see run)
         self.denied = True
         await request.meter.readmit(request, self.last)

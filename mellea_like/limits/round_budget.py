@@ -1,4 +1,4 @@
-"""Many requests that are reserved together, as those of a job of a provider's batch API."""
+"""Reservations for many requests together, such as those of a job of a provider's batch API."""
 
 # pyright: reportPrivateUsage=false
 # These are a budget's own steps, for many requests at a time.
@@ -23,10 +23,10 @@ __all__ = ["ReservedRound", "reserve_round"]
 
 
 class ReservedRound:
-    """The reservation of the first requests of a round.
+    """The reservation for the first requests of a round.
 
     Attributes:
-        count: how many requests it is for.
+        count: the number of requests that the reservation is for.
     """
 
     def __init__(self, count: int, budgets: Sequence[Budget], rates: Sequence[Rate]) -> None:
@@ -45,10 +45,10 @@ class ReservedRound:
             self._parts.append((part, places))
 
     def settle(self, cost: Usage | None) -> None:
-        """Give the reservation back, and charge what the requests cost; one synchronous step.
+        """Release the reservation and charge the requests' cost, in one synchronous step.
 
         Args:
-            cost: the cost of all of them; None if nobody has worked on any.
+            cost: the cost of all requests together; None if none of them was run.
         """
         charged = [Amounts() for _ in self._budgets]
         if cost is not None:
@@ -66,20 +66,21 @@ async def reserve_round(
     *,
     paid: bool = False,
 ) -> ReservedRound | None:
-    """Reserve as many requests of a round as there is room for, in their order.
+    """Reserve for the first requests of a round, as many as there is room for.
 
     Args:
-        budgets: the budgets, and with each of them those around it; each of them once.
+        budgets: the budgets, together with all budgets around them; each budget once.
         model: the model that is asked.
-        wanted: the estimated tokens of each request's prompt, and its options.
-        paid: whether they have been submitted already: if there is no room, nothing is reserved,
-            and they are charged all the same.
+        wanted: for each request, the estimated tokens of its prompt and its options.
+        paid: whether the requests have already been submitted. If so, they are charged even if
+            there is no room for them; nothing is reserved then.
 
     Returns:
-        The reservation; None if there is no room now, but perhaps when others have ended.
+        The reservation; None if there is no room now, but there may be when other requests have
+        ended.
 
     Raises:
-        LimitExceeded: there will be no room for the first of them.
+        LimitExceeded: there will never be room for the first request.
         ValueError: the largest possible cost of a request is unknown; see `Budget.check`.
     """
     for root in dict.fromkeys(budget.chain[-1] for budget in budgets):

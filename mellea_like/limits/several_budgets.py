@@ -1,4 +1,4 @@
-"""Several budgets around a backend: one limit, in which each budget is charged once."""
+"""Several budgets around a backend, combined into one limit that charges each budget once."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ __all__ = ["Budgets", "room_to_restart", "within_budgets"]
 class Budgets:
     """Several budgets as one limit: a request reserves in all of them, or in none.
 
-    So requests that need the same budgets never wait for each other, whatever the order. A budget
-    around several of them is charged only once.
+    So requests that need the same budgets never deadlock, whatever the order of the budgets. A
+    budget around several of them is charged only once.
 
     Args:
         *budgets: the budgets, at least one.
@@ -33,25 +33,25 @@ class Budgets:
         self.budgets = tuple(dict.fromkeys(together))
 
     async def acquire(self, request: Request, backend: Backend) -> Permit:
-        """Reserve what a request may cost in all of them; see `Budget.acquire`."""
+        """Reserve a request's largest possible cost in all budgets; see `Budget.acquire`."""
         return await Budget.reserve(self.budgets, request, backend)
 
 
 def within_budgets(
     backend: Backend, budgets: Sequence[Budget], kind: Callable[..., Budgets] = Budgets
 ) -> Backend:
-    """Return a backend that keeps to budgets, as one limit.
+    """Return a backend that keeps to several budgets, combined into one limit.
 
-    Those that the backend keeps to by itself are left out: they would be charged twice, and at the
-    last request wait for themselves.
+    Budgets that the backend already keeps to are left out. Otherwise they would be charged twice,
+    and their last request would wait for its own reservation.
 
     Args:
         backend: the backend.
         budgets: the budgets.
-        kind: makes the limit of the budgets.
+        kind: the class that combines the budgets into a limit.
 
     Returns:
-        A backend around it, or the backend itself if no budget is left.
+        A backend around ``backend``, or ``backend`` itself if no budget is left.
     """
     outside = kind(*budgets)
     inside: set[Budget] = set()
@@ -73,7 +73,7 @@ def within_budgets(
 
 
 def room_to_restart(backend: Backend, request: Request) -> bool:
-    """Tell whether a backend's budgets have room for both a request and its replacement."""
+    """Return whether a backend's budgets have room for both a request and its replacement."""
     around: Any = backend
     while isinstance(around, BackendWrapper):
         for limit in around.limits if isinstance(around, LimitedBackend) else ():

@@ -1,4 +1,4 @@
-"""The file of a store of budgets and rates: its tables, owners and transactions.
+"""The SQLite file of a store of budgets and rates: its tables, owners and transactions.
 
 Each process that uses a file is a separate owner. All reservations of an owner in one account are
 a single row, which is deleted when the owner is found to be dead.
@@ -71,20 +71,20 @@ BUSY_MILLISECONDS = 200
 """How long the event loop may block for another process's transaction, which takes 20 us."""
 
 OPEN_SECONDS = 1.0
-"""How long the event loop may block while the file is opened, perhaps by many processes at once."""
+"""How long the event loop may block to open the file, which many processes may do together."""
 
 BUSY_SECONDS = 10.0
 """How long to keep trying if the file is locked."""
 
 UNSEEN = 2.0
-"""The seconds without a look after which a waiting process loses its place to others."""
+"""A waiting process that hasn't renewed its place for this many seconds loses it to others."""
 
 LARGEST = 2**63 - 1
 
 NOTHING = Amounts()
 
 _inherited: list[OpenFile] = []
-"""Files that were open in the process that forked this one. Closing them here would be unsafe."""
+"""Files that were opened by the process that forked this one. Closing them here would be unsafe."""
 
 _SPENT = "SELECT started, requests, input_tokens, output_tokens, money FROM accounts WHERE name = ?"
 _ALL = "SELECT * FROM accounts WHERE name = ?"
@@ -117,7 +117,7 @@ class FileLocked(StoreError):
 
 
 class StoreFile:
-    """A file that is opened at its first use, by a new owner in each process."""
+    """A file that each process opens at its first use, as a new owner."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -130,11 +130,11 @@ class StoreFile:
 
     @property
     def in_use(self) -> OpenFile | None:
-        """The file as opened by this process; None if it isn't open."""
+        """The file as this process has opened it; None if it hasn't."""
         return self._open if self._open is not None and self._open.usable else None
 
     def close(self) -> None:
-        """Close the file until it is used again, and release all reservations."""
+        """Close the file and release all reservations. The file is reopened at its next use."""
         with self._lock:
             opened, self._open = self._open, None
             if opened is not None:
@@ -147,7 +147,7 @@ class StoreFile:
         charged: Sequence[Amounts],
         unknown: int,
     ) -> None:
-        """Release an owner's reservation and charge what was spent, now or as soon as possible."""
+        """Release an owner's reservation and charge what was spent, now or when it is possible."""
         with self._lock:
             if not owner.ours:
                 return  # The parent process settles it.
@@ -175,7 +175,7 @@ class StoreFile:
 
     @contextmanager
     def writing(self) -> Generator[OpenFile]:
-        """Enter a block that changes the file: all its changes and all that is owed, or nothing."""
+        """Enter a block that changes the file in one transaction, which also pays what is owed."""
         with self._lock, _errors(self.path):
             file = self._opened()
             db = file.db
@@ -206,7 +206,7 @@ class StoreFile:
 
 
 class OpenFile:
-    """The file in use by one owner: this process, until it closes the file."""
+    """The file as opened by one owner, which is this process until it closes the file."""
 
     def __init__(self, db: sqlite3.Connection, locks: OwnerLocks, owner: int) -> None:
         self.db = db
@@ -218,12 +218,12 @@ class OpenFile:
 
     @property
     def ours(self) -> bool:
-        """Whether this process has opened it."""
+        """Whether this process, and not the process that forked it, has opened the file."""
         return self._process == os.getpid()
 
     @property
     def usable(self) -> bool:
-        """Whether it is open and was opened by this process."""
+        """Whether the file is open and was opened by this process."""
         return self.ours and not self._finished
 
     def finish(self) -> None:
@@ -262,12 +262,12 @@ class OpenFile:
         return StoreSums(_amounts(spent), reserved, unknown, denied, waiting, age)
 
     def spent(self, name: str) -> tuple[bool, Amounts]:
-        """Return whether anything was ever reserved, and the amounts charged."""
+        """Return whether anything was ever reserved in an account, and the amounts charged."""
         row = self.db.execute(_SPENT, (name,)).fetchone()
         return (False, NOTHING) if row is None else (row[0] is not None, _amounts(row[1:]))
 
     def reserved(self, name: str, *, dead: list[int] | None = None) -> Amounts:
-        """Return what all owners have reserved or, with ``dead`` to collect others, living ones."""
+        """Return what all owners have reserved; given ``dead``, list dead owners there instead."""
         total = self.held.get(name, NOTHING)
         for owner, *row in self.db.execute(_OTHERS, (name, self.owner)).fetchall():
             if dead is not None and not self.locks.lives(owner):
@@ -277,12 +277,12 @@ class OpenFile:
         return total
 
     def begin(self, name: str) -> None:
-        """Note the time of the first reservation in an account."""
+        """Record the time of the first reservation in an account."""
         self.db.execute(_NEW, (name,))
         self.db.execute(_START, (time.time(), name))
 
     def deny(self, name: str) -> None:
-        """Count a request that was denied."""
+        """Count a denied request in an account."""
         self.db.execute(_NEW, (name,))
         self.db.execute(_DENY, (name,))
 
@@ -296,7 +296,7 @@ class OpenFile:
             self.db.execute(_HOLD, (name, self.owner, *map(_column, amounts)))
 
     def pay(self, owed: dict[str, tuple[Amounts, Amounts, int]]) -> None:
-        """Charge what requests cost, and release what was reserved for them."""
+        """Write down owed charges, and release the reservations that they replace."""
         for name, (back, charged, unknown) in owed.items():
             self.hold(name, self.held.get(name, NOTHING).minus(back))
             spent = self.spent(name)[1].plus(charged)
@@ -305,7 +305,7 @@ class OpenFile:
     # --- those who wait ------------------------------------------------------------------------
 
     def is_before(self, name: str, number: int | None) -> bool:
-        """Tell whether anyone waits for an account with a lower number, or at all if it is None."""
+        """Return whether anyone waits for an account under a lower number (None: any number)."""
         now, before = time.monotonic(), LARGEST if number is None else number
         return any(
             now - UNSEEN < seen <= now + UNSEEN and self.locks.lives(owner)
@@ -313,12 +313,12 @@ class OpenFile:
         )
 
     def take_place(self, name: str, number: int | None) -> int:
-        """Wait for an account, under a new number or the old one, or show that one still waits."""
+        """Join the queue for an account, or renew the place there; return the place's number."""
         place = number, name, self.owner, time.monotonic()
         return self.db.execute(_PLACE, place).lastrowid or 0
 
     def leave_place(self, number: int) -> None:
-        """Stop waiting."""
+        """Leave the queue for an account."""
         self.db.execute(_LEAVE, (number,))
 
     # --- buckets -------------------------------------------------------------------------------
@@ -329,7 +329,7 @@ class OpenFile:
         return found
 
     def fill(self, name: str, held: float, at: float, taken: float) -> None:
-        """Record the level of a bucket."""
+        """Record a bucket's level, the time of that level, and the total ever taken."""
         self.db.execute(_FILL, (name, held, at, taken))
 
 
@@ -338,7 +338,7 @@ def _amounts(row: Sequence[Any]) -> Amounts:
 
 
 def _column(number: float) -> int | str:
-    """Return a whole number as a column's value; one too large for SQLite becomes a text."""
+    """Return a whole number as a column's value; a number too large for SQLite becomes a text."""
     return int(number) if -LARGEST <= number <= LARGEST else str(int(number))
 
 
@@ -398,7 +398,7 @@ def _begin(db: sqlite3.Connection) -> None:
 
 @contextmanager
 def _errors(path: Path) -> Generator[None]:
-    """Turn errors of SQLite and of the system into store errors that name the file."""
+    """Turn errors of SQLite and of the operating system into store errors that name the file."""
     try:
         yield
     except (sqlite3.Error, OSError, ValueError) as exc:

@@ -1,4 +1,4 @@
-"""The store in an SQLite file, shared by the processes of one machine."""
+"""The store that keeps its data in an SQLite file, shared by the processes of one machine."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 __all__ = ["SQLiteStore"]
 
 SHORTEST_POLL, LONGEST_POLL = 0.004, 0.05
-"""The shortest and longest seconds between two looks while waiting for other processes.
+"""The shortest and longest seconds between two checks while waiting for other processes.
 
-In between, the interval is a twentieth of the time waited so far, give or take a half. News from
-its own process wakes a waiting request at once.
+In between, the interval is a twentieth of the time waited so far, varied at random by up to half.
+A change in its own process wakes a waiting request immediately.
 """
 
 REFRESH = 0.5
@@ -56,21 +56,22 @@ class SQLiteStore:
     limiter = RateLimiter(requests_per_minute=600, store=store, name="main")
     ```
 
-    - A reservation counts in all processes at once, and is released when the process that made it
-      dies. Charges survive a restart; after a power cut, those of the last seconds may be missing.
+    - A reservation counts immediately in all processes, and is released when the process that made
+      it dies. Charges survive a restart; after a power cut, those of the last seconds may be
+      missing.
     - Requests of all processes wait for room in the order of arrival, as long as their process
       renews its place. A process that is suspended for two seconds loses its place.
     - Rates use the machine's monotonic clock, which setting the time of day does not change. After
       a reboot, buckets are full.
     - The file is for one machine: on a network file system, two machines don't see each other's
-      locks and shared memory. It is opened at its first use, and created with permissions for its
-      owner only. Files with the endings ``-wal``, ``-shm`` (both SQLite's) and ``-owners`` belong
-      to it.
-    - It may be used in several threads and event loops. It can be pickled, and a copy uses the
-      same file. A forked child has none of its parent's reservations.
+      locks and shared memory. The file is opened at its first use, and created with permissions
+      for its owner only. Files with the endings ``-wal``, ``-shm`` (both SQLite's) and ``-owners``
+      belong to it.
+    - A store may be used in several threads and event loops. It can be pickled, and a copy uses
+      the same file. A forked child has none of its parent's reservations.
 
     Args:
-        path: the path of the file, which is created if necessary. Its folder must exist.
+        path: the path of the file, which is created if necessary. Its directory must exist.
 
     Raises:
         TypeError: the path isn't a path.
@@ -102,7 +103,7 @@ class SQLiteStore:
     # --- accounts ------------------------------------------------------------------------------
 
     def account(self, name: str, limits: Limits) -> StoreAccount:
-        """Return the account with a name; see `Store.account`."""
+        """Return the account called ``name``; see `Store.account`."""
         return _Account(self._file, self._queues, name, limits)
 
     def accounts(self) -> list[str]:
@@ -115,7 +116,7 @@ class SQLiteStore:
             return file.names()
 
     def forget(self, *names: str) -> None:
-        """Forget what was spent in accounts. Accounts with reservations are kept.
+        """Forget the sums of accounts. Accounts with reservations are kept.
 
         Args:
             *names: the names of the accounts. Unknown names are ignored.
@@ -132,20 +133,20 @@ class SQLiteStore:
         """Make sure that the file can be used; create it if it doesn't exist.
 
         Raises:
-            StoreError: it can't be opened or written, is locked or damaged, or isn't a store.
+            StoreError: the file can't be opened or written, is locked or damaged, or isn't a store.
         """
         with self._file.writing():
             pass
 
     def close(self) -> None:
-        """Close the file until it is used again, and release all reservations."""
+        """Close the file and release all reservations. The file is reopened at its next use."""
         self._file.close()
 
     async def reserve(self, wants: Sequence[Want]) -> Reservation:
         """Reserve in all accounts or in none; see `Store.reserve`.
 
         Raises:
-            Denied: the wanted amounts do not fit beside those already spent.
+            Denied: the wanted amounts exceed what is left unspent.
             StoreError: the file can't be used.
         """
         waiter = _Waiter(self._file, cast("Sequence[tuple[_Account, Amounts]]", wants))
@@ -158,7 +159,7 @@ class SQLiteStore:
         return _Held(self._file, self._queues, waiter.owner, list(waiter.wants))
 
     async def _wait(self, waiter: _Waiter, at: str | None) -> None:
-        """Wait in the queue for an account. To save work, only the first in the queue looks."""
+        """Wait in the queue for an account, whose first request alone checks for room."""
         loop = current_token()
         try:
             while at is not None:
@@ -183,7 +184,7 @@ class SQLiteStore:
             raise
 
     def _pause(self, waited: float) -> float:
-        """Return the seconds until the next look; the more queues, the longer."""
+        """Return the seconds until the next check for room; the more queues, the longer."""
         pause = min(max(waited / 20, SHORTEST_POLL), LONGEST_POLL)
         return pause * len(self._queues) * random.uniform(0.5, 1.5)
 
@@ -198,11 +199,11 @@ class SQLiteStore:
     # --- rates ---------------------------------------------------------------------------------
 
     def bucket(self, name: str, per_minute: float, capacity: float) -> StoreBucket:
-        """Return the bucket with a name; see `Store.bucket`."""
+        """Return the bucket called ``name``; see `Store.bucket`."""
         return _Bucket(name, per_minute, capacity)
 
     async def take(self, takes: Sequence[Take]) -> Turn:
-        """Take from several buckets at once; see `Store.take`.
+        """Take from several buckets in one step; see `Store.take`.
 
         Raises:
             StoreError: the file can't be used.
@@ -239,7 +240,7 @@ class _Account(NamedTuple):
 
     @property
     def in_use(self) -> bool:
-        """Whether this process has reservations in it."""
+        """Whether this process has reservations in the account."""
         opened = self.file.in_use
         return opened is not None and self.name in opened.held
 
@@ -266,16 +267,16 @@ class _Waiter:
         self._shown = -inf
 
     def wake(self) -> None:
-        """Make it look again at once."""
+        """Wake the waiting request so that it checks for room immediately."""
         if self.woken is not None:
             self.woken.set()
 
     def try_now(self) -> str | None:
-        """Reserve, or raise that it is denied; or return the account for which it must wait."""
+        """Reserve, or set ``denied``; or return the name of the account that it must wait for."""
         return self._try(first=False)
 
     def try_first(self) -> str | None:
-        """Do the same as the first of its process, which has a place among all processes."""
+        """Do the same as `try_now`, as the first in this process's queue, which keeps a place."""
         return self._try(first=True)
 
     def _try(self, *, first: bool) -> str | None:
@@ -320,7 +321,7 @@ class _Waiter:
 
 
 def _has_room(file: OpenFile, account: _Account, wanted: Amounts) -> bool:
-    """Tell whether there is room beside what living owners have reserved."""
+    """Return whether ``wanted`` fits beside what living owners have reserved; bury dead owners."""
     if beyond(account.limits, file.reserved(account.name), wanted) is None:
         return True
     dead: list[int] = []
@@ -331,7 +332,7 @@ def _has_room(file: OpenFile, account: _Account, wanted: Amounts) -> bool:
 
 
 _Queues: TypeAlias = dict[tuple[EventLoopToken, str], OrderedDict[_Waiter, None]]
-"""The requests of this process that wait, by event loop and account."""
+"""The waiting requests of this process, by event loop and account."""
 
 
 class _Held(NamedTuple):
@@ -374,7 +375,7 @@ class _Bucket(NamedTuple):
 
 
 class _Turn(NamedTuple):
-    """The amounts taken for one request, and when it may be sent."""
+    """The amounts taken from buckets for one request, and the time when it may be sent."""
 
     file: StoreFile
     seconds: float
@@ -388,7 +389,7 @@ class _Turn(NamedTuple):
 
 
 def _correct(store: StoreFile, changes: Sequence[tuple[_Bucket, float, float | None]]) -> None:
-    """Take more from buckets or, given the total when something was taken, put that back."""
+    """Take more from buckets or, given a bucket's total when the amount was taken, put it back."""
     with suppress(StoreError), store.writing() as file:  # If not, it refills anyway.
         now = store.now()
         for bucket, amount, at in changes:
@@ -398,7 +399,7 @@ def _correct(store: StoreFile, changes: Sequence[tuple[_Bucket, float, float | N
 
 
 async def _patiently(change: Callable[[], T]) -> T:
-    """Make a change; if the file is locked, retry for some time."""
+    """Make a change and return its result; while the file is locked, retry for some time."""
     until = anyio.current_time() + BUSY_SECONDS
     while True:
         try:

@@ -29,7 +29,7 @@ class StoreAccount(Protocol):
 
     @property
     def in_use(self) -> bool:
-        """Whether this process has reservations in it."""
+        """Whether this process has reservations in the account."""
         ...
 
     def look(self) -> StoreSums:
@@ -42,17 +42,18 @@ Want: TypeAlias = "tuple[StoreAccount, Amounts]"
 
 
 class Reservation(Protocol):
-    """The reservation of one request. It ends when it is settled, or when the process dies."""
+    """The reservation of one request, which ends when it is settled or when the process dies."""
 
     def settle(self, charged: Sequence[Amounts], unknown: int = 0) -> None:
         """Release the reservation and charge the cost. Calling it again does nothing.
 
-        This is one synchronous step that raises nothing. If the store can't be reached, it settles
-        later.
+        This is one synchronous step that raises nothing. If the store can't be reached, the cost
+        is charged later.
 
         Args:
-            charged: the amounts to charge to each account, in the order of the wants.
-            unknown: 1 if the cost is an estimate.
+            charged: the amounts to charge to each account, in the order of ``wants`` in
+                `Store.reserve`.
+            unknown: the number of requests whose cost is an estimate.
         """
         ...
 
@@ -62,7 +63,7 @@ class StoreBucket(Protocol):
 
 
 Take: TypeAlias = "tuple[StoreBucket, float]"
-"""A bucket, and how much to take from it."""
+"""A bucket, and the amount to take from it."""
 
 
 class Turn(Protocol):
@@ -70,12 +71,12 @@ class Turn(Protocol):
 
     @property
     def seconds(self) -> float:
-        """The seconds from taking until the request may be sent, at least 0."""
+        """The seconds from taking the amounts until the request may be sent, at least 0."""
         ...
 
     @property
     def left(self) -> Sequence[float]:
-        """The level of each bucket afterwards; a negative level is debt."""
+        """The level of each bucket after taking the amounts; a negative level is debt."""
         ...
 
     def give_back(self) -> None:
@@ -91,52 +92,52 @@ class Store(Protocol):
     """
 
     def account(self, name: str, limits: Limits) -> StoreAccount:
-        """Return the account with a name, which need not exist yet.
+        """Return the account called ``name``, which need not exist yet.
 
         Args:
-            name: its name.
-            limits: the most of each of `Amounts`, infinite if there is no limit.
+            name: the account's name.
+            limits: the limit of each field of `Amounts`, infinite if there is none.
         """
         ...
 
     async def reserve(self, wants: Sequence[Want]) -> Reservation:
-        """Reserve in all accounts or in none; wait as long as other reservations take up the room.
+        """Reserve in all accounts or in none; wait while other reservations take up the room.
 
         Requests are served in the order of arrival. A caller that is cancelled has reserved
         nothing.
 
         Args:
-            wants: the amounts to reserve; each account once.
+            wants: the amounts to reserve in each account; each account once.
 
         Returns:
             The reservation.
 
         Raises:
-            Denied: the wanted amounts do not fit beside those already spent.
+            Denied: the wanted amounts exceed what is left unspent.
             StoreError: the store can't be used.
         """
         ...
 
     def bucket(self, name: str, per_minute: float, capacity: float) -> StoreBucket:
-        """Return the bucket with a name. A new bucket is full.
+        """Return the bucket called ``name``. A new bucket is full.
 
         Args:
-            name: its name.
-            per_minute: how much flows into it in a minute.
-            capacity: the most that it holds.
+            name: the bucket's name.
+            per_minute: the amount that flows into the bucket in a minute.
+            capacity: the largest amount that the bucket holds.
         """
         ...
 
     async def take(self, takes: Sequence[Take]) -> Turn:
-        """Take from several buckets, into debt if necessary, and return when the debts are paid.
+        """Take from several buckets, into debt if necessary.
 
-        A caller that is cancelled has taken nothing.
+        This doesn't wait until the debts are paid. A caller that is cancelled has taken nothing.
 
         Args:
-            takes: the amounts to take; each bucket once.
+            takes: the amounts to take from each bucket; each bucket once.
 
         Returns:
-            When the request may go.
+            A turn with the time when the debts are paid, so that the request may be sent.
 
         Raises:
             StoreError: the store can't be used.
@@ -149,6 +150,6 @@ class Store(Protocol):
         This is one synchronous step that raises nothing.
 
         Args:
-            takes: the differences.
+            takes: the amounts to take in addition, or to put back if negative.
         """
         ...

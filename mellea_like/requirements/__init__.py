@@ -1,1 +1,1 @@
-"""Ready-made checks (`mellea_like.requirements.checks`), the judge, and running requirements."""
+"""Ready-made checks (`mellea_like.requirements.checks`), the judge, and running all checks."""

@@ -1,4 +1,4 @@
-"""Ready-made requirements. They run inline and explain what is wrong with a reply.
+"""Ready-made requirements, which run inline and explain what is wrong with a reply.
 
 ```python
 from mellea_like.requirements.checks import contains, word_count
@@ -14,8 +14,8 @@ With ``early=True``, some checks also read a reply while it streams in, and clos
 soon as the reply can no longer pass. ``word_count(at_most=20, early=True)`` does so at the 21st
 word. This saves the time and the tokens of the rest, and never affects a reply that would pass. It
 is off by default because a rejected reply is incomplete: if no reply passes, the best failure is
-only the beginning of one, and the other requirements have not been checked on it. You can use such
-a check in a requirement of your own, as in ``Requirement("is short and polite",
+only the beginning of a reply, and it hasn't been checked against the other requirements. You can
+use such a check in your own requirement, as in ``Requirement("is short and polite",
 stream=word_count(at_most=20, early=True).stream)``.
 """
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from mellea_like.core.validation import Candidate, StreamCheck, ValidationResult, Verdict
 
 LONG = 2**17
-"""The length of a reply whose check would block for 0.1 s; longer ones use a thread."""
+"""The length of a reply whose check takes about 0.1 s; longer replies are checked in a thread."""
 
 LONG_SECONDS = 10.0
 """The time limit for the check of a very long reply. A reply of 10 MiB takes less."""
@@ -34,7 +34,7 @@ class Settings(TypedDict, total=False):
     Attributes:
         name: a short name for records and metrics, in place of the check's own.
         weight: how much the check counts when the best failure is chosen.
-        check_only: whether to check it but leave it out of the prompt.
+        check_only: whether to run the check but leave it out of the prompt.
         on_error: the effect of an exception in the check.
     """
 
@@ -51,7 +51,7 @@ def check(
     settings: Settings,
     stream: StreamCheck | None = None,
 ) -> Requirement:
-    """Make an inline requirement that checks very long replies in a thread, within a time limit."""
+    """Return an inline requirement that checks very long replies in a thread, in limited time."""
     asked: Settings = {"name": name, **settings}
 
     def decide(candidate: Candidate) -> Decision:
@@ -63,7 +63,7 @@ def check(
 
 
 class _InThread:
-    """A verdict that is decided in a thread when it is awaited."""
+    """An awaitable verdict, which is computed in a thread when it is awaited."""
 
     def __init__(self, decide: Callable[[], Decision]) -> None:
         self._decide = decide
@@ -78,13 +78,13 @@ class _InThread:
 
 
 def folded(text: str, *, ignore_case: bool) -> str:
-    """Normalize a text for comparison."""
+    """Return a text in Unicode normal form (NFC), case-folded if ``ignore_case``."""
     text = unicodedata.normalize("NFC", text)
     return unicodedata.normalize("NFC", text.casefold()) if ignore_case else text
 
 
 def listed(texts: Sequence[str], joint: str = "and") -> str:
-    """List quoted texts in words."""
+    """Return quoted texts as an enumeration, joined by commas and a last ``joint``."""
     words = [quoted(text) for text in texts]
     if len(words) == 1:
         return words[0]
@@ -92,7 +92,7 @@ def listed(texts: Sequence[str], joint: str = "and") -> str:
 
 
 def given_texts(name: str, texts: Sequence[object]) -> tuple[str, ...]:
-    """Make sure that a check was given texts."""
+    """Return a check's texts without repetitions; raise an error unless all are non-empty texts."""
     if not texts:
         msg = f"{name} needs at least one text"
         raise TypeError(msg)
@@ -109,7 +109,7 @@ def given_texts(name: str, texts: Sequence[object]) -> tuple[str, ...]:
 
 
 def how_found(*, ignore_case: bool, words: bool = False) -> str:
-    """Describe how a text is searched for."""
+    """Return words for a check's description that tell how texts are searched for."""
     whole = " as a whole word" if words else ""
     return f"{whole} (upper or lower case)" if ignore_case else whole
 
@@ -117,7 +117,7 @@ def how_found(*, ignore_case: bool, words: bool = False) -> str:
 def found_in(
     text: str, needle: str, *, words: bool = False, start: int = 0, end: int | None = None
 ) -> bool:
-    """Tell whether a text occurs in another; with ``words``, not next to a letter or digit."""
+    """Return whether ``needle`` occurs in a text; with ``words``, only as a whole word."""
     end = len(text) if end is None else end
     at = text.find(needle, start, end)
     while words and at >= 0 and (_in_word(text, at - 1) or _in_word(text, at + len(needle))):
@@ -126,7 +126,7 @@ def found_in(
 
 
 def _in_word(text: str, at: int) -> bool:
-    """Tell whether a character belongs to a word: a letter, a mark on one, a digit or ``_``."""
+    """Return whether the character at a place is a letter, a mark on a letter, a digit or ``_``."""
     if not 0 <= at < len(text):
         return False
     return text[at].isalnum() or text[at] == "_" or unicodedata.category(text[at])[0] == "M"
@@ -138,11 +138,11 @@ def _in_word(text: str, at: int) -> bool:
 
 Answer: TypeAlias = "Verdict | tuple[Verdict, str]"
 Look: TypeAlias = "Callable[[str, str], Answer]"
-"""Checks one reply, piece by piece: a stream check with its state."""
+"""A stream check with its state, which checks one reply piece by piece."""
 
 
 class Fresh:
-    """A stream check whose copies start from the beginning."""
+    """A stream check whose copies start afresh, without the state of the original."""
 
     __slots__ = ("_look", "_make")
 

@@ -35,7 +35,7 @@ _SOMETIMES_LAST = frozenset(
 
 
 class Range(NamedTuple):
-    """The smallest and the largest number allowed."""
+    """The smallest and the largest number allowed; None for no limit."""
 
     low: int | None
     high: int | None
@@ -68,7 +68,7 @@ class Range(NamedTuple):
         return f"{self} {'is' if self.last == 1 else 'are'} {verb}"
 
     def closeness(self, number: int) -> float:
-        """The score: 1.0 inside the range, and lower with the distance from it."""
+        """Return the score of a number: 1.0 inside the range, less the farther it is outside."""
         if self.high is not None and number > self.high:
             return (self.high + 1) / (number + 1)
         if self.low is not None and number < self.low:
@@ -85,15 +85,15 @@ def word_count(
     early: bool = False,
     **settings: Unpack[Settings],
 ) -> Requirement:
-    """Require a number of words.
+    """Require that the number of words is within limits.
 
     Words are separated by white space and contain a letter or digit. So ``well-known`` is one
     word, and a lone ``-`` isn't a word. In scripts without spaces, count characters instead.
 
     Args:
-        at_least: the fewest allowed.
-        at_most: the most allowed.
-        exactly: the only number allowed; replaces the other two.
+        at_least: the smallest number allowed.
+        at_most: the largest number allowed.
+        exactly: the only number allowed, instead of the other two limits.
         early: also check replies while they stream in, and close a request as soon as its reply is
             certain to fail; see `mellea_like.requirements.checks`.
         **settings: ``name``, ``weight``, ``check_only``, ``on_error``, as for `Requirement`.
@@ -119,14 +119,14 @@ def char_count(
     early: bool = False,
     **settings: Unpack[Settings],
 ) -> Requirement:
-    """Require a number of characters.
+    """Require that the number of characters is within limits.
 
     Characters are Unicode code points, as ``len`` counts them. White space counts, too.
 
     Args:
-        at_least: the fewest allowed.
-        at_most: the most allowed.
-        exactly: the only number allowed; replaces the other two.
+        at_least: the smallest number allowed.
+        at_most: the largest number allowed.
+        exactly: the only number allowed, instead of the other two limits.
         early: also check replies while they stream in, and close a request as soon as its reply is
             certain to fail; see `mellea_like.requirements.checks`.
         **settings: ``name``, ``weight``, ``check_only``, ``on_error``, as for `Requirement`.
@@ -152,14 +152,14 @@ def line_count(
     early: bool = False,
     **settings: Unpack[Settings],
 ) -> Requirement:
-    """Require a number of lines.
+    """Require that the number of lines is within limits.
 
     Lines end as in ``str.splitlines``. Blank lines don't count.
 
     Args:
-        at_least: the fewest allowed.
-        at_most: the most allowed.
-        exactly: the only number allowed; replaces the other two.
+        at_least: the smallest number allowed.
+        at_most: the largest number allowed.
+        exactly: the only number allowed, instead of the other two limits.
         early: also check replies while they stream in, and close a request as soon as its reply is
             certain to fail; see `mellea_like.requirements.checks`.
         **settings: ``name``, ``weight``, ``check_only``, ``on_error``, as for `Requirement`.
@@ -184,12 +184,12 @@ def sentence_count(
     exactly: int | None = None,
     **settings: Unpack[Settings],
 ) -> Requirement:
-    """Require a number of sentences, as `sentences_of` finds them.
+    """Require that the number of sentences, as `sentences_of` finds them, is within limits.
 
     Args:
-        at_least: the fewest allowed.
-        at_most: the most allowed.
-        exactly: the only number allowed; replaces the other two.
+        at_least: the smallest number allowed.
+        at_most: the largest number allowed.
+        exactly: the only number allowed, instead of the other two limits.
         **settings: ``name``, ``weight``, ``check_only``, ``on_error``, as for `Requirement`.
 
     Returns:
@@ -204,32 +204,32 @@ def sentence_count(
 
 
 def count_words(text: str) -> int:
-    """Count the runs between white space that contain a letter or digit."""
+    """Count the runs of characters between white space that contain a letter or digit."""
     return sum(any(map(str.isalnum, token)) for token in text.split())
 
 
 def count_lines(text: str) -> int:
-    """Count lines that are not blank."""
+    """Count the lines that are not blank."""
     return sum(not line.isspace() for line in text.splitlines() if line)
 
 
 def count_sentences(text: str) -> int:
-    """Count sentences."""
+    """Count the sentences, as `sentences_of` finds them."""
     return len(sentences_of(text))
 
 
 def sentences_of(text: str) -> list[str]:
     """Split a text into stripped sentences, by rules.
 
-    A sentence ends at ``.``, ``!``, ``?`` or ``…`` (and closing quotes or brackets after it) if
+    A sentence ends at ``.``, ``!``, ``?`` or ``…`` (with closing quotes or brackets, if any) if
     white space or the end of the text follows, at ``。``, ``！`` or ``？``, and at a blank line. A
     part without a letter or digit isn't a sentence.
 
-    The next sentence may begin with a lower-case letter, but not after ``…``, ``...`` or a mark in
-    closing quotes (``"Why?" she asked``). A full stop doesn't end a sentence after a title or an
-    initial (``Dr.``, ``J.``), between ``No.`` or ``Fig.`` and a digit, between an abbreviation
-    that can end a sentence (``etc.``, ``p.m.``, ``Inc.``) and a lower-case letter or a digit, or
-    after a number that begins a line (``1.``).
+    The next sentence may begin with a lower-case letter, but not after ``…``, ``...`` or a mark
+    followed by closing quotes (``"Why?" she asked``). A full stop doesn't end a sentence after a
+    title or an initial (``Dr.``, ``J.``), between ``No.`` or ``Fig.`` and a digit, between an
+    abbreviation that can end a sentence (``etc.``, ``p.m.``, ``Inc.``) and a lower-case letter or a
+    digit, or after a number that begins a line (``1.``).
     """
     sentences: list[str] = []
     start = 0
@@ -298,7 +298,7 @@ def _counted(
 
 
 def given_range(name: str, at_least: object, at_most: object, exactly: object) -> Range:
-    """Read the limits of a count."""
+    """Return the range that a check's arguments give; raise an error if they contradict."""
     given = {"at_least": at_least, "at_most": at_most, "exactly": exactly}
     numbers = {
         key: whole_number(f"{name}: {key}", number, least=0)
@@ -326,7 +326,7 @@ def given_range(name: str, at_least: object, at_most: object, exactly: object) -
 def _fails_over(
     limit: int, counting: Callable[[], Callable[[str], int]], reason: Callable[[int], str]
 ) -> Fresh:
-    """Return a check that fails once there are too many of something."""
+    """Return a stream check that fails once a counter exceeds a limit."""
 
     def make() -> Look:
         count = counting()
@@ -341,7 +341,7 @@ def _fails_over(
 
 
 def _characters() -> Callable[[str], int]:
-    """Return a counter of code points."""
+    """Return a function that takes each piece and returns the code points counted so far."""
     number = 0
 
     def count(delta: str) -> int:
@@ -353,7 +353,7 @@ def _characters() -> Callable[[str], int]:
 
 
 def _words() -> Callable[[str], int]:
-    """Return a counter of words that have begun, which are runs with a letter or digit."""
+    """Return a function that takes each piece and returns the words begun so far."""
     number = 0
     begun = False  # Whether the last run is a word.
 
@@ -374,7 +374,7 @@ def _words() -> Callable[[str], int]:
 
 
 def _lines() -> Callable[[str], int]:
-    """Return a counter of lines that aren't blank."""
+    """Return a function that takes each piece and returns the non-blank lines begun so far."""
     number = 0
     begun = False  # Whether the last line counts.
 

@@ -46,7 +46,7 @@ _PARTS: dict[str, Callable[[str], list[str]]] = {
 
 @ready_made
 def each(part: Part, check_of_part: Requirement, **settings: Unpack[Settings]) -> Requirement:
-    """Require that a check passes for each part of the reply. A reply without such parts fails.
+    """Require that each part of the reply passes a check. A reply without such parts fails.
 
     Examples are ``each("sentence", word_count(at_most=15))`` and ``each("line", ends_with("!") &
     casing("lower"))``.
@@ -55,8 +55,8 @@ def each(part: Part, check_of_part: Requirement, **settings: Unpack[Settings]) -
         part: ``"sentence"`` (as in `sentence_count`), ``"line"`` (lines that aren't blank),
             ``"paragraph"`` (parts between blank lines), or ``"item"`` (the rest of a line that
             starts with ``-``, ``*``, ``+``, ``•``, ``1.``, ``1)``, ``a.`` or ``a)``).
-        check_of_part: a requirement with a validator, or a combination of such requirements. It
-            gets a candidate with the part as its text and value.
+        check_of_part: a requirement with a validator, or a combination of such requirements. Its
+            validator gets a candidate with the part as its text and value.
         **settings: ``name``, ``weight``, ``check_only``, ``on_error``, as for `Requirement`.
 
     Returns:
@@ -64,8 +64,8 @@ def each(part: Part, check_of_part: Requirement, **settings: Unpack[Settings]) -
         parts that pass. If the check errs for a part, the requirement errs.
 
     Raises:
-        TypeError: the check isn't a `Requirement`.
-        ValueError: the part is unknown, or a judge decides the check.
+        TypeError: ``check_of_part`` isn't a `Requirement`.
+        ValueError: ``part`` is unknown, or ``check_of_part`` needs a judge.
     """
     if part not in _PARTS:
         msg = f"each takes {listed(tuple(_PARTS), 'or')}, not {part!r}"

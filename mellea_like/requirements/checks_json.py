@@ -43,12 +43,12 @@ from mellea_like.requirements.json_schemas import (
 )
 
 MAX_STEPS = 100_000
-"""The most keywords to evaluate in one validation; this many take about two seconds."""
+"""The most schema keywords to evaluate in one validation; this many take about two seconds."""
 
 
 @ready_made
 def is_json(*, early: bool = False, **settings: Unpack[Settings]) -> Requirement:
-    """Require a reply that is one JSON value by RFC 8259, without comments or NaN.
+    """Require a reply that is one JSON value as RFC 8259 defines it, without comments or NaN.
 
     White space and one Markdown code fence around the reply are allowed.
 
@@ -85,27 +85,27 @@ def json_schema(
     max_steps: int = MAX_STEPS,
     **settings: Unpack[Settings],
 ) -> Requirement:
-    r"""Require a reply that is JSON and valid under a schema.
+    r"""Require a reply that is JSON and valid under a JSON Schema.
 
-    The draft is the one that ``$schema`` names, or else 2020-12. Its formats are checked. Patterns
-    are in the dialect of the ``regex`` package, which includes ``\p{L}``. Formats and keywords
-    that the draft doesn't have are ignored; a warning is logged for each when the check is made,
-    except for keywords that start with ``x-``.
+    The draft of JSON Schema is the one that ``$schema`` names, or else 2020-12. Its formats are
+    checked. Patterns are in the dialect of the ``regex`` package, which includes ``\p{L}``. Formats
+    and keywords that the draft doesn't have are ignored; a warning is logged for each when the
+    check is made, except for keywords that start with ``x-``.
 
-    White space and one Markdown code fence around the reply are allowed. If a reply needs too many
-    steps, or too long for a pattern, the requirement errs instead of blocking the event loop.
+    White space and one Markdown code fence around the reply are allowed. If a reply takes too many
+    steps, or a pattern takes too long, the requirement errs instead of blocking the event loop.
 
     Args:
         schema: a JSON Schema, which is copied. References to other documents are not fetched,
             except for the schemas of the drafts.
         early: also check replies while they stream in, and close a request at the first value that
-            can't fit; see `mellea_like.requirements.checks`. If an object has a name twice, both
-            values must then fit, although the final check reads only the last one.
+            violates the schema; see `mellea_like.requirements.checks`. If an object has a name
+            twice, both values must be valid then, although the final check reads only the last one.
         max_steps: the most keywords to evaluate for one reply, at least 1.
         **settings: ``name``, ``weight``, ``check_only``, ``on_error``, as for `Requirement`.
 
     Returns:
-        The requirement. Its reason has the most relevant error and its place in the value, and its
+        The requirement. Its reason gives the most relevant error and where in the value it is. Its
         score falls with the number of errors.
 
     Raises:
@@ -131,7 +131,7 @@ def json_schema(
 
 
 def reader_of(schema: Mapping[str, Any]) -> Callable[[str], Any]:
-    """Return a function that reads a tool's arguments; it raises ``ValueError`` for wrong ones."""
+    """Return a function that parses a tool's arguments; it raises ``ValueError`` for wrong ones."""
     validator = schema_validator(schema)
 
     def read(text: str) -> Any:
@@ -149,7 +149,7 @@ def reader_of(schema: Mapping[str, Any]) -> Callable[[str], Any]:
 
 
 def watch_of(schema: Mapping[str, Any]) -> CallWatch:
-    """Return a check of a tool's arguments while they arrive, which is weaker than `reader_of`."""
+    """Return a check of a tool's arguments while they arrive, less strict than `reader_of`."""
     return call_watch(_copied(schema), MAX_STEPS)
 
 
@@ -158,11 +158,11 @@ def _copied(schema: Mapping[str, Any]) -> Any:
 
 
 class ForeignSchema:
-    """A JSON Schema that someone else wrote, such as a caller of a server, and that may be costly.
+    """A JSON Schema by someone else, such as a server's client, which may be costly to check.
 
     While a reply arrives, its check skips patterns and gives up after a number of steps; the check
-    of the complete reply decides. That one may take long, or much memory, so run it in a process
-    that can be ended.
+    of the complete reply decides. That final check may take long or need much memory, so run it in
+    a process that can be ended.
 
     Args:
         schema: a valid schema.
@@ -180,7 +180,7 @@ class ForeignSchema:
         return call_watch(_copied(self._schema), OTHERS_STEPS, ours=False)
 
     def arguments(self) -> Requirement:
-        """Require the arguments of a tool's call, read as those of a Python function are.
+        """Return a requirement of JSON that is valid as a tool's arguments, without unknown names.
 
         Raises:
             ValueError: the schema is invalid.
@@ -210,7 +210,7 @@ def _validate(
 
 
 def _wrong_with(value: Any, validator: Any, max_steps: int, *, call: bool) -> tuple[str, int]:
-    """Return the errors of a value in words, and their number."""
+    """Return the errors of a value in words, and the number of errors."""
     with counted(max_steps):
         errors: list[Any] = list(islice(validator.iter_errors(value), 100))
         unknown = list(islice(unknown_names(value, [validator]), 100)) if call else []
@@ -228,13 +228,13 @@ def _wrong_with(value: Any, validator: Any, max_steps: int, *, call: bool) -> tu
 def parses_as(
     model: TypeForm[Any], *, early: bool = False, **settings: Unpack[Settings]
 ) -> Requirement:
-    """Require a reply that is JSON of a pydantic model or another type pydantic can validate.
+    """Require a reply that is JSON for a pydantic model or another type pydantic can validate.
 
     If you need the parsed value, use ``format=`` of ``sample`` instead. White space and one
     Markdown code fence around the reply are allowed.
 
     Args:
-        model: the type.
+        model: the pydantic model or other type.
         early: also check replies while they stream in, and close a request as soon as its reply is
             certain to fail; see `mellea_like.requirements.checks`.
         **settings: ``name``, ``weight``, ``check_only``, ``on_error``, as for `Requirement`.
@@ -243,7 +243,7 @@ def parses_as(
         The requirement. Its reason names the wrong fields.
 
     Raises:
-        TypeError: pydantic can't validate that type.
+        TypeError: pydantic can't validate ``model``.
     """
     check_format(model)
     shown = getattr(model, "__name__", str(model))

@@ -1,4 +1,4 @@
-"""Checks by regular expressions."""
+"""Checks with regular expressions."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ def matches(
 ) -> Requirement:
     """Require a match of a regular expression, in the dialect of the ``regex`` package.
 
-    The dialect includes that of the standard library. Its searches can be stopped, so a pattern
-    that needs exponential time makes the requirement err instead of blocking the event loop. Write
-    flags into the pattern, such as ``(?m)`` or ``(?s)``.
+    The dialect includes the standard library's. Searches have a time limit, so a pattern that needs
+    exponential time makes the requirement err instead of blocking the event loop. Write flags into
+    the pattern, such as ``(?m)`` or ``(?s)``.
 
     Args:
         pattern: the regular expression.
         full: whether the whole reply must match, except for white space at its ends. By default,
             any part of it may match.
         ignore_case: whether upper and lower case are the same.
-        timeout: the most seconds of processor time for one search; over 0.
+        timeout: the time limit of one search, in seconds of processor time; over 0.
         **settings: ``name``, ``weight``, ``check_only``, ``on_error``, as for `Requirement`.
 
     Returns:
@@ -83,19 +83,20 @@ def occurrences(
     timeout: float = 0.1,
     **settings: Unpack[Settings],
 ) -> Requirement:
-    r"""Require a number of matches of a regular expression, in the dialect of `matches`.
+    r"""Require that the number of matches of a regular expression is within limits.
 
-    Matches are counted from the left and don't overlap; empty ones don't count. Escape characters
-    that have a meaning in patterns, as in ``occurrences(r"\?", at_most=1)``.
+    The dialect is that of `matches`. Matches are counted from the left and don't overlap; empty
+    matches don't count. Escape characters that have a special meaning in patterns, as in
+    ``occurrences(r"\?", at_most=1)``.
 
     Args:
         pattern: the regular expression.
-        at_least: the fewest allowed.
-        at_most: the most allowed.
-        exactly: the only number allowed; replaces the other two.
+        at_least: the smallest number allowed.
+        at_most: the largest number allowed.
+        exactly: the only number allowed, instead of the other two limits.
         words: count only whole words, which have no letter, digit or ``_`` next to them.
         ignore_case: whether upper and lower case are the same.
-        timeout: the most seconds of processor time for one reply; over 0.
+        timeout: the time limit for one reply, in seconds of processor time; over 0.
         **settings: ``name``, ``weight``, ``check_only``, ``on_error``, as for `Requirement`.
 
     Returns:

@@ -37,7 +37,7 @@ _EMPTY = "it is empty"
 _NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d{1,4})?")
 
 MAX_DIGITS = 1_000
-"""The most digits of a number. Nobody means a longer text as a number."""
+"""The most characters of a number. A longer text isn't meant as a number."""
 
 
 @ready_made
@@ -46,7 +46,7 @@ def contains(
 ) -> Requirement:
     """Require that the reply contains all of the texts, by default also inside longer words.
 
-    Texts are compared after Unicode normalisation (NFC), so both ways to encode ``é`` are the
+    Texts are compared after Unicode normalization (NFC), so both ways to encode ``é`` are the
     same.
 
     Args:
@@ -88,7 +88,7 @@ def excludes(
 ) -> Requirement:
     """Require that the reply contains none of the texts, by default also inside longer words.
 
-    Texts are compared after Unicode normalisation (NFC).
+    Texts are compared after Unicode normalization (NFC).
 
     Args:
         *texts: the texts that must not occur.
@@ -200,14 +200,14 @@ def casing(kind: Casing, **settings: Unpack[Settings]) -> Requirement:
     """Require lower or upper case. Characters without a case, such as digits, always pass.
 
     Args:
-        kind: ``"lower"`` forbids capital letters, ``"upper"`` all others.
+        kind: ``"lower"`` forbids upper-case letters, ``"upper"`` forbids lower-case letters.
         **settings: ``name``, ``weight``, ``check_only``, ``on_error``, as for `Requirement`.
 
     Returns:
         The requirement. Its score is the share of the words that pass.
 
     Raises:
-        ValueError: ``kind`` is neither.
+        ValueError: ``kind`` is neither of the two.
     """
     if kind not in get_args(Casing):
         msg = f"casing is one of {', '.join(get_args(Casing))}, not {kind!r}"
@@ -242,8 +242,8 @@ def one_of(
         The requirement.
 
     Raises:
-        TypeError: ``choices`` is a single text or empty, or one of them isn't a str.
-        ValueError: a text is blank.
+        TypeError: ``choices`` is a single text or empty, or a choice isn't a str.
+        ValueError: a choice is blank.
     """
     if isinstance(choices, str):
         msg = f"one_of takes a list of texts: one_of([{choices!r}])"
@@ -272,8 +272,8 @@ def number_between(
     """Require a reply that is one number within a range.
 
     Numbers are read exactly, in the notation ``-12``, ``3.5`` or ``6e3``. Except for white space at
-    the ends, the reply may contain nothing else. If its parsed value is an int or a float, that
-    value is checked.
+    the ends, the reply may contain nothing else. If the reply was parsed into an int or a float,
+    that value is checked instead of the text.
 
     Args:
         low: the smallest number allowed; None for no limit.
@@ -351,7 +351,7 @@ _FIRST_MARK = "\u0300"
 
 
 def joins_nothing(character: str) -> bool:
-    """Tell whether Unicode normalisation (NFC) never joins a character to the text before it."""
+    """Return whether Unicode normalization (NFC) never joins a character to the text before it."""
     if character < _FIRST_MARK:
         return True
     return unicodedata.category(character)[0] not in "MC" and not _JOINING.match(character)
@@ -364,7 +364,7 @@ def _excluding(
     ignore_case: bool,
     words: bool,
 ) -> Fresh:
-    """Return a check that fails once one of the texts has arrived."""
+    """Return a stream check that fails once one of the texts has arrived."""
     # The characters around a word tell whether it is whole.
     kept = max(len(needle) for _, needle in needles) + (1 if words else -1)
 
@@ -396,7 +396,7 @@ def _excluding(
 def _starting(
     needles: tuple[str, ...], reason: Callable[[str], str], *, ignore_case: bool
 ) -> Fresh:
-    """Return a check that fails once a reply can't start with any of the texts."""
+    """Return a stream check that fails once a reply can't start with any of the texts."""
     longest = max(map(len, needles))
 
     def may_become(start: str) -> bool:
@@ -423,7 +423,7 @@ def _starting(
 
 
 def _settling(*, ignore_case: bool) -> Callable[[str], str]:
-    """Return a function that folds pieces of text, and returns what later pieces can't change."""
+    """Return a function that takes pieces and returns the folded text that is final by then."""
     waiting: list[str] = []  # A character with its marks, to which the next piece may add.
 
     def settle(delta: str) -> str:

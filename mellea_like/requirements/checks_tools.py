@@ -21,16 +21,18 @@ if TYPE_CHECKING:
 def calls_tool(tool: str, /, **where: Any) -> Requirement:
     """Require a call of a tool, with certain arguments if any are given.
 
-    Calls in the reply count, and so do those of ``read_only`` tools during the draw.
+    Calls in the reply count, and so do calls of ``read_only`` tools during the draw.
 
     Args:
         tool: the tool's name.
-        **where: arguments by their names. A value must be equal, as the tool's function gets it or
-            as JSON; a function decides on the value inline, as in ``calls_tool("book",
-            city="Oslo", nights=lambda n: n < 4)``.
+        **where: the required arguments, by their names. A value must equal the argument, as the
+            tool's function gets it or as JSON. A function is called with the argument, inline, and
+            returns whether it is right, as in ``calls_tool("book", city="Oslo", nights=lambda n: n
+            < 4)``.
 
     Returns:
-        The requirement. Its reason names the tools that are called instead, or the wrong argument.
+        The requirement. Its reason names the tools that are called instead, or the wrong
+        arguments.
     """
     given_texts("calls_tool", (tool,))
     wanted = ", ".join(
@@ -58,7 +60,7 @@ def calls_tool(tool: str, /, **where: Any) -> Requirement:
 
 @ready_made
 def no_tool_calls(**settings: Unpack[Settings]) -> Requirement:
-    """Require an answer, which is a reply that calls no tool.
+    """Require an answer, that is, a reply that calls no tool.
 
     Calls of ``read_only`` tools during the draw don't count.
 
@@ -85,10 +87,11 @@ _CALLS = Requirement("calls a tool", lambda candidate: bool(candidate.tool_calls
 def unless_it_calls(requirement: Requirement | str, /) -> Requirement:
     """Require something only of answers, and not of replies that call tools.
 
-    Use it for requirements of the text or the value, which a call of a tool doesn't have yet.
+    Use it for requirements about the text or the value, which a reply that calls a tool doesn't
+    have yet.
 
     Args:
-        requirement: the requirement of answers. A judge decides it if it is a text.
+        requirement: the requirement that answers must meet. If it is a text, a judge decides it.
 
     Returns:
         The requirement.
@@ -98,7 +101,7 @@ def unless_it_calls(requirement: Requirement | str, /) -> Requirement:
 
 
 def _wrong(call: ToolCall, where: Mapping[str, Any]) -> list[str]:
-    """Return what is wrong with the arguments of a call, one by one."""
+    """Return one message for each argument of a call that is wrong or missing."""
     given = cast("Mapping[str, Any]", call.value or {})
     wrong: list[str] = []
     for name, wanted in where.items():

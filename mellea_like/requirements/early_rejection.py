@@ -1,4 +1,4 @@
-"""Check a reply while it is still arriving, to save the cost of one that can't pass."""
+"""Check replies while they are still arriving, to save the cost of those that can't pass."""
 
 from __future__ import annotations
 
@@ -34,8 +34,9 @@ _UNASKED = ValidationResult.skipped("the reply was rejected while it was still a
 class EarlyRejection(Generation):
     """The part of a reply that had arrived when an incremental check found that it can't pass.
 
-    It has the checks' verdicts, or the reason why it can't be of the request's format. ``fault``
-    is the exception of a check that must end the call.
+    ``verdicts`` are the checks' verdicts. ``unread`` is the reason why the reply can't be of the
+    request's format, or a tool call can't be valid. ``fault`` is a check's exception that must end
+    the call.
     """
 
     verdicts: tuple[ValidationResult, ...] = ()
@@ -60,7 +61,7 @@ class WatchedBackend(BackendWrapper):
         self._calls = calls
 
     async def generate(self, request: Request) -> Generation:
-        """Answer one request."""
+        """Return the reply to one request, or an `EarlyRejection` as soon as a check fails."""
         watch = EarlyWatch(self._requirements)
         format: Any = request.format if self._by_format else None
         fields = None if format is None else FormatWatch(format)
@@ -104,7 +105,7 @@ class ArrivingCalls:
         self._feeds: dict[tuple[int, str], Callable[[str], str | None]] = {}
 
     def feed(self, piece: CallPiece) -> str | None:
-        """Take a piece of a call; return why the call can't be valid, or None if it still can."""
+        """Take a piece of a call; return the reason why the call can't be valid, or None."""
         text = self._arrived.get(piece.number, "") + piece.arguments
         self._arrived[piece.number] = text
         watch, place = self._watches.get(piece.name), (piece.number, piece.name)
@@ -117,7 +118,7 @@ class ArrivingCalls:
 
 
 class EarlyWatch:
-    """The incremental checks of one reply. Each attempt has a new one."""
+    """The incremental checks of one reply. Each attempt has its own object."""
 
     __slots__ = ("_rejection", "_watches")
 
@@ -131,7 +132,7 @@ class EarlyWatch:
         return not self._watches and self._rejection is None
 
     def feed(self, text_so_far: str, delta: str) -> tuple[int, ValidationResult] | None:
-        """Check the newest piece of the reply."""
+        """Check the newest piece; return the failed requirement's index and verdict, or None."""
         if self._rejection is not None:
             return self._rejection
         for i, watch in tuple(self._watches):
@@ -147,7 +148,7 @@ class EarlyWatch:
 
 
 class _Watch:
-    """The final answers so far of a requirement's stream check, or of those of its parts."""
+    """The stream checks of a requirement and its parts, and their result once it is certain."""
 
     __slots__ = ("_check", "_parts", "_requirement", "result")
 
@@ -173,7 +174,7 @@ class _Watch:
         return None if answer is Verdict.UNKNOWN else _read(self._requirement, answer)
 
     def _follows(self, results: list[ValidationResult | None]) -> ValidationResult | None:
-        """Return the verdict that follows from the parts; None as long as it is uncertain."""
+        """Return the verdict that follows from the parts' verdicts; None while it is uncertain."""
         known = [result for result in results if result is not None]
         passes, needed = sum(map(bool, known)), self._requirement.needed
         certain = (
@@ -185,7 +186,7 @@ class _Watch:
 
 
 def _read(requirement: Requirement, answer: object) -> ValidationResult | None:
-    """Read the return value of a check; None if it is still undecided."""
+    """Convert the return value of a stream check to a verdict; None if it is undecided."""
     verdict, reason = _parted(answer)
     if verdict is Verdict.UNKNOWN:
         return None

@@ -1,6 +1,6 @@
 """Checks written as short texts, such as ``"words<=20"``.
 
-The command line, specifications and the gateway's configuration read them.
+They are used on the command line, in specifications and in the gateway's configuration.
 """
 
 from __future__ import annotations
@@ -60,18 +60,18 @@ _MOST_DIGITS = 9
 def parse_check(
     expression: str, *, early: bool = False, code: bool = False, **settings: Unpack[Settings]
 ) -> Requirement:
-    """Read one check.
+    """Return the requirement that a short text describes.
 
-    Counts are ``words``, ``chars``, ``lines`` or ``sentences``, an operator (``<= >= == < >``) and
-    a whole number, with or without spaces. Spaces around a TEXT are ignored; those around a
-    PATTERN are part of it. The arguments of a code check follow the colon as a JSON object. For
-    ``parses``, it may be the language alone; for ``passes_tests``, a test or a JSON list of tests.
-    In ``returns``, the input of a case is a list of arguments.
+    A count is written as ``words``, ``chars``, ``lines`` or ``sentences``, an operator
+    (``<= >= == < >``) and a whole number, with or without spaces. Spaces around a TEXT are ignored;
+    those around a PATTERN are part of it. The arguments of a code check follow the colon as a JSON
+    object. For ``parses``, the language alone may follow; for ``passes_tests``, a test or a JSON
+    list of tests. In ``returns``, the input of a case is a list of arguments.
 
     Args:
         expression: the check, in a form of `CHECK_FORMS` or `CODE_FORMS`.
-        early: whether checks also read replies while they stream in, if they can.
-        code: whether checks of code are allowed. They may run a model's code in a sandbox.
+        early: whether the check also reads replies while they stream in, if it can.
+        code: whether checks of code are allowed, which may run a model's code in a sandbox.
         **settings: ``name``, ``weight``, ``check_only``, ``on_error``, as for `Requirement`. The
             name is the expression by default.
 
@@ -79,7 +79,8 @@ def parse_check(
         The requirement.
 
     Raises:
-        ValueError: it isn't a check, and the message names the forms; or its arguments are wrong.
+        ValueError: the text isn't a check, in which case the message lists the forms; or the
+            check's arguments are wrong.
     """
     if code and is_code_check(expression):
         return _code_check(expression, settings)
@@ -141,7 +142,7 @@ def _count_check(
 
 
 def _made(kind: str, make: Callable[..., Requirement], *, early: bool) -> Requirement:
-    """Make a check, with ``early`` if it supports that."""
+    """Return a check, with ``early`` if it supports that."""
     requirement = make()
     if early and kind in _STREAMED:
         with contextlib.suppress(ValueError):
@@ -180,17 +181,17 @@ CODE_FORMS = (
 
 _FORMS = {form.partition(":")[0]: form for form in CODE_FORMS}
 _ALONE = {"parses": "language", "passes_tests": "tests"}
-"""The arguments that may follow the colon without JSON."""
+"""The arguments that may follow the colon alone, without a JSON object."""
 
 
 def is_code_check(expression: str) -> bool:
-    """Tell whether a text names a check of code.
+    """Return whether a text names a check of code.
 
     Args:
         expression: the text.
 
     Returns:
-        Whether it begins like a form of `CODE_FORMS`.
+        Whether the text begins like a form of `CODE_FORMS`.
     """
     return expression.partition(":")[0].strip() in _FORMS
 
@@ -227,7 +228,7 @@ def _arguments(kind: str, text: str) -> dict[str, Any]:
 
 
 def _case(case: Any) -> tuple[Any, Any]:
-    """Read a case, in which JSON has lists in place of tuples of arguments."""
+    """Return a case of ``returns`` with its list of arguments turned into a tuple."""
     match case:
         case [[*arguments], value]:
             return tuple(arguments), value

@@ -1,4 +1,4 @@
-"""Check JSON while it is still arriving: its syntax, and its values by a JSON Schema."""
+"""Check JSON while it is still arriving: its syntax, and its values against a JSON Schema."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from mellea_like.requirements.checks_common import Look
 
 OTHERS_STEPS = 2_000
-"""The most keywords to check while a reply for someone else's schema arrives: some 20 ms."""
+"""The most keywords of someone else's schema to check while a reply arrives: some 20 ms."""
 
 DEEPEST = 16
-"""The depth from which nested values are validated together with the value around them."""
+"""Values nested deeper than this are only validated together with the value around them."""
 
 _FENCE = re.compile(r"```[A-Za-z0-9_-]*[ \t]*\r?\n")
 
@@ -56,7 +56,7 @@ def of_schema(validator: Any, max_steps: int, *, ours: bool = True) -> Fresh:
 
 
 def call_watch(validator: Any, max_steps: int, *, ours: bool = True) -> CallWatch:
-    """Return a reader that fails at the first value that a schema doesn't allow."""
+    """Return a watch for arriving JSON that reports the first value that a schema doesn't allow."""
 
     def begin() -> Callable[[str], str | None]:
         watch = FormatWatch(None, shape=_SchemaShape(validator))
@@ -75,7 +75,7 @@ def call_watch(validator: Any, max_steps: int, *, ours: bool = True) -> CallWatc
 
 
 def watching(begin: Callable[[], Callable[[str], str | None]], *, constants: bool = False) -> Fresh:
-    """Return a stream check that reads JSON and passes its values on."""
+    """Return a stream check of JSON syntax that also passes the text so far to a function."""
     json_so_far = json_only(constants=constants)
 
     def make() -> Look:
@@ -119,7 +119,7 @@ class _SchemaShape:
 
 
 class _SchemaNode:
-    """The schemas that a value must all meet."""
+    """All schemas that one value must meet."""
 
     def __init__(self, validators: list[Any]) -> None:
         self._validators = validators
@@ -174,7 +174,7 @@ class _SchemaNode:
 def _may_be(  # noqa: C901 (one keyword after the other)
     kind: str, validator: Any, parts: list[Any], depth: int
 ) -> bool:
-    """Tell whether a value of a kind can meet a schema; collect the schemas that it must meet."""
+    """Return whether a value of a kind can meet a schema; collect the schemas that it must meet."""
     count_step()
     schema: Any = validator.schema
     if not isinstance(schema, dict) or depth > DEEPEST:
@@ -211,7 +211,7 @@ def _may_be(  # noqa: C901 (one keyword after the other)
 
 
 class _JsonSoFar:
-    """Reads a reply piece by piece: white space, perhaps a code fence, JSON, white space."""
+    """Reads a reply piece by piece: white space, JSON, white space, perhaps in a code fence."""
 
     def __init__(self, ijson: Any, *, constants: bool) -> None:
         self._ijson = ijson
@@ -298,7 +298,7 @@ class _JsonSoFar:
             self._events.clear()
 
     def _complete(self) -> bool:
-        """Tell whether the JSON so far is complete, so that a backtick isn't part of it."""
+        """Return whether the JSON so far is complete, so that a backtick isn't part of it."""
         if not (self._depth or self._ended):
             with suppress(Exception):  # The next piece will show the error.
                 self._parser.send(b" ")  # A number ends only when something follows it.
@@ -306,7 +306,7 @@ class _JsonSoFar:
         return self._ended
 
     def _refused(self, text: str) -> Answer:
-        """Parse the refused piece again to find the wrong character."""
+        """Parse the refused piece again to find the wrong character, and return the failure."""
         again = self._ijson.basic_parse_coro(self._ijson.sendable_list())
         if self._read > self._start:  # Empty input would mean the end.
             again.send(_as_json_bytes(text[self._start : self._read]))

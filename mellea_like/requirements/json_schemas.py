@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
 
 PATTERN_SECONDS = 0.1
-"""The most processor time for one search of a pattern."""
+"""The time limit for one search with a pattern, in seconds of processor time."""
 
 _ANNOTATIONS = frozenset(
     "$anchor $comment $defs $dynamicAnchor $id $recursiveAnchor $schema $vocabulary contentEncoding"
@@ -29,26 +29,26 @@ _ANNOTATIONS = frozenset(
     " example examples externalDocs format maxContains minContains readOnly then title"
     " writeOnly".split()
 )
-"""Keywords that are correct although they check nothing themselves."""
+"""Keywords that are valid in schemas although they check nothing themselves."""
 
 _NOT_ASCII = re.compile(r"[\u00a0-\U0010ffff]")
 
 _COSTLY = frozenset({"format", "uniqueItems", "multipleOf"})
-"""Keywords, other than those of patterns, that can take long in one step."""
+"""Keywords, other than those with patterns, of which a single step can take long."""
 
 OF_THE_REST = frozenset({"additionalProperties", "unevaluatedProperties"})
 """Keywords for the names in an object that no other keyword covers."""
 
 
 def most_relevant(errors: list[Any]) -> Any:
-    """Return the most informative error."""
+    """Return the most informative of several errors."""
     from jsonschema import exceptions  # noqa: PLC0415
 
     return cast("Any", exceptions).best_match(errors)
 
 
 def schema_validator(schema: Mapping[str, Any]) -> Any:
-    """Make the validator of a schema that may be wrong; raise what `json_schema` documents."""
+    """Return a schema's validator; raise the errors of `json_schema` if the schema is wrong."""
     try:
         from jsonschema import Draft202012Validator  # noqa: PLC0415 (an extra)
     except ImportError as exc:
@@ -83,7 +83,7 @@ def schema_validator(schema: Mapping[str, Any]) -> Any:
 
 
 def validator_of(schema: dict[str, Any]) -> Any:
-    """Make the validator of a valid schema."""
+    """Return the validator of a schema that is known to be valid."""
     from jsonschema import Draft202012Validator  # noqa: PLC0415 (an extra)
     from jsonschema.validators import validator_for  # noqa: PLC0415
 
@@ -97,7 +97,7 @@ def _drafts() -> Any:
 
 
 def _formats(kind: Any) -> Any:
-    """Return a checker of a draft's formats; patterns are those of the ``regex`` package."""
+    """Return a checker of a draft's formats; the format "regex" means the ``regex`` package's."""
     import regex  # noqa: PLC0415 (an extra, the same one)
     from jsonschema import FormatChecker  # noqa: PLC0415
 
@@ -162,12 +162,12 @@ spent = threading.local()
 
 
 class TooCostly(Exception):
-    """A validation exceeds a limit, which the message names."""
+    """Raised when a validation exceeds a limit, which the message names."""
 
 
 @contextmanager
 def counted(most: int, *, ours: bool = True) -> Generator[None]:
-    """Count the steps of one validation in this thread."""
+    """Count the steps of one validation in this thread; raise `TooCostly` after ``most`` steps."""
     spent.left = most
     spent.ours = ours
     try:
@@ -179,7 +179,7 @@ def counted(most: int, *, ours: bool = True) -> Generator[None]:
 
 @lru_cache(maxsize=16)
 def _bounded(kind: Any) -> Any:
-    """Make a validator class that finds the same errors but may raise `TooCostly`."""
+    """Return a validator class that finds the same errors but may raise `TooCostly`."""
     from jsonschema import validators  # noqa: PLC0415 (an extra)
 
     own = {**kind.VALIDATORS, "pattern": _pattern, "patternProperties": _patterns}
@@ -210,7 +210,7 @@ def _only_ours(check: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _refuse_others() -> None:
-    """Refuse keywords that may take long in one step, in someone else's schema."""
+    """Raise `TooCostly` if the schema is someone else's; one step of the keyword may take long."""
     if not spent.ours:
         msg = "a step of unknown cost"
         raise TooCostly(msg)
@@ -245,7 +245,7 @@ def _patterns(
 def _of_the_rest(
     check: Callable[..., Any], names: Callable[[Any, Any, Any], set[str]]
 ) -> Callable[..., Any]:
-    """Make a keyword check only names that others left, so that it needs no patterns."""
+    """Make a keyword check only the names that no other keyword covers, so it needs no patterns."""
 
     def rest(validator: Any, part: Any, instance: Any, schema: Any) -> Iterator[Any]:
         if validator.is_type(instance, "object"):
@@ -257,7 +257,7 @@ def _of_the_rest(
 
 
 def _named(_validator: Any, instance: Any, schema: Any) -> set[str]:
-    """Return the names in an object to which a schema's own keywords apply."""
+    """Return the names in an object that a schema's ``properties`` or patterns cover."""
     patterns = schema.get("patternProperties", ())
     matching = {name for name in instance if any(_found(pattern, name) for pattern in patterns)}
     return matching | (set(instance) & set(schema.get("properties", ())))
@@ -275,7 +275,7 @@ def _evaluated(validator: Any, instance: Any, _schema: Any) -> set[str]:
 
 
 def _parts(validator: Any, instance: Any) -> Iterator[Any]:
-    """Yield validators of a schema, and of each valid part that checks the same value."""
+    """Yield validators of a schema and of each part of it that applies to the same value."""
     schema = validator.schema
     if not validator.is_type(schema, "object"):
         return
@@ -305,7 +305,7 @@ def _parts(validator: Any, instance: Any) -> Iterator[Any]:
 
 
 def looked_up(validator: Any, keyword: str) -> Any:
-    """Follow a reference; a recursive one leads to the outermost schema that allows it."""
+    """Return the target of a reference; a recursive one leads to the outermost allowed schema."""
     from referencing.jsonschema import lookup_recursive_ref  # noqa: PLC0415
 
     if keyword == "$recursiveRef":
@@ -349,7 +349,7 @@ def unknown_names(value: Any, validators: list[Any], path: str = "") -> Iterator
 
 
 def of_property(parts: list[Any], name: str) -> list[Any]:
-    """Return validators of the schemas that parts of a schema have for a property."""
+    """Return the validators that the parts of a schema have for a property."""
     found: list[Any] = []
     for part in parts:
         named = part.schema.get("properties", {})
@@ -362,7 +362,7 @@ def of_property(parts: list[Any], name: str) -> list[Any]:
 
 
 def of_item(parts: list[Any], place: int) -> list[Any]:
-    """Return validators of the schemas that parts of a schema have for a list item."""
+    """Return the validators that the parts of a schema have for an item of a list."""
     found: list[Any] = []
     for part in parts:
         items: Any = part.schema.get("items", True)
@@ -385,7 +385,7 @@ def _found(pattern: str, text: str) -> bool:
 
 
 def inside_of(validator: Any, schema: Any) -> Any:
-    """Return the validator of a schema that is inside another."""
+    """Return the validator of a schema that is inside another validator's schema."""
     from referencing.jsonschema import DRAFT202012, specification_with  # noqa: PLC0415
 
     meta: Mapping[str, str] = validator.META_SCHEMA

@@ -1,4 +1,4 @@
-"""The question to a judge model, and reading its verdict."""
+"""Questions for a judge model, and reading its verdicts."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ Answer with one JSON object and nothing else: {"better": "a"}, {"better": "b"}, 
 
 
 def block(tag: str, text: str) -> str:
-    """Put a text between tags that it can't close."""
+    """Return a text between tags, escaped so that it can't close them."""
     return f"<{tag}>{escape(text, quote=False)}</{tag}>"
 
 
 def conversation_block(messages: Iterable[Message]) -> str:
-    """Write a conversation for a judge, with each message between tags that it can't close."""
+    """Return a conversation for a judge, with each message between tags that it can't close."""
     inside = "\n".join(
         f'<message role="{message.role}">{escape(message.text, quote=False)}</message>'
         for message in messages
@@ -56,7 +56,7 @@ def conversation_block(messages: Iterable[Message]) -> str:
 def judge_messages(
     requirement: Requirement, candidate: Candidate, sent: Sequence[Message] = ()
 ) -> tuple[Message, ...]:
-    """Return the question for a judge."""
+    """Return the messages that ask a judge whether a candidate meets a requirement."""
     asked = sent or candidate.action.render(candidate.context)
     text = reply_message(candidate.generation).text
     question = (
@@ -67,7 +67,7 @@ def judge_messages(
 
 
 def read_verdict(text: str) -> ValidationResult:
-    """Read a judge's reply, which may have a Markdown fence but no other text around it."""
+    """Return a judge's verdict; the reply may have a Markdown fence around it but no other text."""
     try:
         verdict = json.loads(strip_fence(text), object_pairs_hook=without_duplicates)
     except (ValueError, RecursionError):
@@ -87,7 +87,7 @@ def read_verdict(text: str) -> ValidationResult:
 
 
 def without_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """Make an object from a judge's reply; refuse names that occur twice."""
+    """Return the pairs of a JSON object as a dict; raise ``ValueError`` if a name occurs twice."""
     names = [name for name, _ in pairs]
     if len(set(names)) != len(names):
         msg = "a name occurs twice"
@@ -98,7 +98,7 @@ def without_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
 def comparison_messages(
     criterion: str, asked: Iterable[Message], first: str, second: str
 ) -> tuple[Message, ...]:
-    """Return the question which of two replies is better."""
+    """Return the messages that ask a judge which of two replies is better."""
     question = (
         f"{conversation_block(asked)}\n\n"
         f"{block('a', first)}\n\n{block('b', second)}\n\nWhich one {criterion}?"
@@ -107,7 +107,7 @@ def comparison_messages(
 
 
 def read_comparison(text: str) -> float:
-    """Read a judge's comparison: 1.0 if the first is better, 0.0 if the second is, else 0.5."""
+    """Return a judge's choice: 1.0 if the first reply is better, 0.0 if the second, else 0.5."""
     try:
         answer: Any = json.loads(strip_fence(text), object_pairs_hook=without_duplicates)
         return {"a": 1.0, "b": 0.0, "neither": 0.5}[answer["better"].lower()]

@@ -1,4 +1,4 @@
-"""Check the requirements that users pass, join them, and make sure that each can be decided."""
+"""Check and merge the requirements that users pass, and make sure that each can be judged."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["as_backend", "check_judge", "check_requirements", "merge_requirement
 
 
 def as_backend(backend: object, name: str) -> Backend:
-    """Make sure that something is a backend."""
+    """Return an argument if it is a backend; otherwise raise an error that calls it ``name``."""
     if backend is None:
         msg = f"there is no {name}: give one to the strategy, or to the call as {name}=..."
         raise ValueError(msg)
@@ -35,7 +35,7 @@ def as_backend(backend: object, name: str) -> Backend:
 def check_requirements(
     requirements: Sequence[Requirement | str], name: str
 ) -> tuple[Requirement | str, ...]:
-    """Make sure that an argument is a sequence of requirements and texts."""
+    """Return an argument as a tuple; raise an error unless it has only requirements and texts."""
     if isinstance(requirements, str | Requirement):
         msg = f"{name} takes a list, not a lone {type(requirements).__name__}: put it into a list"
         raise TypeError(msg)
@@ -61,7 +61,7 @@ def check_requirements(
 
 
 def merge_requirements(*sources: Iterable[Requirement | str]) -> tuple[Requirement, ...]:
-    """Join requirements in order, without repetitions. A judge decides texts."""
+    """Join requirements in order, skipping repetitions; texts become requirements for a judge."""
     merged: dict[object, Requirement] = {}
     for source in sources:
         for item in source:
@@ -73,7 +73,7 @@ def merge_requirements(*sources: Iterable[Requirement | str]) -> tuple[Requireme
 
 
 def check_judge(requirement: Requirement, default: Backend) -> None:
-    """Make sure that the judge of a requirement, or of any part of it, can judge."""
+    """Raise an error if a requirement, or a part of it, needs a judge and its judge can't judge."""
     for part in requirement.parts:
         check_judge(part, default)
     if requirement.parts or requirement.validator is not None:

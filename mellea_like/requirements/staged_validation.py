@@ -1,4 +1,4 @@
-"""Check a candidate against its requirements in stages, cheap ones first."""
+"""Check a candidate against its requirements in stages, the cheap checks first."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from mellea_like.core.validation import Candidate, Validator
 
 Judge: TypeAlias = "Callable[[Requirement, Candidate], Awaitable[ValidationResult]]"
-"""Decides a requirement that has no validator."""
+"""A function that judges a requirement without a validator."""
 
 _INLINE, _THREAD = CheckStage.INLINE, CheckStage.THREAD
 _PASS = ValidationStatus.PASSED
@@ -60,7 +60,7 @@ class StagedValidation:
         candidate: Candidate,
         check_all: bool,  # noqa: FBT001
     ) -> tuple[list[ValidationResult], bool]:
-        """Run the inline stage, and tell whether that was enough, as it is for most candidates."""
+        """Run the inline stage; return the verdicts, and whether no later stage is needed."""
         verdicts: list[Any] = [_SKIPPED] * len(self.requirements)
         passed = settled = True
         for i, requirement, validator in self._inline:
@@ -87,7 +87,7 @@ class StagedValidation:
         judge: Judge,
         check_all: bool,  # noqa: FBT001
     ) -> list[ValidationResult]:
-        """Run the later stages, and await what the inline stage left open."""
+        """Run the later stages, after awaiting the verdicts that the inline stage left open."""
         results: list[Any] = verdicts
         for i, requirement, _ in self._inline:
             if not isinstance(results[i], ValidationResult):
@@ -110,7 +110,7 @@ class StagedValidation:
         judge: Judge,
         check_all: bool = False,  # noqa: FBT001, FBT002
     ) -> list[ValidationResult]:
-        """Run all stages; see `finish`."""
+        """Run all stages that are needed, and return the verdicts, one for each requirement."""
         verdicts, done = self.begin(candidate, check_all)
         return verdicts if done else await self.finish(verdicts, candidate, judge, check_all)
 
@@ -122,7 +122,7 @@ async def _decide_together(
     judge: Judge,
     results: list[ValidationResult],
 ) -> None:
-    """Decide several requirements concurrently; the first exception stops the others."""
+    """Check several requirements concurrently; the first exception stops the other checks."""
     raised: list[BaseException] = []
 
     async def decide(i: int) -> None:
@@ -145,7 +145,7 @@ async def _decide_together(
 async def _decide(
     requirement: Requirement, candidate: Candidate, judge: Judge, verdict: object = _UNASKED
 ) -> ValidationResult:
-    """Decide one requirement, and treat exceptions as its ``on_error`` says."""
+    """Check one requirement, and treat exceptions according to its ``on_error``."""
     try:
         with foreign("it"):
             return await _in_time(requirement, candidate, judge, verdict)
@@ -158,7 +158,7 @@ async def _decide(
 async def _in_time(
     requirement: Requirement, candidate: Candidate, judge: Judge, verdict: object
 ) -> ValidationResult:
-    """Decide one requirement within its time limit. If its thread runs on, that is logged."""
+    """Check one requirement within its time limit; log a warning if its thread is left running."""
     begun = ended = False
 
     def validate(candidate: Candidate) -> Any:
@@ -216,7 +216,7 @@ async def _ask(
 
 
 async def _ask_parts(whole: Requirement, candidate: Candidate, judge: Judge) -> ValidationResult:
-    """Decide a combined requirement by stages of its parts, until the verdict is certain."""
+    """Check the parts of a combined requirement in stages, until the verdict is certain."""
     results = await _until_certain(whole, candidate, judge)
     return combined(whole, [None if result is _SKIPPED else result for result in results])
 
@@ -254,7 +254,7 @@ _FAILED = ValidationResult(False)
 
 
 def read(verdict: object) -> ValidationResult | None:
-    """Convert the return value of a validator; None if it isn't a verdict."""
+    """Convert the return value of a validator to a verdict; return None if it isn't one."""
     if verdict is True:
         return _PASSED
     if verdict is False:
@@ -270,7 +270,7 @@ def read(verdict: object) -> ValidationResult | None:
 
 
 def errored(requirement: Requirement, exc: BaseException) -> ValidationResult:
-    """Treat an exception in a check as the requirement's ``on_error`` says."""
+    """Treat an exception in a check according to the requirement's ``on_error``."""
     if requirement.on_error == "raise":
         add_note(exc, f"raised by requirement {requirement.name!r}, whose on_error is 'raise'")
         raise exc
@@ -291,7 +291,7 @@ def errored(requirement: Requirement, exc: BaseException) -> ValidationResult:
 
 
 def line_of(exc: BaseException) -> str:
-    """Return the deepest line of a traceback that is in the validator's file."""
+    """Return the innermost line of an exception's traceback that is in the validator's file."""
     users = [
         (frame.f_code.co_filename, line)
         for frame, line in walk_tb(exc.__traceback__)
@@ -302,7 +302,7 @@ def line_of(exc: BaseException) -> str:
 
 
 def combined(whole: Requirement, results: Sequence[ValidationResult | None]) -> ValidationResult:
-    """Combine the verdicts on parts; None stands for a verdict that wasn't needed."""
+    """Combine the verdicts on a requirement's parts; None means that a verdict wasn't needed."""
     # An error in a part is an error of the whole. A part that failed because of an exception
     # (on_error="fail") doesn't make its negation true.
     known = [result for result in results if result is not None]

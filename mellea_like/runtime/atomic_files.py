@@ -1,4 +1,4 @@
-"""Write files atomically: the new file replaces the old one completely, or not at all."""
+"""Write files atomically: a new file replaces the old one completely, or not at all."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ __all__ = ["replaced"]
 
 @contextmanager
 def replaced(path: Path, mode: int | None = None) -> Generator[BinaryIO]:
-    """Open a temporary file, and move it to its path when all of it is on the disk.
+    """Open a temporary file for writing, and move it to ``path`` when all of it is on disk.
 
-    Its permissions are ``mode``, or else those of the existing file, or else those of any new
-    file. A path that isn't a regular file, such as a pipe, is written to directly.
+    The file gets the permissions ``mode``, or else those of the existing file, or else those of
+    any new file. If the block raises an exception, the old file is kept. A path that isn't a
+    regular file, such as a pipe, is written to directly.
 
     Yields:
         The open file.

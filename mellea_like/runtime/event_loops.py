@@ -1,8 +1,8 @@
 """The only module that knows the differences between asyncio and trio.
 
-anyio hides the two libraries from the rest of the package, except for two things: a native
-``task.cancel()`` on asyncio, which no cancel scope knows about, and a ``CancelledError`` that
-someone raised although nobody had asked for it.
+anyio hides the two libraries from the rest of the package, with two exceptions: a native
+``task.cancel()`` on asyncio, which no cancel scope knows about, and a ``CancelledError`` that some
+code raises although nobody has cancelled it.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ __all__ = [
 
 
 _EARLIER: ContextVar[tuple[object, int]] = ContextVar("_EARLIER", default=(None, 0))
-"""A task, and the number of its native cancellations that are to be ignored."""
+"""A task, and the number of its native cancellations to ignore."""
 
 _NO_LOOP = (RuntimeError, AttributeError)
-"""The error if no loop runs, or if another thread is still importing the module."""
+"""The errors if no loop is running, or if another thread is still importing the module."""
 
 
 def call_soon(token: EventLoopToken, function: Callable[[], object]) -> None:
@@ -55,7 +55,7 @@ def call_soon(token: EventLoopToken, function: Callable[[], object]) -> None:
 
 
 def loop_runs(token: EventLoopToken) -> bool:
-    """Tell whether an event loop is running, in this thread or another."""
+    """Return whether an event loop is running, in this thread or another."""
     loop: Any = token.native_token
     if hasattr(loop, "is_running"):
         return bool(loop.is_running())
@@ -67,7 +67,7 @@ def loop_runs(token: EventLoopToken) -> bool:
 
 
 def running_loop() -> object:
-    """Return the event loop that runs in this thread, or None. It works in callbacks too."""
+    """Return the event loop that is running in this thread, or None. Works in callbacks, too."""
     # anyio's current_token works only in tasks, and takes ten times as long.
     asyncio: Any = sys.modules.get("asyncio")
     with suppress(*_NO_LOOP):
@@ -79,7 +79,7 @@ def running_loop() -> object:
 
 
 def check_loop(loop: object, name: str) -> None:
-    """Refuse a call from another thread or another event loop."""
+    """Raise `RuntimeError` if the caller isn't in the event loop ``loop``."""
     if running_loop() is not loop:
         msg = (
             f"this {name} was entered in another event loop: from a thread, call it through"
@@ -90,13 +90,13 @@ def check_loop(loop: object, name: str) -> None:
 
 
 def clock() -> Callable[[], float]:
-    """Return the running event loop's clock."""
+    """Return a function that returns the running event loop's time."""
     task = _asyncio_task()
     return anyio.current_time if task is None else task.get_loop().time
 
 
 def context_for_thread(library: str | None = None) -> Context:
-    """Copy the context for a function that will run in another thread."""
+    """Return a copy of the context for a function that will run in another thread."""
     context = copy_context()
     sniffio: Any = sys.modules.get("sniffio")  # If sniffio is installed, anyio asks it.
     if sniffio is not None:
@@ -130,7 +130,7 @@ def new_cancellations() -> Generator[None]:
 def split_cancellation(
     error: BaseException,
 ) -> tuple[BaseException | None, BaseException | None]:
-    """Separate a cancellation from errors raised while it was obeyed; trio groups the two."""
+    """Return the cancellation in an error and the remaining error, which trio may group."""
     if isinstance(error, BaseExceptionGroup):
         group = cast("BaseExceptionGroup[BaseException]", error)
         cancellation, rest = group.split(cancellations())
@@ -142,7 +142,7 @@ def split_cancellation(
 
 
 def cancellations() -> tuple[type[BaseException], ...]:
-    """Return the types of cancellations. On trio, a thread's code may also raise asyncio's."""
+    """Return the exception types of cancellations; on trio, code may raise asyncio's type, too."""
     native = anyio.get_cancelled_exc_class()
     if "asyncio" not in sys.modules:
         return (native,)
@@ -150,23 +150,23 @@ def cancellations() -> tuple[type[BaseException], ...]:
 
 
 def scope_cancelled() -> bool:
-    """Tell whether a cancel scope around the running task is cancelled or past its deadline."""
+    """Return whether a cancel scope around the running task is cancelled or past its deadline."""
     return anyio.current_effective_deadline() == -math.inf
 
 
 def cancel_requested() -> bool:
-    """Tell whether someone asked the running task to stop."""
+    """Return whether the running task was cancelled, by a scope or natively."""
     return scope_cancelled() or native_cancel_requests() > 0
 
 
 class foreign:  # noqa: N801 (it reads as a function)
-    """Surround user code: a cancellation that nobody asked for becomes an error of that code.
+    """A block around user code, which turns a cancellation that nobody asked for into an error.
 
     If other errors were raised along with the cancellation, they are raised instead. A
     cancellation that somebody did ask for passes unchanged, and so do all other exceptions.
 
     Args:
-        who: the name of the code, with which the error's message begins.
+        who: the name of the user code, with which the error's message begins.
         error: the type of the error.
     """
 
@@ -194,7 +194,7 @@ class foreign:  # noqa: N801 (it reads as a function)
 
 
 def cancellation_lost() -> bool:
-    """Tell whether a native cancellation, which comes only once, was swallowed or made an error."""
+    """Return whether a native cancellation, raised only once, was swallowed or made an error."""
     return native_cancel_requests() > 0 and not scope_cancelled()
 
 
@@ -203,7 +203,7 @@ def _nothing() -> None:
 
 
 def _asyncio_task() -> asyncio.Task[object] | None:
-    """Return asyncio's running task; None on trio, even if asyncio hosts trio."""
+    """Return asyncio's running task; None on trio, even if trio runs inside asyncio."""
     asyncio: Any = sys.modules.get("asyncio")
     try:
         return asyncio.current_task()  # type: ignore[no-any-return]

@@ -1,9 +1,9 @@
-"""Python's cyclic garbage collector while very many calls are pending.
+"""Make Python's cyclic garbage collector run less often while very many calls are pending.
 
 A pending request consists of about sixty objects that the collector tracks: tasks, frames, scopes,
-events. With the usual thresholds, it runs after every 700 new objects, and sometimes examines all
-objects. With ten thousand pending calls, this takes 30 to 50 % of the time and finds next to
-nothing, because calls leave no cycles behind: reference counts free them.
+events. With the usual thresholds, the collector runs after every 700 new objects, and sometimes
+examines all objects. With ten thousand pending calls, this takes 30 to 50 % of the time and finds
+next to nothing, because calls leave no reference cycles behind: reference counts free them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["relaxed_gc"]
 
 OBJECTS = 50_000
-"""The number of new objects between two collections: some hundred pending calls' worth."""
+"""The number of new objects between two collections: those of several hundred pending calls."""
 
 _lock = threading.Lock()
 _active: list[int] = []
@@ -41,11 +41,11 @@ def relaxed_gc(objects: int = OBJECTS) -> Generator[None]:
                     tasks.start_soon(strategy.sample, prompt)
 
     It raises the collector's first threshold (see `gc.set_threshold`), but doesn't turn the
-    collector off. If your own code makes cycles, they are still collected, only later. The
-    threshold is the process's, so this works from any thread. Blocks may nest and overlap, and the
-    highest number counts. When the last block is left, the threshold is restored, unless other
-    code has set it in the meantime. A collector that is turned off stays off, and a threshold that
-    is already higher stays as it is.
+    collector off. If your own code makes reference cycles, they are still collected, only later.
+    The threshold applies to the whole process, so this works from any thread. Blocks may nest and
+    overlap, and the highest number counts. When the last block is left, the threshold is restored,
+    unless other code has set it in the meantime. A collector that is turned off stays off, and a
+    threshold that is already higher stays as it is.
 
     Args:
         objects: the number of new objects after which the next collection starts. Python's default
@@ -56,7 +56,7 @@ def relaxed_gc(objects: int = OBJECTS) -> Generator[None]:
 
     Raises:
         TypeError: ``objects`` isn't an int.
-        ValueError: it is below 1.
+        ValueError: ``objects`` is below 1.
     """
     whole_number("objects", objects)
     with _lock:

@@ -16,7 +16,7 @@ R = TypeVar("R")
 
 
 async def gather(items: Sequence[T], concurrency: int, run: Callable[[T], Awaitable[R]]) -> list[R]:
-    """Return all results in order. The first error cancels the other items, and is raised."""
+    """Return the results in the items' order; the first error cancels the rest and is raised."""
     results: dict[int, R] = {}
     raised: list[Exception] = []
     places = iter(range(len(items)))

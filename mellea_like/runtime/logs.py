@@ -1,4 +1,4 @@
-"""Logging with the ids of the draw that a record belongs to."""
+"""Logging with the ids of the draw that a log record belongs to."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def warn(
 
 
 def _short(arg: object) -> object:
-    """Shorten a long text or error message in a log record."""
+    """Return an argument of a log record, with a long text or error message shortened."""
     if isinstance(arg, BaseException):
         text = bounded(error_text(arg))
         return arg if arg.args == (text,) else text  # A filter may check its class.
@@ -61,7 +61,7 @@ def _short(arg: object) -> object:
 
 
 def inform(message: str, *args: object) -> None:
-    """Log something that went well in the end, with the ids of the running draw."""
+    """Log a message at level INFO, about a problem that was overcome, with the draw's ids."""
     ids = ITERATION.get()
     extra = {
         name: None if ids is None else getattr(ids, name)

@@ -12,7 +12,7 @@ __all__ = ["stack_of"]
 
 
 def stack_of(coroutine: Any) -> Iterator[str]:
-    """List the frames of a suspended coroutine, the outermost first."""
+    """Yield a line of text for each frame of a suspended coroutine, the outermost first."""
     while coroutine is not None:
         frame = getattr(coroutine, "cr_frame", None) or getattr(coroutine, "gi_frame", None)
         if frame is not None:

@@ -1,11 +1,11 @@
 """Daemon threads for functions that may block.
 
 anyio's own worker threads are not used, for two reasons. A thread that never ends must not keep
-the process from exiting. And an abandoned function must keep its slot, or stuck functions would
-pile up without bound.
+the process from exiting. And an abandoned function must keep its slot, or the number of stuck
+functions would grow without limit.
 
 A function may wait for a call that itself needs threads. Each level of such nesting has its own
-threads, so functions wait only for threads that their callers can't hold.
+threads, so a function never waits for a thread that one of its callers holds.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ __all__ = ["ThreadStatistics", "run_in_thread", "thread_statistics"]
 T = TypeVar("T")
 
 MAX_THREADS = 64
-"""The most threads at each level of nesting. Further functions wait until one is free."""
+"""The most threads at each level of nesting. Further functions wait until a thread is free."""
 
 SHOWN = 5
-"""The most functions that a message names."""
+"""The most functions to name in a message."""
 
 _WHAT_TO_DO = (
     "A thread can't be stopped, and is free again when its function ends: give what the function"
@@ -97,7 +97,7 @@ class _Job(Generic[T]):
 
 
 class _Threads:
-    """The threads of one level."""
+    """The threads of one level of nesting."""
 
     def __init__(self) -> None:
         self.condition = threading.Condition()
@@ -118,7 +118,7 @@ class _Threads:
             self.condition.notify()
 
     def abandon(self, job: _Job[Any]) -> bool:
-        """Stop waiting for a job; tell whether it is already running and can't be taken back."""
+        """Give up a job; return whether it is already running, so that it can't be withdrawn."""
         with self.condition:
             if job in self.jobs:
                 self.jobs.remove(job)
@@ -147,11 +147,11 @@ class _Threads:
 
     @property
     def exhausted(self) -> bool:
-        """Whether no thread can be free until an abandoned function ends."""
+        """Whether abandoned functions hold all threads, so that none is free until one ends."""
         return 0 < MAX_THREADS <= len(self.abandoned)
 
     def holders(self) -> str:
-        """Name the abandoned functions, with the number of threads that each holds."""
+        """Return the names of the abandoned functions, with the number of threads each holds."""
         names = Counter(job.name for job in self.abandoned).most_common()
         more = f" and {len(names) - SHOWN} others" if len(names) > SHOWN else ""
         return ", ".join(f"{name} ({n})" for name, n in names[:SHOWN]) + more
@@ -194,7 +194,7 @@ if hasattr(os, "register_at_fork"):
 
 
 async def run_in_thread(function: Callable[..., T], *args: object, name: str | None = None) -> T:
-    """Call a function that may block in a daemon thread."""
+    """Call a function that may block, in a daemon thread, and return its result."""
     # If the wait is cancelled, a function that is already running is abandoned. It runs to its
     # end, holds its thread until then, and is counted and logged.
     level = _level.get()

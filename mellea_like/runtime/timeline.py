@@ -12,7 +12,7 @@ __all__ = ["Timeline"]
 
 
 class Timeline:
-    """The clock of an object that outlives event loops."""
+    """A clock for an object that outlives event loops, whose clocks need not agree."""
 
     # The clocks of two event loops need not agree: trio's starts at a random number, and a virtual
     # one at 0. A timeline follows the clock of the running event loop, and between event loops it
@@ -30,7 +30,7 @@ class Timeline:
         return Timeline, (), (None, {"_state": (None, 0.0, self._state[2], 0.0)})
 
     def now(self) -> float:
-        """Return the time in seconds. Within a thread, it never goes back."""
+        """Return the time in seconds. Within a thread, it never decreases."""
         asking, reading, real = current_token(), anyio.current_time(), time.monotonic()
         loop, offset, last, seen = self._state
         if asking != loop:

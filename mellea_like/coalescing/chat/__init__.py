@@ -1,1 +1,1 @@
-"""Chat sessions: messages are queued, and those that wait are answered together."""
+"""Chat sessions, in which waiting messages are queued and answered together."""

@@ -1,4 +1,4 @@
-"""The functions that answer messages, and running them."""
+"""Running the functions that answer messages."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class _Joined(Generic[R]):
-    """Joins several messages for a function of one text. Equal if the functions are equal."""
+    """Joins several messages for a function of one text. Equal functions make equal objects."""
 
     run: Callable[[str], Awaitable[R]]
 
@@ -40,14 +40,15 @@ class _Joined(Generic[R]):
 
 
 def joined(run: Callable[[str], Awaitable[R]]) -> Callable[[list[str]], Awaitable[R]]:
-    """Make a function of one text answer several messages.
+    """Return a function of several messages that passes them to a function of one text.
 
     Args:
-        run: an async function of one text.
+        run: an async function that takes one text.
 
     Returns:
-        A function of a list of texts, which joins them with blank lines. If it is made twice from
-        the same function, the two are equal, so their messages run together.
+        A function that takes a list of texts, and calls ``run`` with the texts joined by blank
+        lines. Two such functions made from the same ``run`` are equal, so a `ChatDispatcher`
+        answers their messages in one run.
     """
     return _Joined(run)
 
@@ -68,7 +69,7 @@ class ChatRun(Generic[M, R]):
         self._result: Any = None
 
     async def carry_out(self) -> None:
-        """Run it to its end, and pass on a cancellation from outside."""
+        """Call the run function, and record its result or exception; pass on a cancellation."""
         if self.scope.cancel_called:
             return  # It was stopped before its first step.
         attributes: dict[str, AttributeValue] = {
@@ -103,7 +104,7 @@ class ChatRun(Generic[M, R]):
         return answer
 
     def end(self) -> int:
-        """Settle the tickets of its messages, and note that it has ended."""
+        """Mark the run as ended, settle its messages' tickets, and return how many that settled."""
         self.ended = True
         self.over.set()
         tickets = [each.ticket for each in self.members]
@@ -116,7 +117,7 @@ class ChatRun(Generic[M, R]):
         return sum(ticket.fail(self.error) for ticket in tickets)
 
     def log_stuck(self, grace: float) -> None:
-        """Log where the run is stuck."""
+        """Log the line of code at which the run is stuck."""
         for task in anyio.get_running_tasks():
             if task.name == self.name:
                 logger.warning(

@@ -1,4 +1,4 @@
-"""A dispatcher for conversations: one run at a time for each, however many messages come."""
+"""A dispatcher for conversations: one run at a time in each, however many messages come."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class StopReport(NamedTuple):
 
     Attributes:
         known: whether the session had a run or waiting messages.
-        cancelled: whether a run was active and has ended; False if there was none, or if it did
-            not end within ``stop_grace``.
+        cancelled: whether a run was active and has ended; False if there was no run, or if the run
+            did not end within ``stop_grace``.
         discarded: the number of waiting messages that were discarded, not counting those of the
             active run.
     """
@@ -56,15 +56,16 @@ class ChatStatistics(NamedTuple):
     """A snapshot of a `ChatDispatcher`.
 
     Attributes:
-        sessions: the sessions that have a run or waiting messages.
-        stuck: those of them whose cancelled run does not end.
-        pending: the messages that wait for a run.
-        running: the active runs.
-        accepted: the messages accepted since the dispatcher was opened.
-        answered: those of them that got a result.
-        failed: those whose run raised an error.
-        dropped: those that were stopped, refused, withdrawn, expired, or left over at the end.
-        runs: the runs started.
+        sessions: the number of sessions that have a run or waiting messages.
+        stuck: the number of sessions whose cancelled run does not end.
+        pending: the number of messages that wait for a run.
+        running: the number of active runs.
+        accepted: the number of messages accepted since the dispatcher was opened.
+        answered: the number of messages that got a result.
+        failed: the number of messages whose run raised an error.
+        dropped: the number of messages that were stopped, refused, withdrawn, expired, or left over
+            when the dispatcher was closed.
+        runs: the number of runs started.
     """
 
     sessions: int
@@ -88,39 +89,41 @@ class ChatDispatcher(BackgroundService, Generic[M, R]):
             print(await ticket)
 
     Messages of one session that come within ``quiet`` seconds of each other go to one run, in
-    order. Messages that come during a run wait until it has ended, and then go to one run without
-    another window. Sessions don't wait for each other, unless ``concurrency`` limits them.
+    order. Messages that come during a run wait until it has ended, and then go to one run
+    immediately, without another ``quiet`` period. Sessions don't wait for each other, unless
+    ``concurrency`` limits them.
 
-    Tickets need not be awaited. If a caller is cancelled while it awaits one, its message is
+    Tickets need not be awaited. If a caller is cancelled while it awaits a ticket, its message is
     withdrawn, unless a run already has it. A run is never cancelled because nobody waits for it.
-    If it fails and nobody waits, the error is logged. Logs and spans contain the keys of sessions.
+    If a run fails and nobody waits, the error is logged. Logs and spans contain the keys of
+    sessions.
 
     The dispatcher belongs to the event loop in which it was entered. Threads must submit through
-    it: ``anyio.from_thread.run_sync(dispatcher.submit, key, message, token=token)``.
+    that loop: ``anyio.from_thread.run_sync(dispatcher.submit, key, message, token=token)``.
 
     Args:
         run: an async function that takes the list of messages and returns the result for all their
-            tickets. `joined` makes one from a function of one text. Messages with different run
-            functions (``!=``) go to separate runs, in order.
+            tickets. `joined` makes such a function from a function of one text. Messages with
+            different run functions (``!=``) go to separate runs, in order.
         quiet: the seconds without a new message after which a run begins. Each message restarts
             the count.
-        max_wait: the most seconds from the first message until the run begins, however many more
-            come.
-        max_pending: the most waiting messages of one session.
-        max_sessions: the most sessions with a run or waiting messages.
-        concurrency: the most active runs over all sessions; None for no limit. Sessions wait in
-            the order in which they became ready.
+        max_wait: the longest time from the first message until the run begins, in seconds, however
+            many more messages come.
+        max_pending: the largest number of waiting messages of one session.
+        max_sessions: the largest number of sessions with a run or waiting messages.
+        concurrency: the largest number of active runs over all sessions; None for no limit.
+            Sessions wait in the order in which they became ready.
         on_busy: what to do with a message that comes during a run. ``"queue"`` lets it wait for
             the end of the run. ``"interrupt"`` cancels the run, whose messages then wait again
-            together with the new one; ``max_wait`` still counts from the first of them. After that
-            time, or if the run functions differ, the message is queued. ``"reject"`` raises
+            together with the new message; ``max_wait`` still counts from the first of them. After
+            that time, or if the run functions differ, the message is queued. ``"reject"`` raises
             `Refused`.
         stop_grace: the seconds that a cancelled run may take to end. A session whose run takes
             longer is stuck: it refuses messages until the run ends, because runs would overlap.
 
     Raises:
-        TypeError: a number isn't a number, or ``run`` can't be called.
-        ValueError: an argument is out of its range.
+        TypeError: an argument that must be a number isn't one, or ``run`` can't be called.
+        ValueError: an argument is out of range.
     """
 
     def __init__(
@@ -184,12 +187,12 @@ class ChatDispatcher(BackgroundService, Generic[M, R]):
         """Submit a message without waiting.
 
         Args:
-            session_key: the conversation that it belongs to.
+            session_key: the key of the conversation that the message belongs to.
             message: the message.
-            run: the function that answers it; the default is the dispatcher's.
+            run: the function that answers the message; the default is the dispatcher's.
             deadline: the time until which an answer is useful, on ``anyio.current_time``'s clock.
-                After it, the ticket raises `Expired`. A message that still waits is then dropped,
-                but a run continues.
+                After that time, the ticket raises `Expired`. If the message is still waiting then,
+                it is dropped; if a run has it, the run continues.
 
         Returns:
             The ticket, which may be awaited for the answer. It raises the run's exception, or
@@ -227,14 +230,15 @@ class ChatDispatcher(BackgroundService, Generic[M, R]):
     async def stop(self, session_key: Hashable) -> StopReport:
         """Cancel a session's run, discard its waiting messages, and wait for the run's end.
 
-        The tickets of all its messages raise `Stopped` at once. Messages that come later are
-        answered by a new run, after this one has ended.
+        The tickets of all messages of the session raise `Stopped` immediately. Messages that come
+        later are answered by a new run, after the cancelled run has ended.
 
         Args:
-            session_key: which conversation.
+            session_key: the key of the conversation.
 
         Returns:
-            The effect. If the run doesn't end within ``stop_grace``, the session is stuck.
+            A report of the effect. If the run doesn't end within ``stop_grace``, the session is
+            stuck.
         """
         await checkpoint_if_cancelled()
         self._check_loop()
@@ -248,13 +252,13 @@ class ChatDispatcher(BackgroundService, Generic[M, R]):
         return StopReport(known, cancelled=active.ended, discarded=discarded)
 
     def phase(self, session_key: Hashable) -> ChatPhase:
-        """Return what a session is doing.
+        """Return the phase of a session.
 
         Args:
-            session_key: which conversation.
+            session_key: the key of the conversation.
 
         Returns:
-            Its phase; `ChatPhase.IDLE` if it is unknown.
+            The phase; `ChatPhase.IDLE` if the session is unknown.
         """
         session = self._sessions.get(session_key)
         return ChatPhase.IDLE if session is None else session.phase
@@ -310,7 +314,7 @@ class ChatDispatcher(BackgroundService, Generic[M, R]):
         return Session(key, self._rules)
 
     def _left(self, leaving: Submission[M, R], error: CoalescingError) -> None:
-        """Withdraw the message of a cancelled caller, unless a run has it."""
+        """Withdraw the message of a caller that no longer waits, unless a run has the message."""
         session = self._sessions.get(leaving.key)
         if session is not None and session.withdraw(leaving):
             self._drop([leaving], error)
@@ -319,7 +323,7 @@ class ChatDispatcher(BackgroundService, Generic[M, R]):
             self._drop([leaving], error)
 
     def _discard(self, key: Hashable, error: CoalescingError) -> int:
-        """Settle everything of a session, cancel its run, and count its waiting messages."""
+        """Fail all messages of a session, cancel its run; return the number of waiting messages."""
         session = self._sessions.get(key)
         if session is None:
             return 0
@@ -342,7 +346,7 @@ class ChatDispatcher(BackgroundService, Generic[M, R]):
     # --- what happens next ----------------------------------------------------------------------
 
     def _update(self, session: Session[M, R]) -> None:
-        """Do what a session requires after any event."""
+        """Queue, forget or schedule a session, as its state requires after any event."""
         key = session.key
         if self.closing:
             session.end_window()
@@ -415,7 +419,7 @@ class ChatDispatcher(BackgroundService, Generic[M, R]):
             self._shut()
 
     def _give_up(self, session: Session[M, R], now: float) -> None:
-        """Refuse messages that wait for a cancelled run that does not end in time."""
+        """Refuse a session's waiting messages if its cancelled run has not ended in time."""
         refused = session.check_stuck(now)
         if refused is not None:
             run = self._active[session.key]

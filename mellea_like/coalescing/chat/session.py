@@ -1,7 +1,7 @@
-"""A conversation: which messages wait, which are being answered, and what comes next.
+"""The state of a conversation: its waiting messages, its run, and the decisions about both.
 
-Everything is decided here, without waiting; callers pass the time in. `ChatDispatcher` carries out
-the decisions.
+Nothing here waits or reads a clock: callers pass the time in. `ChatDispatcher` carries out the
+decisions.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class ChatPhase(StrEnum):
     """The phase of a session.
 
     Attributes:
-        IDLE: it has nothing to do.
+        IDLE: the session has nothing to do.
         GATHERING: it waits for more messages, or for its turn to run.
-        RUNNING: a run answers messages.
+        RUNNING: a run is answering messages.
         STOPPING: a run was cancelled and has not ended yet.
-        STUCK: a run was cancelled and did not end in time; nothing new is accepted until it does.
+        STUCK: a run was cancelled and did not end in time; nothing new is accepted until it ends.
     """
 
     IDLE = "idle"
@@ -89,13 +89,13 @@ class Session(Generic[M, R]):
         self.run: tuple[Submission[M, R], ...] = ()
         """The messages that are being answered."""
         self.window_over = False
-        """Whether waiting messages may run at once, because their window is over."""
+        """Whether waiting messages may run immediately, because gathering is over."""
         self._rules = rules
         self._cancelling: Literal["stop", "interrupt"] | None = None
         self._grace_ends = math.inf
         self._stuck = False
         self.alarm = math.inf
-        """When the dispatcher will look at it again."""
+        """When the dispatcher will look at this session again."""
 
     @property
     def phase(self) -> ChatPhase:
@@ -107,7 +107,7 @@ class Session(Generic[M, R]):
         return ChatPhase.GATHERING if self.pending else ChatPhase.IDLE
 
     def admit(self, new: Submission[M, R], now: float) -> CoalescingError | None:
-        """Accept a message, or return why not. The phase tells whether it interrupts the run."""
+        """Accept a message, or return an error; if it interrupts the run, the phase is STOPPING."""
         phase = self.phase
         if phase is ChatPhase.STUCK:
             return self.stuck_error()
@@ -134,14 +134,14 @@ class Session(Generic[M, R]):
         return None
 
     def stuck_error(self) -> Refused:
-        """Make the error of messages that come while the session is stuck."""
+        """Return the error for messages that come while the session is stuck."""
         return Refused(
             f"session {self.key!r} is stuck: its run was cancelled and has not ended within"
             f" {self._rules.stop_grace:g} s; nothing else can run until it does"
         )
 
     def due(self) -> float:
-        """Return when waiting messages may run, as far as this session decides it."""
+        """Return when waiting messages may run, as far as it depends on this session."""
         if self.run or not self.pending:
             return math.inf
         if self.window_over:
@@ -151,12 +151,12 @@ class Session(Generic[M, R]):
         )
 
     def next_look(self) -> float:
-        """Return when to look at it again if nothing happens before."""
+        """Return when to look at this session again if nothing happens before."""
         due = math.inf if self.window_over else self.due()
         return due if self._stuck else min(due, self._grace_ends)
 
     def take(self) -> tuple[Submission[M, R], ...]:
-        """Begin to answer waiting messages, up to the first one with another ``run`` function."""
+        """Move waiting messages to the run, up to one with another function, and return them."""
         assert self.pending and not self.run  # noqa: S101, PT018 (one run at a time)
         run = self.pending[0].run
         self.run = tuple(takewhile(lambda each: each.run == run, self.pending))
@@ -165,7 +165,7 @@ class Session(Generic[M, R]):
         return self.run
 
     def run_ended(self, *, cancelled: bool) -> None:
-        """Note that the run has ended, so that messages that came in the meantime are next."""
+        """Record that the run has ended; messages that came in the meantime are next."""
         interrupted = cancelled and self._cancelling == "interrupt"
         if interrupted:  # Settled messages don't come back.
             self.pending[:0] = [each for each in self.run if not each.ticket.done]
@@ -175,7 +175,7 @@ class Session(Generic[M, R]):
         self._cancelling, self._grace_ends, self._stuck = None, math.inf, False
 
     def end_window(self) -> None:
-        """End the window: waiting messages may run as soon as nothing else does."""
+        """Stop gathering: waiting messages may run as soon as no run is active."""
         self.window_over = bool(self.pending)
 
     def expire(self, now: float) -> tuple[Submission[M, R], ...]:
@@ -186,7 +186,7 @@ class Session(Generic[M, R]):
         return late
 
     def withdraw(self, leaving: Submission[M, R]) -> bool:
-        """Remove a waiting message."""
+        """Remove a message if it is waiting, and return whether it was."""
         if leaving not in self.pending:
             return False
         self.pending.remove(leaving)
@@ -194,7 +194,7 @@ class Session(Generic[M, R]):
         return True
 
     def stop(self, now: float) -> tuple[Submission[M, R], ...]:
-        """Abandon the run, and return the waiting messages, which won't run."""
+        """Mark the run as cancelled; remove and return the waiting messages, which won't run."""
         discarded, self.pending = tuple(self.pending), []
         self.window_over = False
         if self.run:
@@ -202,7 +202,7 @@ class Session(Generic[M, R]):
         return discarded
 
     def check_stuck(self, now: float) -> tuple[Submission[M, R], ...] | None:
-        """If a cancelled run has exceeded its grace, return the waiting messages, else None."""
+        """Return the waiting messages if a cancelled run has just exceeded its grace, else None."""
         if self._stuck or now < self._grace_ends:
             return None
         self._stuck = True
@@ -214,7 +214,7 @@ class Session(Generic[M, R]):
         self._grace_ends = min(self._grace_ends, now + self._rules.stop_grace)
 
     def _joins_the_run(self, new: Submission[M, R], now: float) -> bool:
-        """Tell whether a message would have been part of the run if the run had begun later."""
+        """Return whether a message would have been part of the run if the run had begun later."""
         if self.pending or new.run != self.run[0].run:
             return False
         return now < self.run[0].at + self._rules.window.max_wait

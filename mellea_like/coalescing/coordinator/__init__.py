@@ -1,1 +1,1 @@
-"""One model request for many callers, which is approved, priced and answered together."""
+"""One model request for many callers, which is approved, priced and answered as one."""

@@ -1,4 +1,4 @@
-"""Records of how each request ended, whichever batch it was in."""
+"""Records of when each request came and how it ended, whichever batch it was in."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 __all__ = ["REFUSALS", "AuditCallback", "AuditRecord", "RequestStatus", "status_of"]
 
 REFUSALS = frozenset({"refusal", "content_filter"})
-"""The finish reasons of a reply that is a refusal."""
+"""The finish reasons that mean that a reply is a refusal."""
 
 
 class RequestStatus(StrEnum):
     """The state of a request to a coordinator."""
 
     ASKED = "asked"
-    """It arrived. There are two records for each request: one for this, and one for its end."""
+    """It arrived. Each request has two records: one for its arrival, and one for its end."""
     OK = "ok"
     """It was answered."""
     ERROR = "error"
@@ -36,7 +36,7 @@ class RequestStatus(StrEnum):
     EXPIRED = "expired"
     """Its deadline passed before it was sent."""
     MISSING = "missing"
-    """The joint reply lacked its answer."""
+    """The joint reply had no answer for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +44,14 @@ class AuditRecord:
     """An entry about one request.
 
     Args:
-        request_id: unique to the request; the same when it is asked and when it has ended.
-        status: its state.
-        meta: the call and the draw that it comes from.
-        batch_id: the id of its batch; None if it was not sent.
-        batch_size: the number of requests in that batch; 0 if it was not sent.
-        error: the exception that its caller got instead of a reply, or None.
-        usage: its share of the cost, as far as it is known.
-        waited: the seconds since it arrived.
+        request_id: the id of the request, which is the same in both of its records.
+        status: the request's state.
+        meta: the call and the draw that the request comes from.
+        batch_id: the id of the request's batch; None if the request was not sent.
+        batch_size: the number of requests in that batch; 0 if the request was not sent.
+        error: the exception that the caller got instead of a reply, or None.
+        usage: the request's share of the cost, as far as it is known.
+        waited: the seconds since the request arrived.
     """
 
     request_id: str

@@ -1,4 +1,4 @@
-"""Merge concurrent requests that fit together into one, with one approval and one price."""
+"""Merge concurrent requests that fit together into one request, with one approval and one price."""
 
 from __future__ import annotations
 
@@ -49,16 +49,16 @@ DEFAULT_COALESCE_WINDOW = 5.0
 """The seconds from the first request of a batch until it is sent."""
 
 DEFAULT_COALESCE_MAX_BATCH = 10
-"""The most requests in a batch. A full batch is sent at once."""
+"""The largest number of requests in a batch. A full batch is sent immediately."""
 
 DEFAULT_CONCURRENCY = 4
-"""The number of batches under way at one time."""
+"""The number of batches in progress at one time."""
 
 DEFAULT_MAX_JOINT_TOKENS = 16_384
 """The longest joint reply to ask for, in tokens: enough for ten requests of 1,000 tokens."""
 
 RequestKey: TypeAlias = "Callable[[Request], Hashable]"
-"""A plain function of a request that returns a key, which requests share if they belong
+"""A plain function that takes a request and returns a key, which is equal for requests that belong
 together.
 """
 
@@ -67,20 +67,20 @@ class CoordinatorStatistics(NamedTuple):
     """A snapshot of a coordinator.
 
     ``asked`` is the sum of ``answered``, ``failed``, ``refused``, ``cancelled``, ``expired``,
-    ``missing``, ``waiting`` and the requests under way.
+    ``missing``, ``waiting`` and the number of requests in progress.
 
     Attributes:
-        waiting: the requests that wait to be sent.
-        in_flight: the batches under way.
-        asked: the requests that came.
-        answered: the requests that were answered.
-        failed: the requests that failed, with an error of the backend or the library.
-        refused: the requests whose reply was a refusal.
-        cancelled: the requests whose caller left, or that were open when the coordinator was
-            closed.
-        expired: the requests whose deadline passed before they were sent.
-        missing: the requests whose answers the joint reply lacked.
-        calls: the requests sent to the backend inside.
+        waiting: the number of requests that wait to be sent.
+        in_flight: the number of batches in progress.
+        asked: the number of requests that came.
+        answered: the number of requests that were answered.
+        failed: the number of requests that failed, with an error of the backend or the library.
+        refused: the number of requests whose reply was a refusal.
+        cancelled: the number of requests whose caller left, or that were open when the coordinator
+            was closed.
+        expired: the number of requests whose deadline passed before they were sent.
+        missing: the number of requests for which the joint reply had no answer.
+        calls: the number of requests sent to the backend inside.
     """
 
     waiting: int
@@ -98,9 +98,9 @@ class CoordinatorStatistics(NamedTuple):
 class SamplingCoordinator(BackendWrapper, BackgroundService):
     """A backend that merges concurrent requests that fit together.
 
-    Use it only if a person approves requests, or if they are priced by number, because each
+    Use it only if a person approves requests, or if requests are priced by number, because each
     request waits a little, and one prompt then holds several tasks. Enter it with ``async with``.
-    Inside, it is a backend like any other, for any number of concurrent calls.
+    Inside the block, it is a backend like any other, for any number of concurrent calls.
 
     ```python
     async with SamplingCoordinator(backend, idle=0.01) as coordinator:
@@ -115,20 +115,20 @@ class SamplingCoordinator(BackendWrapper, BackgroundService):
 
     Args:
         inner: the backend that answers.
-        window: the seconds from the first request of a batch until it is sent.
-        idle: the seconds without a new request after which it is sent earlier; None for never.
-            With 0.01, a burst of requests hardly waits at all.
-        max_batch: the most requests in a batch. A full batch is sent at once.
-        max_joint_tokens: the longest reply that a batch may ask for, in tokens. It is compared
-            with the sum of the requests' ``max_tokens`` (or else the backend's). Further requests
-            go to another batch, and a request that exceeds it by itself is sent alone.
-        concurrency: the number of batches under way at one time. While requests wait for one to
-            end, more may join them.
+        window: the seconds from the first request of a batch until the batch is sent.
+        idle: the seconds without a new request after which a batch is sent earlier; None for
+            never. With 0.01, a burst of requests hardly waits at all.
+        max_batch: the largest number of requests in a batch. A full batch is sent immediately.
+        max_joint_tokens: the longest reply that a batch may ask for, in tokens. It limits the sum
+            of the requests' ``max_tokens`` (or else the backend's). Further requests go to another
+            batch, and a request that exceeds the limit by itself is sent alone.
+        concurrency: the number of batches in progress at one time. While requests wait for a batch
+            to end, more requests may join them.
         scope: a function whose result must be equal for requests to share a batch, such as a
             connection, a principal or a trust domain. It is called in the caller's task, so it may
             read context variables. With None, all requests may share.
-        caller: a function that returns whose request it is; callers are served in rotation. With
-            None, each call of ``sample`` is a caller.
+        caller: a function that takes a request and returns a key of its caller; callers are served
+            in rotation. With None, each call of ``sample`` is a caller.
         retry_missing: whether requests whose answers are missing from a joint reply are sent once
             more, together.
         audit: a plain function that is called twice for each request: when it arrives, and when it
@@ -136,7 +136,7 @@ class SamplingCoordinator(BackendWrapper, BackgroundService):
 
     Raises:
         TypeError: an argument has the wrong type.
-        ValueError: a number is out of its range.
+        ValueError: a number is out of range.
     """
 
     retries = True
@@ -194,8 +194,8 @@ class SamplingCoordinator(BackendWrapper, BackgroundService):
         """The same coordinator as a backend whose requests are never merged.
 
         Use it for texts from other people, because in a joint request, one task's text might
-        influence another's answer. Its requests don't wait for others to join, but still wait for
-        their place.
+        influence another task's answer. These requests don't wait for others to join, but still
+        wait if too many batches are in progress.
         """
         return _Isolated(self)
 
@@ -208,14 +208,14 @@ class SamplingCoordinator(BackendWrapper, BackgroundService):
         """Answer one request, alone or together with others.
 
         Args:
-            request: the request. Its ``meta.deadline`` applies to the wait too.
+            request: the request. Its ``meta.deadline`` applies to the wait, too.
 
         Returns:
-            Its own reply.
+            The reply to this request.
 
         Raises:
-            MissingAnswer: the joint reply lacked its answer.
-            Expired: its deadline passed before it could be sent.
+            MissingAnswer: the joint reply had no answer for this request.
+            Expired: the request's deadline passed before it could be sent.
             ShutdownError: the coordinator is closing or closed.
             BackendError: the batch got no reply.
         """
@@ -292,7 +292,7 @@ class SamplingCoordinator(BackendWrapper, BackgroundService):
                 await self._changed.wait()
 
     def _send_what_is_due(self) -> float:
-        """Send batches as long as there is room; return when to look again."""
+        """Send due batches while fewer than ``concurrency`` run; return when to check again."""
         now = anyio.current_time()
         while len(self._running) < self._concurrency:
             taken = self._queue.take(now, at_once=self._closing)

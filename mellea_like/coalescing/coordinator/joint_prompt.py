@@ -1,7 +1,7 @@
-"""Several requests in one prompt: which may share it, what it asks, and reading the reply.
+"""Several requests in one prompt: deciding which may share it, writing it, and reading the reply.
 
 Broken JSON in a reply isn't repaired, because that would invent answers. Answers that can't be
-decoded are missing.
+decoded count as missing.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ ONE_REPLY_EACH = frozenset(
         "top_logprobs",
     }
 )
-"""Fields of ``options.extra`` that prescribe the form of a single reply."""
+"""The fields of ``options.extra`` that prescribe the form of a single reply."""
 
 CONTEXT_WANTED = frozenset({"include_context", "includeContext"})
-"""Fields that ask a client to add its own context, unless they are ``"none"``."""
+"""The fields that ask a client to add its own context, unless their value is ``"none"``."""
 
 BATCH_OVERHEAD = 16
 """The tokens of a joint reply that belong to no task: brackets, and perhaps a fence."""
 
 TASK_OVERHEAD = 64
-"""The tokens of a joint reply for each task besides its answer: index, key, quotes, escapes."""
+"""The tokens of a joint reply for each task in addition to its answer: index, key, quotes, etc."""
 
 SYSTEM = """\
 You are given {n} tasks that have nothing to do with each other. Do each as if it were the only \
@@ -76,7 +76,7 @@ MAX_CHARACTERS = 1_000_000
 """The longest reply to read, in characters."""
 
 EFFORT = 4 * MAX_CHARACTERS
-"""The most characters to examine in any reply, so that a hostile one can't block the event loop."""
+"""The most characters to examine in a reply, so that a hostile reply can't block the event loop."""
 
 OBJECT = re.compile(r'\{\s*"')
 
@@ -87,7 +87,7 @@ DECODER = json.JSONDecoder()
 
 
 def share_key(request: Request, scope: Hashable = None) -> Hashable | None:
-    """Return a key that requests share if they may go in one batch; None if one must go alone."""
+    """Return a key that is equal for requests that may share a batch; None if one must go alone."""
     options = request.options
     messages = request.messages
     if request.format is not None or request.tools or request.tool_choice is not None:
@@ -154,7 +154,7 @@ def _frozen(value: Any) -> Hashable:
 
 
 def tokens_of(request: Request) -> int:
-    """Return the most tokens that a request adds to a joint reply."""
+    """Return the largest number of tokens that a request adds to a joint reply; 0 if unlimited."""
     wanted = request.options.max_tokens
     return 0 if wanted is None else wanted + TASK_OVERHEAD
 
@@ -165,7 +165,7 @@ def weights_of(requests: Iterable[Request]) -> list[int]:
 
 
 def joint_request(requests: Sequence[Request], keys: Sequence[str], *, retry: int = 0) -> Request:
-    """Make one request from several that may share a batch (`share_key`)."""
+    """Return one request for several requests that may share a batch (see `share_key`)."""
     tasks = [
         _task(index, key, request.messages)
         for index, (key, request) in enumerate(zip(keys, requests, strict=True))
@@ -212,10 +212,10 @@ def _meta(metas: Sequence[RequestMeta], retry: int) -> RequestMeta:
 
 
 def read_answers(text: str, keys: Sequence[str]) -> list[str | None]:
-    """Read each task's answer from a joint reply; None if it is missing or several differ.
+    """Return each task's answer in a joint reply; None if it is missing, or if several differ.
 
-    Objects are decoded wherever one may start, so fences, prose and truncated arrays don't matter.
-    An object counts if its index and key are those of a task.
+    JSON objects are decoded wherever one may start, so fences, prose and truncated arrays don't
+    matter. An object counts if its index and key are those of a task.
     """
     found: list[set[str | None]] = [set() for _ in keys]
     position = effort = 0
@@ -245,7 +245,7 @@ def read_answers(text: str, keys: Sequence[str]) -> list[str | None]:
 
 
 def _index_of(fields: dict[str, Any], keys: Sequence[str]) -> int | None:
-    """Return the task that an entry belongs to; None if it doesn't count."""
+    """Return the index of the task that an object belongs to; None if it belongs to none."""
     index = fields.get("task_index")
     # True is an int, and 1.0 is equal to one.
     if type(index) is not int or not 0 <= index < len(keys) or fields.get("key") != keys[index]:
@@ -254,5 +254,5 @@ def _index_of(fields: dict[str, Any], keys: Sequence[str]) -> int | None:
 
 
 def until_stop(text: str, stop: Iterable[str]) -> str:
-    """Cut a response at the first stop text of its request."""
+    """Return a response up to the first stop text of its request."""
     return text[: min((at for each in stop if (at := text.find(each)) >= 0), default=None)]

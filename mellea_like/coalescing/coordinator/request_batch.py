@@ -1,4 +1,4 @@
-"""Send requests together; give each member its own reply and its part of the cost."""
+"""Send requests together, and give each of them its own reply and its part of the cost."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ KEY_BYTES = 8
 
 
 class PendingRequest:
-    """An accepted request, until its caller has a reply or an error."""
+    """An accepted request whose caller has neither a reply nor an error yet."""
 
     __slots__ = (
         "_ended",
@@ -95,11 +95,11 @@ class PendingRequest:
 
     @property
     def usage(self) -> Usage:
-        """Its share of the cost of joint requests so far."""
+        """This request's share of the cost of joint requests so far."""
         return sum((cost.usage for cost in self.costs), Usage())
 
     async def wait(self) -> Generation:
-        """Wait for the reply. This works only once, because it then drops its references."""
+        """Wait for the reply. This works only once, because it drops the ticket afterwards."""
         ticket = self._ticket
         try:
             return await ticket.wait()
@@ -108,26 +108,26 @@ class PendingRequest:
             del self._ticket, ticket
 
     def taken(self, batch: RequestBatch) -> None:
-        """Note that it goes with a batch. From now on, its deadline is the backend's concern."""
+        """Record that a batch has taken the request; now the backend must heed its deadline."""
         self.batch = batch
         self._ticket.deadline = math.inf
 
     def begin(self, part: CostPart) -> None:
-        """Note that a joint request is being sent, and this request's part of its cost."""
+        """Record that a joint request is being sent, with this request's part of its cost."""
         self.sent = True
         self.part = part
         self.costs.append(part)
         self.request.meter.add(part)
 
     def answer(self, reply: Generation) -> None:
-        """Settle it with a reply, unless it is already settled."""
+        """Settle the request with a reply, unless it is already settled."""
         if not self.done:
             self.done = True
             self._ticket.settle(reply)
             self._ended(self, reply)
 
     def fail(self, error: BaseException) -> None:
-        """Settle it with an error, unless it is already settled."""
+        """Settle the request with an error, unless it is already settled."""
         if not self.done:
             self.done = True
             self._ticket.fail(error)
@@ -173,7 +173,7 @@ class RequestBatch:
             self._members = ()  # Members refer to their batch.
 
     def leave(self, member: PendingRequest, error: CoalescingError) -> None:
-        """Release a member whose caller was cancelled. The last one cancels everything."""
+        """Release a member whose caller has left. When all have left, cancel the batch."""
         if member.part is not None:
             member.part.leave()
         member.fail(error)
@@ -182,7 +182,7 @@ class RequestBatch:
             self.scope.cancel()
 
     def fail(self, error: BaseException) -> None:
-        """Settle all members that are not settled with an error."""
+        """Fail all members that are not settled yet, with the same error."""
         for number, member in enumerate(self._waiting()):
             member.fail(own_copy(error) if number else error)
 
@@ -216,7 +216,7 @@ class RequestBatch:
         member.answer(reply)
 
     async def _ask(self, members: list[PendingRequest], retry: int) -> list[PendingRequest]:
-        """Send several requests as one; return those whose answers are missing."""
+        """Send several requests as one, and return the requests whose answers are missing."""
         requests = [member.task for member in members]
         keys = [token_hex(KEY_BYTES) for _ in members]
         request = joint_request(requests, keys, retry=retry)
@@ -276,7 +276,7 @@ class RequestBatch:
         return shared_span("coalesced request", attributes, [member.span for member in members])
 
     def _end(self, cancellation: BaseException | None, error: BaseException | None) -> bool:
-        """Settle members with the batch's error; tell whether to raise it again."""
+        """Settle members with the batch's error; return whether to raise it again."""
         if cancellation is not None and cancel_requested():
             self.fail(ShutdownError(f"batch {self.batch_id} was cancelled with its component"))
             return True
@@ -309,7 +309,7 @@ class RequestBatch:
 
 
 def _own_reply(reply: Generation, answer: str | None, member: PendingRequest) -> Generation | None:
-    """Return a member's own reply; None if it is missing."""
+    """Return a member's own reply, made from the joint reply; None if it is missing."""
     if answer is not None:
         text = until_stop(answer, member.request.options.stop)
         return Generation(text, None, member.usage, reply.model, "stop")
@@ -321,7 +321,7 @@ def _own_reply(reply: Generation, answer: str | None, member: PendingRequest) ->
 
 
 def _still_wanted(members: Sequence[PendingRequest]) -> list[PendingRequest]:
-    """Return the requests to send again, without expired ones."""
+    """Return the requests to send again, after failing those whose deadline has passed."""
     now = anyio.current_time()
     for member in members:
         if member.deadline <= now:
@@ -330,7 +330,7 @@ def _still_wanted(members: Sequence[PendingRequest]) -> list[PendingRequest]:
 
 
 def own_copy(error: BaseException) -> BaseException:
-    """Copy an error that several callers get, because each adds its own notes and traceback."""
+    """Return a copy of an error for one of several callers, each of whom adds notes to its own."""
     try:
         twin: Any = copy.copy(error)
         if type(twin) is not type(error) or twin is error or twin.args != error.args:
@@ -350,7 +350,7 @@ def own_copy(error: BaseException) -> BaseException:
 
 
 def split(total: int, weights: Sequence[int]) -> list[int]:
-    """Split a whole number by weights; the parts sum to it."""
+    """Split a whole number in proportion to weights; the parts add up to the number."""
     # Hare's method of largest remainders: each part is rounded down, and those that lost most get
     # one more.
     if not any(weights):
@@ -375,11 +375,11 @@ class CostPart:
 
     @property
     def usage(self) -> Usage:
-        """The part, as far as it is known."""
+        """The member's part of the cost, as far as it is known."""
         return self._cost.usages()[self._index]
 
     def leave(self) -> None:
-        """Fix the part at its current value. The member leaves, and the others bear the rest."""
+        """Fix the part at its current value, as the member leaves; the others bear the rest."""
         self._cost.leave(self._index)
 
 
@@ -405,7 +405,7 @@ class SharedCost:
         return [CostPart(self, index) for index in range(len(self._input_weights))]
 
     def answered(self, reply: Generation, lengths: Sequence[int]) -> None:
-        """Note that the reply has arrived."""
+        """Record the joint reply, and the lengths of the members' answers in it."""
         self._reply = reply
         self._output_weights = list(lengths)
 
@@ -420,7 +420,7 @@ class SharedCost:
             self._left[index] = Usage(0, usage.input_tokens, usage.output_tokens)
 
     def usages(self) -> list[Usage]:
-        """Return each member's part as far as it is known. They add up to the meter's usage."""
+        """Return each member's part as far as it is known. The parts add up to the total usage."""
         total = cost_of(self._meter, self._reply)
         parts = [Usage()] * len(self._input_weights)
         inputs, outputs = total.input_tokens, total.output_tokens

@@ -1,4 +1,4 @@
-"""The queue of a coordinator, which decides which requests go together, and when. Pure."""
+"""The queue of a coordinator, which decides which requests are sent together, and when."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ALONE = object()
 
 
 class _KeyQueue(Generic[T]):
-    """Items with one key, by caller, in the order that they came."""
+    """The items with one key, by caller, in the order in which they came."""
 
     __slots__ = ("arrivals", "callers", "last", "tokens", "window")
 
@@ -50,7 +50,7 @@ class _KeyQueue(Generic[T]):
         return due_at(self.window, first, self.last, len(self.arrivals))
 
     def take(self, max_items: int, max_tokens: float) -> list[T]:
-        """Take one item of each caller in rotation, each caller's in order, as long as they fit."""
+        """Take items from the callers in rotation, in each caller's order, as long as they fit."""
         taken: list[T] = []
         left = max_tokens
         turns = list(self.callers)
@@ -94,7 +94,7 @@ class RequestQueue(Generic[T]):
         *,
         tokens: int = 0,
     ) -> None:
-        """Add an item. Without a key, or if it is too long, it goes alone and at once."""
+        """Add an item. Without a key, or if it is too long, it is due alone and immediately."""
         if key is None or tokens > self._max_tokens:
             key = _ALONE
         if key not in self._queues:
@@ -103,7 +103,7 @@ class RequestQueue(Generic[T]):
         self._items[item] = key, caller
 
     def remove(self, item: T) -> None:
-        """Remove an item."""
+        """Remove an item, which must be in the queue."""
         key, caller = self._items.pop(item)
         queue = self._queues[key]
         queue.remove(item, caller)
@@ -111,12 +111,12 @@ class RequestQueue(Generic[T]):
             del self._queues[key]
 
     def due_at(self) -> float:
-        """Return when the next batch goes; see `gathering.due_at`."""
+        """Return when the next batch is due; see `gathering_window.due_at`."""
         times = (queue.due_at(self._max_tokens) for queue in self._queues.values())
         return min(times, default=math.inf)
 
     def take(self, now: float, *, at_once: bool = False) -> list[T]:
-        """Take the next batch that is due, or any; keys alternate, as do callers within a key."""
+        """Take the next batch that is due or, with ``at_once``, any; keys and callers alternate."""
         key = self._next_key(now, at_once=at_once)
         if key is None:
             return []

@@ -1,1 +1,1 @@
-"""Redo something after changes, one run at a time."""
+"""Run something again after changes, one run at a time."""

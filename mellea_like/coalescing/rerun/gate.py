@@ -1,4 +1,4 @@
-"""`RerunGate`: react once to many requests, and never twice at the same time."""
+"""`RerunGate`: run a function once for many requests, and never twice at the same time."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ T = TypeVar("T")
 OnBusy = Literal["queue", "ignore", "restart"]
 
 MAX_REASONS = 100
-"""The most different reasons of pokes that are kept for one tick. Further ones are only counted."""
+"""The most different reasons of pokes to keep for one tick. Further pokes are only counted."""
 
 LATE = "the request's deadline passed before a tick answered it"
 
 
 class Tick(NamedTuple):
-    """The reasons for a tick.
+    """Information about a tick, that is, about one run of a gate's function.
 
     Attributes:
-        number: the number of the tick, from 1. If the gate has a state, ticks of earlier processes
-            count.
+        number: the number of the tick, from 1. If the gate has a state file, ticks of earlier
+            processes count.
         reasons: the different reasons of the submissions, in the order they came.
-        submissions: the number of requests and pokes that it answers.
+        submissions: the number of requests and pokes that the tick answers.
     """
 
     number: int
@@ -57,18 +57,19 @@ class Tick(NamedTuple):
 
 
 class RerunStatus(NamedTuple):
-    """A snapshot of a gate. With a state, the numbers include earlier processes.
+    """A snapshot of a gate. With a state file, the numbers include earlier processes.
 
     Attributes:
-        in_flight: whether a tick is under way.
+        in_flight: whether a tick is running.
         pending: the number of submissions for the next tick.
-        window: the seconds until the next tick may begin, because of ``min_interval``.
-        coalesced: the number of submissions that shared a tick with an earlier one.
+        window: the seconds until the next tick may begin, because of ``min_interval``; 0 if nothing
+            is pending.
+        coalesced: the number of submissions that shared a tick with an earlier submission.
         ticks: the number of ticks that have begun.
         last_trigger: the first reason of the last tick.
-        last_event: the time of the last submission.
-        restart_window: the seconds for which a submission would still restart the current tick,
-            because of ``max_wait``; 0 if it would not.
+        last_event: the time of the last submission; None if there was none.
+        restart_window: the seconds, limited by ``max_wait``, during which a submission would
+            still restart the current tick; 0 if it would not.
         failed: the number of ticks that raised an exception.
     """
 
@@ -85,7 +86,7 @@ class RerunStatus(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Submission(Generic[T]):
-    """A request, which has a ticket, or one or more pokes with the same reason."""
+    """A request, which has a ticket, or one or more pokes with the same reason, which have none."""
 
     reason: str
     at: float
@@ -103,7 +104,7 @@ class TickRun(Generic[T]):
 
     @property
     def first(self) -> float:
-        """When the oldest submission was made."""
+        """The time of the oldest submission."""
         return min(each.at for each in self.submissions)
 
     @property
@@ -117,13 +118,13 @@ class TickRun(Generic[T]):
         return tuple(dict.fromkeys(each.reason for each in self.submissions if each.reason))
 
     def settle(self, value: T) -> None:
-        """Give every requester the result."""
+        """Give the result to everyone who requested the tick."""
         for each in self.submissions:
             if each.ticket is not None:
                 each.ticket.settle(value)
 
     def fail(self, error: Exception) -> bool:
-        """Give every requester the error, and tell whether any of them is waiting for it."""
+        """Give the error to everyone who requested the tick; return whether anyone awaits it."""
         seen = False
         for each in self.submissions:
             ticket, each.ticket = each.ticket, None  # Break a reference cycle.
@@ -133,7 +134,7 @@ class TickRun(Generic[T]):
         return seen
 
     def refuse(self, error: ShutdownError) -> None:
-        """Give every requester an error that is not the tick's."""
+        """Give everyone who requested the tick an error that doesn't come from the tick."""
         self.refused = True
         for each in self.submissions:
             if each.ticket is not None:
@@ -141,36 +142,37 @@ class TickRun(Generic[T]):
 
 
 class RerunGate(BackgroundService, Generic[T]):
-    """Runs a function, the tick, on request: once for all pending requests, and one at a time.
+    """Runs a function on request: once for all pending requests, and never twice at the same time.
 
     ```python
     async with RerunGate(rebuild) as gate:
         await gate.request("prompts changed")  # A rebuild that began after this line has ended.
     ```
 
-    All submissions during a tick share the next tick, which begins when the current one has ended.
-    If a tick raises, its requesters get the exception; if there are none, it is logged. The gate
-    stays open.
+    A tick is one run of the function. Submissions are requests, whose callers wait for the result,
+    and pokes, which don't wait. All submissions during a tick share the next tick, which begins
+    when the current tick has ended. If a tick raises an exception, the callers of its requests get
+    the exception; if no caller is waiting, it is logged. The gate stays open.
 
     Args:
-        tick: an async function. If it takes an argument, it gets a `Tick`.
-        min_interval: the least seconds from the beginning of one tick to that of the next. With a
-            state, ticks of an earlier process count.
+        tick: the async function. If it takes an argument, it gets a `Tick`.
+        min_interval: the shortest time from the beginning of one tick to the beginning of the
+            next, in seconds. With a ``state``, ticks of an earlier process count.
         on_busy: what to do with a submission during a tick. ``"queue"`` leaves it to the next
-            tick. ``"ignore"`` refuses it. ``"restart"`` cancels the tick, and the next one answers
+            tick. ``"ignore"`` refuses it. ``"restart"`` cancels the tick, and the next tick answers
             the submissions of both.
         max_wait: the seconds after its oldest submission during which a tick may be restarted.
-            After that it may finish, so that a steady stream of submissions can't starve it. Use
-            ``math.inf`` for a tick that never ends by itself.
-        state: the name of a file that keeps the gate's numbers across processes. It is read when
+            After that, the tick may finish, so that a steady stream of submissions can't starve
+            it. Use ``math.inf`` for a tick that never ends by itself.
+        state: the path of a file that keeps the gate's numbers across processes. It is read when
             the gate is entered, and written before and after each tick.
         on_status: a plain function that is called with the `RerunStatus` after each submission,
             when a tick begins, and when it has ended. Its exceptions are logged.
         name: the gate's name in logs and spans.
 
     Raises:
-        TypeError: the tick can't be called, or another argument has the wrong type.
-        ValueError: an argument is out of its range.
+        TypeError: ``tick`` can't be called, or another argument has the wrong type.
+        ValueError: an argument is out of range.
     """
 
     def __init__(
@@ -217,7 +219,7 @@ class RerunGate(BackgroundService, Generic[T]):
 
     @property
     def in_flight(self) -> bool:
-        """Whether a tick is under way."""
+        """Whether a tick is running."""
         return self._current is not None
 
     async def __aenter__(self) -> Self:
@@ -236,16 +238,16 @@ class RerunGate(BackgroundService, Generic[T]):
         the tick continues.
 
         Args:
-            reason: why, for `Tick.reasons`, logs and the state.
-            deadline: how long to wait, on ``anyio.current_time``'s clock. An expired request
-                starts no tick, but a tick under way continues.
+            reason: the reason for the request, for `Tick.reasons`, logs and the state file.
+            deadline: the time until which to wait, on ``anyio.current_time``'s clock. An expired
+                request starts no tick, but a running tick continues.
 
         Returns:
             The result of the tick.
 
         Raises:
             Expired: the deadline passed.
-            Refused: a tick is under way, with ``on_busy="ignore"``.
+            Refused: a tick is running, and ``on_busy`` is ``"ignore"``.
             RuntimeError: the tick itself makes the request, and would wait for its own end.
             ShutdownError: the gate is closing or closed.
             TypeError: the reason isn't a string, or the deadline isn't a number.
@@ -274,10 +276,10 @@ class RerunGate(BackgroundService, Generic[T]):
         """Request a tick that begins after this call, without waiting for it.
 
         Args:
-            reason: why, for `Tick.reasons`, logs and the state.
+            reason: the reason for the poke, for `Tick.reasons`, logs and the state file.
 
         Returns:
-            Whether a tick will begin. It won't during a tick with ``on_busy="ignore"``.
+            Whether a tick will begin; False if a tick is running and ``on_busy`` is ``"ignore"``.
 
         Raises:
             ShutdownError: the gate is closing or closed.
@@ -287,10 +289,10 @@ class RerunGate(BackgroundService, Generic[T]):
         return self._submit(reason, None)
 
     def status(self) -> RerunStatus:
-        """Return what the gate is doing.
+        """Return a snapshot of the gate. Call this within an event loop.
 
         Returns:
-            The current state. Call this within an event loop.
+            The snapshot.
         """
         pending, state, now = _count(self._pending.values()), self._state, anyio.current_time()
         restarted = self._current if self._on_busy == "restart" else None
@@ -309,7 +311,7 @@ class RerunGate(BackgroundService, Generic[T]):
     # --- submissions --------------------------------------------------------------------------
 
     def _submit(self, reason: str, ticket: Ticket[T] | None) -> bool:
-        """Accept a submission; tell whether that was possible."""
+        """Accept a submission, and return True; return False if the gate ignores it."""
         if not isinstance(reason, str):
             msg = f"a reason is a string, not {reason!r}"
             raise TypeError(msg)
@@ -329,7 +331,7 @@ class RerunGate(BackgroundService, Generic[T]):
         return True
 
     def _add(self, new: Submission[T]) -> None:
-        """Add a submission to the next tick. Pokes with the same reason are only counted."""
+        """Add a submission to the next tick; more pokes with the same reason are only counted."""
         if new.ticket is not None:
             self._pending[new.ticket] = new
             return
@@ -343,14 +345,14 @@ class RerunGate(BackgroundService, Generic[T]):
             same.count += new.count
 
     def _take(self) -> list[Submission[T]]:
-        """Take the submissions for the tick that begins now, without expired ones."""
+        """Return the submissions for the tick that begins now, skipping expired requests."""
         taken, self._pending = self._pending, {}
         now = anyio.current_time()
         # A requester's own timer reports that its deadline has passed.
         return [e for e in taken.values() if e.ticket is None or e.ticket.deadline > now]
 
     def _put_back(self, run: TickRun[T]) -> None:
-        """Move the submissions of a cancelled tick to the next one, if someone still wants them."""
+        """Move a cancelled tick's submissions to the next tick, if someone still wants them."""
         later, self._pending = self._pending, {}
         for each in [*run.submissions, *later.values()]:
             if each.ticket is None or each.ticket.waiters:
@@ -444,7 +446,7 @@ class RerunGate(BackgroundService, Generic[T]):
 
     @contextmanager
     def _flight(self, run: TickRun[T]) -> Generator[anyio.CancelScope]:
-        """Mark a tick as under way, and yield the scope that cancels it."""
+        """Mark a tick as running during the block, and yield the scope that cancels it."""
         self._current = run
         try:
             with anyio.CancelScope() as self._scope:

@@ -17,7 +17,7 @@ __all__ = ["GateState"]
 
 
 class GateState(BaseModel):
-    """The content of the file, without the tick under way: a crash would block the next one."""
+    """The state file's content, without the running tick, so that a crash can't block the next."""
 
     # Of another version's file, known fields are read.
     last_event: AwareDatetime | None = None
@@ -30,7 +30,7 @@ class GateState(BaseModel):
 
     @classmethod
     def open(cls, path: Path) -> GateState:
-        """Read a state, and make sure that it can be written there."""
+        """Read the state from a file, and make sure that the file can be written."""
         try:
             state = cls.load(path)
             state.save(path)
@@ -41,7 +41,7 @@ class GateState(BaseModel):
 
     @classmethod
     def load(cls, path: Path) -> GateState:
-        """Read a state. Without a file, it is a new one; a damaged file is an error."""
+        """Read the state from a file, or make a new one if there is no file."""
         try:
             data = path.read_bytes()
         except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""`watch`: run a function again when files change; needs the extra ``watch``."""
+"""`watch`: run a function again when files change. This needs the extra ``watch``."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ IGNORED = (
     ".idea", ".vscode", "*~", "*.sw?", ".*.sw?", "4913", ".#*", "#*#", "*___jb_???___",
     ".goutputstream-*", ".~lock.*", "flycheck_*", ".DS_Store", "Thumbs.db",
 )  # fmt: skip
-"""The names of files and directories whose changes don't count."""
+"""Patterns for the names of files and directories whose changes don't count."""
 
 MAX_CHANGES = 10_000
-"""The most changes that are kept for one tick."""
+"""The most changes to keep for one tick."""
 
 STEP = 50
 """The milliseconds between two checks of watchfiles for the system's notices."""
@@ -50,8 +50,8 @@ class FileChange(NamedTuple):
     """A change of a file or directory.
 
     Attributes:
-        kind: the kind of change.
-        path: its absolute path.
+        kind: the kind of change: ``"added"``, ``"modified"`` or ``"deleted"``.
+        path: the absolute path of the file or directory.
     """
 
     kind: Kind
@@ -59,12 +59,12 @@ class FileChange(NamedTuple):
 
 
 class Changes(NamedTuple):
-    """The reasons for a tick of `watch`.
+    """The changes that led to a tick of `watch`, that is, to one run of its function.
 
     Attributes:
         files: the changes, with each path only once.
-        rescan: whether there were too many changes to keep, or nothing is known yet, as at the
-            start.
+        rescan: whether other files may have changed, because there were too many changes to keep,
+            or because this is the first tick, before any change.
     """
 
     files: tuple[FileChange, ...]
@@ -72,7 +72,7 @@ class Changes(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """A short description of the changes."""
+        """A short description of the changes, for people to read."""
         if not self.files:
             return "start"
         kind, path = self.files[0]
@@ -95,38 +95,41 @@ async def watch(
     state: str | Path | None = None,
     on_status: Callable[[RerunStatus], object] | None = None,
 ) -> None:
-    """Run a function again when files change, once for a burst of changes and one at a time.
+    """Run a function again when files change: once for each burst of changes, one run at a time.
 
-    It runs until it is cancelled, or ``stop`` is set. Exceptions of ticks are logged.
+    `watch` continues until it is cancelled, or ``stop`` is set. Each run of the function is called
+    a tick. Exceptions of ticks are logged.
 
     Args:
-        paths: files, and directories with everything in them.
+        paths: the files to watch, and directories, which are watched with everything in them.
         tick: an async function. If it takes an argument, it gets the `Changes` since the beginning
             of the last tick that succeeded.
         quiet: the seconds without a change after which the tick begins.
-        max_wait: the most seconds from the first change until the tick begins, however many more
-            come.
-        min_interval: the least seconds from the beginning of one tick to that of the next.
+        max_wait: the longest time from the first change until the tick begins, in seconds, however
+            many more changes come.
+        min_interval: the shortest time from the beginning of one tick to the beginning of the
+            next, in seconds.
         on_busy: what to do after changes during a tick. ``"queue"`` runs one more tick afterwards.
             ``"ignore"`` does nothing. ``"restart"`` cancels the tick and starts it again, no
             matter how long it has run. That suits a tick that never ends by itself, such as a
-            server. It doesn't suit one that takes longer than the pauses between changes.
+            server. It doesn't suit a tick that takes longer than the pauses between changes.
         at_start: whether to run one tick before any change.
         ignore: shell patterns for the names of files and directories to ignore, in addition to
             `IGNORED`. They don't apply to ``paths`` themselves.
-        stop: once it is set, earlier changes are handled, and the function returns.
-        state: the name of a file that keeps the gate's numbers, as for `RerunGate`, so that
+        stop: an event that ends `watch`. Once it is set, earlier changes are still handled, and
+            then `watch` returns.
+        state: the path of a file that keeps the numbers of ticks, as for `RerunGate`, so that
             ``min_interval`` works across processes. Files with that name don't count as changed.
-        on_status: a plain function that is called with the gate's `RerunStatus` whenever it
-            changes. A submission is a burst of changes, or the start.
+        on_status: a plain function that is called with the `RerunStatus` whenever the status
+            changes. Each burst of changes counts as one submission, and so does the start.
 
     Raises:
-        CoalescingError: the state's file is damaged or can't be written.
+        CoalescingError: the state file is damaged or can't be written.
         FileNotFoundError: a path doesn't exist.
         ImportError: watchfiles is not installed.
         OSError: the system can't watch so many files.
-        TypeError: the tick can't be called, or another argument has the wrong type.
-        ValueError: there is no path, or a number is out of its range.
+        TypeError: ``tick`` can't be called, or another argument has the wrong type.
+        ValueError: there is no path, or a number is out of range.
     """
     pending = PendingChanges(MAX_CHANGES)
     wants_changes = callable(tick) and not takes(tick, 0)
@@ -185,7 +188,7 @@ class PendingChanges:
         return bool(self._files)
 
     def add(self, changes: Changes) -> None:
-        """Add changes. A path that is already there keeps its position."""
+        """Add changes. A path that has changed before keeps its position."""
         self._rescan |= changes.rescan
         for change in changes.files:
             if change.path in self._files or len(self._files) < self._max_paths:
@@ -194,20 +197,20 @@ class PendingChanges:
                 self._rescan = True
 
     def take(self) -> Changes:
-        """Take all changes out."""
+        """Remove all changes, and return them."""
         changes = Changes(tuple(self._files.values()), self._rescan)
         self._files, self._rescan = {}, False
         return changes
 
     def put_back(self, changes: Changes) -> None:
-        """Put back changes that were not handled. They are older than the others."""
+        """Put back changes that were not handled, before newer changes."""
         later = self.take()
         self.add(changes)
         self.add(later)
 
 
 class _Files:
-    """Files that watchfiles watches in a thread, which opens and closes the watch."""
+    """Files that watchfiles watches; one thread opens, reads and closes the watch."""
 
     def __init__(
         self,
@@ -234,7 +237,7 @@ class _Files:
         self._first: list[FileChange] = []
 
     def open(self) -> None:
-        """Start watching: every change from now on is seen."""
+        """Start watching. Every change from now on will be seen."""
         try:
             import watchfiles as _  # noqa: F401, PLC0415 (an extra)
         except ImportError as exc:
@@ -248,7 +251,7 @@ class _Files:
         self._first = self._look()
 
     async def next_changes(self) -> Changes | None:
-        """Wait for changes, and until it is quiet; None if stopped and all were returned."""
+        """Wait for a burst of changes and return it; None if stopped and nothing is left."""
         gathered = PendingChanges(MAX_CHANGES)
         first = last = 0.0
         found, self._first = self._first, []
@@ -286,7 +289,7 @@ class _Files:
         return changes
 
     def _look(self) -> list[FileChange]:
-        """Wait for changes, but only briefly, because a thread can't be cancelled."""
+        """Return new changes, after only a brief wait, because a thread can't be cancelled."""
         import watchfiles  # noqa: PLC0415 (an extra)
 
         try:
@@ -323,7 +326,7 @@ class _Files:
         return any(not is_ignored(path, root, self._ignored) for root in inside)
 
     def _noted(self, kind: Kind, path: str) -> Iterator[FileChange]:
-        """List a change; for a new directory also its files, which the system may not report."""
+        """Yield a change and, for a new directory, its files, which the system may not report."""
         yield FileChange(kind, Path(path))
         if os.path.isdir(path) and (kind == "added" or path in self._roots):  # noqa: PTH112
             for directory, _, names in os.walk(path):
@@ -332,7 +335,7 @@ class _Files:
 
 
 def is_ignored(path: str, root: str, patterns: Iterable[str]) -> bool:
-    """Tell whether a path below a root, or a directory on the way to it, has an ignored name."""
+    """Return whether a path below a root, or a directory on the way to it, has an ignored name."""
     names = Path(path).relative_to(root).parts
     return any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
 
@@ -350,6 +353,6 @@ def _identities(roots: Iterable[str]) -> dict[str, tuple[int, int]]:
 
 
 def _names_of(state: str | Path) -> set[str]:
-    """Return patterns of the files written with a state: the file, its link and its drafts."""
+    """Return patterns for a state file, the file that it links to, and their temporary files."""
     names = {escape(Path(state).name), escape(Path(state).resolve().name)}
     return names | {f".{name}.*" for name in names}

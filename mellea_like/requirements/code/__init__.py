@@ -1,4 +1,4 @@
-"""Checks whether code parses, runs and passes tests, in a sandbox.
+"""Checks that find out in a sandbox whether code parses, runs and passes tests.
 
 ```python
 from mellea_like.requirements.code import passes_tests
@@ -7,9 +7,10 @@ requirement = passes_tests("assert add(2, 2) == 4", names=["add"])
 ```
 
 Each check finds the code in a model's reply. It prefers a Markdown fence with the language's name
-to one without a name, and that to one with another language. If there are several, it uses the
-longest, or the first or last with ``fence="first"`` or ``fence="last"``. A fence that is never
-closed extends to the end. A reply without a fence is code if all of it parses.
+to a fence without a name, and a fence without a name to one with another language's name. If
+several are equally good, it uses the longest, or the first or last with ``fence="first"`` or
+``fence="last"``. A fence that is never closed extends to the end. A reply without a fence is code
+if all of it parses.
 """
 
 from mellea_like.requirements.code.checks import (

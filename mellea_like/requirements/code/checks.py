@@ -1,4 +1,4 @@
-"""Requirements of code that runs."""
+"""Requirements that run the code in a reply."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ if TYPE_CHECKING:
 from mellea_like.requirements.code.syntax import python_problem
 
 SHOWN = 3
-"""The most failed tests in a reason."""
+"""The most failed tests to show in a reason."""
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 QUICK = 2**14
-"""The most characters to compile here; more would block the event loop, so the sandbox does it."""
+"""The most characters to compile in this process; more would block the event loop."""
 
 
 class CodeSettings(Settings, total=False):
     """Arguments of each check that runs code, in addition to those of `Requirement`.
 
     Attributes:
-        seconds: the most seconds of processor time for a run; by default the sandbox's limit.
+        seconds: the time limit of a run, in seconds of processor time; by default the sandbox's.
         fence: which fence to use if a reply has several: ``"longest"`` (the default), ``"first"``
             or ``"last"``; see `mellea_like.requirements.code`.
-        sandbox: runs the code. By default, all checks of the process share one `Sandbox`. On
-            systems without sandboxes, checks raise ``NotImplementedError``.
+        sandbox: the runner of the code. By default, all checks of the process share one `Sandbox`.
+            On systems without sandboxes, checks raise ``NotImplementedError``.
     """
 
     seconds: float | None
@@ -59,19 +59,19 @@ class CodeSettings(Settings, total=False):
 def runs(
     *, stdin: str = "", stdout: str | None = None, **settings: Unpack[CodeSettings]
 ) -> Requirement:
-    """Require a Python program that ends with exit status 0, and optionally its output.
+    """Require a Python program that ends with exit status 0 and, optionally, prints a given text.
 
     Without ``stdout=``, even a program that does nothing passes.
 
     Args:
         stdin: the program's standard input.
-        stdout: the output it must print, compared line by line without the white space at the ends
-            of lines and of the whole text. None accepts any output.
+        stdout: the output that the program must print, compared line by line, ignoring white space
+            at the ends of lines and of the whole text. None accepts any output.
         **settings: see `CodeSettings`, and `Requirement` for ``name``, ``weight`` and others.
 
     Returns:
         The requirement. Its reason is the exception with the last frames of the program's own
-        code, the first line that differs, or that the time was up.
+        code, the first line that differs, or a message that the time was up.
     """
 
     async def judge(run: Run, program: str) -> ValidationResult:
@@ -98,22 +98,22 @@ def passes_tests(
 
     Tests are Python source with assertions, calls (``check(add)``), functions named ``test...``,
     classes named ``Test...``, and classes of ``unittest``. They can use the code's names directly
-    or import it as the module ``solution``. At the top level, each assertion, each call, and each
-    block with one of these is a test, and so is each function and method; the score is the share
-    that passes. Tests may be ``async``. Of pytest, they can use ``raises``, ``approx``, ``param``,
-    ``mark.parametrize``, the marks that skip, ``skip``, ``fail``, simple fixtures and
-    ``tmp_path``.
+    or import the code as the module ``solution``. At the top level, each assertion, each call, and
+    each block that contains one of these is a test, and so is each test function and test method;
+    the score is the share of tests that pass. Tests may be ``async``. From pytest, they can use
+    ``raises``, ``approx``, ``param``, ``mark.parametrize``, the marks that skip, ``skip``,
+    ``fail``, simple fixtures and ``tmp_path``.
 
     **The program and its tests share one process**, as in HumanEval and other benchmarks, so tests
-    can check identity, exceptions, threads and patches. Only the harness's report after the last
-    test counts, so a program can't pass by exiting, by printing, by replacing builtins or methods
-    of ``unittest``, or with objects that equal everything. But a program that is written to attack
-    the harness can forge a pass. For training and reinforcement learning, use `returns`,
+    can check identity, exceptions, threads and patches. Only the report after the last test
+    counts, so a program can't pass by exiting, by printing, by replacing builtins or methods of
+    ``unittest``, or with objects that equal everything. But a program that is written to attack
+    the test harness can forge a pass. For training and reinforcement learning, use `returns`,
     `agrees_with` or `prints`.
 
-    Tests don't see names of the program that hide builtins, unless ``names`` lists them. Tests
-    that can't run, because a module or another part of pytest is missing, raise
-    `RequirementError`, and the draw counts as errored.
+    Tests don't see names of the program that hide builtins, unless ``names`` lists them. If the
+    tests can't run, because they need a module or a part of pytest that is missing, the check
+    raises `RequirementError`, and the draw counts as errored.
 
     Args:
         tests: one source, or several that are independent of each other.
@@ -122,7 +122,7 @@ def passes_tests(
 
     Returns:
         The requirement. Its reason is the first failed assertions with their values, the exception
-        with the last frames of the code, or that the time was up.
+        with the last frames of the code, or a message that the time was up.
 
     Raises:
         TypeError: a test isn't a text, or ``names`` is a text.
@@ -163,19 +163,20 @@ def returns(
 ) -> Requirement:
     """Require Python code with a function that returns the right values.
 
-    **The program can't forge a pass**, because it only gets the inputs and its values are compared
-    outside the sandbox. They must be plain data, which are None, numbers, texts, bytes, lists,
-    tuples, sets, dicts, dates, and NumPy arrays (equal to the lists of their values). Anything else
-    raises `RequirementError`, and the draw counts as errored, unless another case is wrong.
+    **The program can't forge a pass**, because it gets only the inputs, and the values that it
+    returns are compared outside the sandbox. Inputs and values must be plain data: None, numbers,
+    texts, bytes, lists, tuples, sets, dicts, dates, and NumPy arrays (which equal the lists of
+    their values). If a returned value is anything else, and no other case is wrong, the check
+    raises `RequirementError`, and the draw counts as errored.
 
     Args:
         function: an expression for the function, such as ``"add"`` or ``"Solution().two_sum"``.
-        cases: pairs of an input and the value to return. A tuple as the input has the positional
-            arguments; anything else is the only argument. If the value is an exception's class, it
-            must be raised.
-        tolerance: the greatest relative or absolute error of floats.
+        cases: pairs of an input and the value to return. If the input is a tuple, its items are
+            the positional arguments; any other input is the only argument. If the value is an
+            exception class, the function must raise that exception.
+        tolerance: the largest relative or absolute error allowed for floats.
         show_case: whether the reason shows one failing case with the right value, and the prompt
-            includes the requirement. By default, the reason only has counts and exceptions, and
+            includes the requirement. By default, the reason has only counts and exceptions, and
             ``check_only`` is true.
         **settings: see `CodeSettings`, and `Requirement` for ``name``, ``weight`` and others.
 
@@ -223,11 +224,11 @@ def agrees_with(
 
     Args:
         reference: a function, or source code that defines it.
-        inputs: the inputs of both functions. A tuple has the positional arguments; anything else is
-            the only argument.
-        function: the function's name in both; by default, the name of the reference, or of the last
-            function in its source.
-        tolerance: the greatest relative or absolute error of floats.
+        inputs: the inputs of both functions. If an input is a tuple, its items are the positional
+            arguments; any other input is the only argument.
+        function: the function's name in the reference and in the reply; by default, the name of
+            the reference, or of the last function in its source.
+        tolerance: the largest relative or absolute error allowed for floats.
         show_case: whether the reason shows one failing case; see `returns`.
         **settings: see `CodeSettings`, and `Requirement` for ``name``, ``weight`` and others.
 
@@ -275,12 +276,12 @@ def prints(
 ) -> Requirement:
     """Require a Python program that prints the right text for each input.
 
-    Its output is compared outside the sandbox, so it can't forge a pass. The comparison is line by
-    line, without the white space at the ends of lines and of the whole text.
+    The output is compared outside the sandbox, so the program can't forge a pass. The comparison
+    is line by line, ignoring white space at the ends of lines and of the whole text.
 
     Args:
-        stdin: the program's standard input, or several, one for each run.
-        stdout: the outputs it must print, as many as there are inputs.
+        stdin: the program's standard input, or a sequence of inputs, one for each run.
+        stdout: the outputs that the program must print, one for each input.
         show_case: whether the reason shows one failing case; see `returns`.
         **settings: see `CodeSettings`, and `Requirement` for ``name``, ``weight`` and others.
 
@@ -323,7 +324,7 @@ def running(
     decides: tuple[object, ...],
     language: Literal["python", "sql"] = "python",
 ) -> Requirement:
-    """Make a requirement; `decides` identifies it when a run is resumed."""
+    """Return a requirement that runs code; ``decides`` identifies it when a run is resumed."""
     seconds, fence = settings.pop("seconds", None), settings.pop("fence", "longest")
     runner = settings.pop("sandbox", None) or shared_sandbox()
 
@@ -345,7 +346,7 @@ def running(
 
 @lru_cache(maxsize=1)
 def shared_sandbox() -> Sandbox:
-    """Return the sandbox of all checks that have no sandbox of their own."""
+    """Return the sandbox that is shared by all checks without ``sandbox=``."""
     return Sandbox()
 
 
@@ -361,7 +362,7 @@ def _compared(
     tolerance: float,
     show_case: bool,  # noqa: FBT001
 ) -> ValidationResult:
-    """Compare the answers. An answer that can't be compared raises only if no other is wrong."""
+    """Return the verdict; raise an error for incomparable answers only if no other is wrong."""
     right, first, problem = 0, report.failure, ""
     for given, want, answer in zip(inputs, wanted, report.answers, strict=False):
         call = f"{function}({', '.join(clipped(repr(one)) for one in given)})"
@@ -422,7 +423,7 @@ def _inputs(name: str, given: Sequence[Any]) -> tuple[tuple[Any, ...], ...]:
 
 
 def _asked(reference: Callable[..., object], given: tuple[Any, ...]) -> Any:
-    """Call the user's own function, with a copy of an input."""
+    """Call the user's reference with a copy of an input; return the value or exception class."""
     try:
         value = reference(*decode(encode(given)))
     except Exception as exc:  # noqa: BLE001 (the reply's function has to raise it, too)
@@ -443,7 +444,7 @@ def _function_name(reference: str | Callable[..., object]) -> str:
 
 
 def _source(function: Callable[..., object]) -> str:
-    """Identify a function for resuming a run."""
+    """Return the source or the name of a function, to identify it when a run is resumed."""
     try:
         return inspect.getsource(function)
     except (OSError, TypeError):
@@ -451,7 +452,7 @@ def _source(function: Callable[..., object]) -> str:
 
 
 def _difference(printed: str, wanted: str) -> str:
-    """Describe the first difference between the printed and the wanted text."""
+    """Return a description of the first difference between two texts, or "" if there is none."""
     ours = [line.rstrip() for line in printed.strip().splitlines()]
     theirs = [line.rstrip() for line in wanted.strip().splitlines()]
     for number, (line, other) in enumerate(zip(ours, theirs, strict=False), 1):
@@ -464,7 +465,7 @@ def _difference(printed: str, wanted: str) -> str:
 
 
 def _read(report: CodeReport) -> ValidationResult:
-    """Read the outcome of tests. It is a pass only if all of them ran to their end and passed."""
+    """Return the verdict of tests: a pass only if all of them ran to their end and passed."""
     if not report.failure and not report.failures and report.passed == report.total > 0:
         return _verdict("", f"it passes {report.total} tests")
     lines = [report.failure] if report.failure else []

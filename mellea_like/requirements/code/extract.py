@@ -22,9 +22,9 @@ _OPENS = re.compile(r"^([ \t]*)(`{3,}|~{3,})[ \t]*([^\s`{]*)[^`\n]*$")
 def fenced(text: str, language: str, which: Fence = "longest") -> str | None:
     """Return the code in a reply's Markdown fences, or None if it has none.
 
-    Fences with the language's label are preferred over those without a label, and those over fences
-    with another label. If there are several, it is the longest, and the last of equally long ones.
-    A fence that is never closed extends to the end of the reply.
+    Fences with the language's label are preferred to fences without a label, and fences without a
+    label to fences with another label. If several are equally good, ``which`` decides; of equally
+    long fences, the last one counts. A fence that is never closed extends to the end of the reply.
 
     Args:
         text: the reply.

@@ -1,8 +1,8 @@
-"""Runs inside a sandbox, in a program's process: the program, its tests, or calls of a function.
+"""Run a program, its tests or calls of a function, in the program's process inside a sandbox.
 
-It uses only the standard library, because the sandbox runs this module's source. It has its own
-builtins, which a program can't replace, and looks nothing up in other modules that the program may
-have changed.
+This module uses only the standard library, because the sandbox runs its source. It has its own
+copy of the builtins, which a program can't replace, and looks nothing up in other modules, which
+the program may have changed.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ FRAMES = 3
 """The number of a program's frames to show in a reason."""
 
 LONGEST = 4000
-"""The most characters of one failure."""
+"""The most characters of one failure's message."""
 
 NAMES = re.compile(r"[\w.]+")
 
 GUARDED = {"asyncio", "math", "pytest", "unittest"}
-"""Modules, in addition to builtins, in which a program might replace parts of tests."""
+"""The modules, besides builtins, in which a program might replace functions that tests use."""
 
 
 def work(job: dict[str, Any], saying: int) -> NoReturn:
-    """Do a job in this process, report the result on a descriptor, and end the process."""
+    """Do a job in this process, report the result on the descriptor ``saying``, and exit."""
     sys.setrecursionlimit(sys.getrecursionlimit() + 60)  # The frames from here to the program.
     secret: str = job.pop("secret")
 
@@ -121,7 +121,7 @@ def _show_lines(file: str, source: str) -> None:
 
 
 def _told(exc: BaseException) -> str:
-    """Describe an exception, with the last frames of the program's own code."""
+    """Return a description of an exception, with the last frames of the program's own code."""
     said = TracebackException.from_exception(exc, compact=True)
     own = [part for part in said.stack if part.filename == PROGRAM]
     lines: list[str] = []
@@ -135,7 +135,7 @@ def _told(exc: BaseException) -> str:
 
 
 def _missing(exc: BaseException) -> str:
-    """Return the name of the module that could not be imported."""
+    """Return the name of the module that could not be imported, or "" for other exceptions."""
     return str(exc.name or "") if isinstance(exc, ModuleNotFoundError) else ""
 
 
@@ -205,14 +205,14 @@ class _Tests:
         ]
 
     def restore(self, wrong: Callable[[object], bool]) -> None:
-        """Restore functions that the program has replaced; tests may replace some."""
+        """Restore replaced functions whose replacements are ``wrong``; tests may replace some."""
         for owner, name, value in self.guarded:
             now = owner.__dict__.get(name)
             if now is not value and wrong(now):
                 setattr(owner, name, value)
 
     def run(self) -> dict[str, Any]:
-        """Run all tests, and return the verdict."""
+        """Run all tests, and return the numbers of tests passed and run, and the failures."""
         trees = [ast.parse(source) for source in self.job["tests"]]
         for tree in trees:
             tree.body = [part for part in tree.body if not _is_runner(part)]
@@ -289,7 +289,7 @@ class _Tests:
         return worked
 
     def _function(self, name: str, test: Any, space: dict[str, Any], kind: Any = None) -> None:
-        """Run a function, or a method of a new object, once for each set of its parameters."""
+        """Run a test function, or a method of a new object, once for each set of parameters."""
         for given in [] if is_skipped(test) else parameters(test, kind):
             shown = ", ".join(f"{key}={_shown(value)}" for key, value in given.items())
             self.total += 1
@@ -326,7 +326,7 @@ class _Tests:
 
 
 def _executed(statement: ast.stmt, space: dict[str, Any]) -> Any:
-    """Execute a statement of tests; return the value of an expression, perhaps an awaitable."""
+    """Execute a statement of the tests; return its value if it is an expression, else None."""
     if isinstance(statement, ast.Expr):
         statement = ast.Assign([ast.Name("@value", ast.Store())], statement.value)
     tree = ast.fix_missing_locations(_Explained().visit(ast.Module([statement], [])))
@@ -356,7 +356,7 @@ _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 def _is_runner(statement: ast.stmt) -> bool:
-    """Tell whether a statement only makes a library run the tests."""
+    """Return whether a statement only makes a library run the tests."""
     if isinstance(statement, ast.If):
         return all(_is_runner(part) for part in (*statement.body, *statement.orelse))
     called = statement.value if isinstance(statement, ast.Expr) else None
@@ -365,7 +365,7 @@ def _is_runner(statement: ast.stmt) -> bool:
 
 
 def _is_unit(statement: ast.stmt) -> bool:
-    """Tell whether a statement is a test: an assertion, a call, or a block that has one."""
+    """Return whether a statement is a test: an assertion, a call, or a block that has one."""
     if isinstance(statement, ast.For | ast.While | ast.With | ast.Try | ast.If):
         parts = [part for part in ast.walk(statement) if part is not statement]
         return any(isinstance(part, ast.stmt) and _is_unit(part) for part in parts)
@@ -378,17 +378,17 @@ def _names(parts: Iterable[ast.AST]) -> set[str]:
 
 
 def _seen(names: Mapping[str, Any], tree: ast.Module) -> list[str]:
-    """Return the names that tests see; those that hide builtins only if tests use no other name."""
+    """Return the names that tests see; names that hide builtins only if they use no other name."""
     public = [name for name in names if not name.startswith(("__", "@"))]
     others = [name for name in public if not hasattr(builtins, name)]
     return others if _names([tree]).intersection(others) else public
 
 
 class _Explained(ast.NodeTransformer):
-    """Makes failed assertions show the values that they compared."""
+    """Rewrites assertions so that they show the values that they compared when they fail."""
 
     def visit_Assert(self, node: ast.Assert) -> list[ast.stmt]:
-        """Note the values of both sides. If they are equal, don't keep references to them."""
+        """Make an assertion record the values of both sides, and forget them if it holds."""
         source, test = _clipped(ast.unparse(node)), node.test
         noted: list[tuple[str, str]] = []
 

@@ -1,6 +1,6 @@
 """Plain data as JSON: the only values that can be compared with a program's answers.
 
-It uses only the standard library, because the sandbox runs this module's source too.
+This module uses only the standard library, because the sandbox runs its source, too.
 """
 
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _EXACT = 2**63
-"""Larger integers are written in hexadecimal, because Python limits decimal digits."""
+"""Integers from this size on are written in hexadecimal, because Python limits decimal digits."""
 
 _SEQUENCES: dict[str, type[Any]] = {
     "list": list,
@@ -49,7 +49,7 @@ class Array(NamedTuple):
 
 
 def encode(value: Any) -> Any:
-    """Return plain data as JSON; a ``TypeError`` names the type of anything else."""
+    """Return plain data as JSON values; raise ``TypeError`` with the type's name otherwise."""
     if value is None or isinstance(value, bool | float | str):
         return value
     if isinstance(value, int):
@@ -92,7 +92,7 @@ def decode(data: Any) -> Any:
 
 
 def same(found: Any, wanted: Any, relative: float, absolute: float) -> bool:
-    """Tell whether two values are equal (``==``), with a tolerance for floats."""
+    """Return whether two values are equal (``==``), with tolerances for floats."""
     if isinstance(found, Array) or isinstance(wanted, Array):
         found, wanted = (one.values if isinstance(one, Array) else one for one in (found, wanted))
     if isinstance(found, float | complex) or isinstance(wanted, float | complex):

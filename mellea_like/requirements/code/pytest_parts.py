@@ -1,7 +1,7 @@
 """The parts of pytest that generated tests use, for programs and tests in a sandbox.
 
 They are ``raises``, ``approx``, ``param``, ``fixture``, ``skip``, ``fail`` and marks, as pytest's
-documentation defines them. Tests that use another part can't be run, and say so.
+documentation defines them. Tests that use another part raise `Unrunnable`, which names it.
 """
 
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 
 class Unrunnable(BaseException):
-    """The tests can't run with any program."""
+    """Raised if tests can't run, whatever the program is."""
 
 
 class _Raises:
-    """Expects an exception, as a context manager."""
+    """A context manager that expects an exception in its block."""
 
     def __init__(self, expected: Any, match: str | None = None) -> None:
         self.expected, self.pattern = expected, match
@@ -65,7 +65,7 @@ def _raises(expected: Any, *call: Any, match: str | None = None, **named: Any) -
 
 
 class _Approx:
-    """A number or numbers that equal others within a tolerance."""
+    """A number, or several numbers, that equal others within a tolerance."""
 
     __array_ufunc__ = None  # NumPy leaves the comparison to this class.
 
@@ -87,7 +87,7 @@ class _Approx:
 
 
 class _Marks:
-    """``pytest.mark``: its decorators note their names and arguments."""
+    """``pytest.mark``, whose decorators record their names and arguments on the test."""
 
     def __getattr__(self, name: str) -> Any:
         def mark(*given: Any, **named: Any) -> Any:
@@ -123,7 +123,7 @@ def _fail(reason: str = "", **_: object) -> NoReturn:
 
 
 def nothing(*_: object, **__: object) -> None:
-    """Do nothing: the harness runs tests."""
+    """Do nothing, in place of functions that would run the tests, because the harness does that."""
 
 
 def _other(name: str) -> Any:
@@ -132,7 +132,7 @@ def _other(name: str) -> Any:
 
 
 def install() -> None:
-    """Make ``import pytest`` import these parts."""
+    """Make ``import pytest`` import a module with these parts."""
     module: Any = types.ModuleType("pytest")
     module.raises, module.approx, module.mark, module.param = _raises, _Approx, _Marks(), _param
     module.fixture, module.skip, module.fail = _fixture, _skip, _fail
@@ -145,7 +145,7 @@ def _marks(test: Any, name: str) -> list[Any]:
 
 
 def is_skipped(test: Any) -> bool:
-    """Tell whether a mark of pytest or unittest skips a test."""
+    """Return whether a mark of pytest or unittest skips a test or expects it to fail."""
     names = "__unittest_skip__", "__unittest_expecting_failure__"
     return any(
         (
@@ -157,7 +157,7 @@ def is_skipped(test: Any) -> bool:
 
 
 def parameters(*marked: Any) -> list[dict[str, Any]]:
-    """Return the sets of parameters of a test and its class; without a mark, one empty set."""
+    """Return the parameter sets of a test and its class; one empty set if there is no mark."""
     found: list[dict[str, Any]] = [{}]
     for _, given, named in [mark for one in marked for mark in _marks(one, "parametrize")]:
         names, values = (*given, *named.values())[:2]
@@ -171,7 +171,7 @@ def parameters(*marked: Any) -> list[dict[str, Any]]:
 def arguments(
     function: Callable[..., Any], given: dict[str, Any], space: Mapping[str, Any], stack: ExitStack
 ) -> dict[str, Any]:
-    """Return the arguments of a test or fixture: parameters, and values of the tests' fixtures."""
+    """Return the arguments of a test or fixture: its parameters and the values of its fixtures."""
     found: dict[str, Any] = {}
     # Use the decorated function, not the one inside, because `unittest.mock.patch` adds arguments.
     for name, parameter in inspect.signature(function, follow_wrapped=False).parameters.items():

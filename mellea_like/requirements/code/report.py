@@ -16,7 +16,7 @@ CLIPPED = 2000
 """The most characters of a program's output in a reason."""
 
 ENDED = ", and was ended"
-"""The end of the message about a program that was ended by force."""
+"""The last words of the message about a program that was ended by force."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,13 +24,13 @@ class CodeJob:
     """A program to run once: by itself, with tests, or for calls of one of its functions.
 
     Attributes:
-        program: its source, in Python.
-        stdin: its standard input.
-        tests: the sources of its tests, which run in the program's process.
+        program: the program's source, in Python.
+        stdin: the program's standard input.
+        tests: the sources of the tests, which run in the program's process.
         names: the names of the program that the tests may use; None for all.
         function: an expression for the function to call, such as its name.
         inputs: the positional arguments of each call, as plain data.
-        seconds: the most seconds of processor time; None for the runner's own limit.
+        seconds: the time limit, in seconds of processor time; None for the runner's own limit.
     """
 
     program: str
@@ -47,8 +47,8 @@ class CodeAnswer:
     """The outcome of one call of a program's function.
 
     Attributes:
-        value: the value it returned.
-        raised: the names of the exception's class and its base classes, if it raised one.
+        value: the value that the function returned.
+        raised: if the function raised an exception, the names of its class and base classes.
         told: a description of the exception, with the program's last frames.
         problem: the reason why the value can't be compared, such as a type that isn't plain data.
     """
@@ -66,12 +66,13 @@ class CodeReport:
     Attributes:
         failure: the problem, in words for the model. Empty if the program ended by itself with
             exit status 0, or if all its tests or calls ran, even if they failed.
-        stdout: its output, up to the runner's limit.
-        stderr: its standard error, up to the runner's limit.
+        stdout: the program's standard output, up to the runner's limit.
+        stderr: the program's standard error, up to the runner's limit.
         passed: the number of tests that passed.
         total: the number of tests.
         failures: the reason for each failed test.
-        answers: the outcomes of the calls, in the order of the inputs; fewer if the run was ended.
+        answers: the outcomes of the calls, in the order of the inputs; some are missing if the run
+            was ended early.
         seconds: the duration of the run, in seconds of real time.
     """
 
@@ -89,7 +90,7 @@ class CodeRunner(Protocol):
     """Something that runs programs, such as a `Sandbox`, or your own client of a service."""
 
     async def run(self, job: CodeJob) -> CodeReport:
-        """Run a program, and end it when cancelled. Raise only if it could not be run.
+        """Run a program, and end it if this call is cancelled. Raise only if it could not be run.
 
         Args:
             job: the program and its tests.
@@ -108,7 +109,7 @@ def _size(count: int) -> str:
 
 
 def described(config: dict[str, Any], way: str, holds: dict[str, Any]) -> str:
-    """Describe which limits are in force, and what a program can still reach."""
+    """Return a text about the limits in force, and about the things a program can still reach."""
     wall = config["wall_seconds"] or 4 * config["seconds"] + 1
     limits = (
         f"Each program runs in a process of its own, for at most {config['seconds']:g} s of"
@@ -133,7 +134,7 @@ def described(config: dict[str, Any], way: str, holds: dict[str, Any]) -> str:
 def report(
     job: CodeJob, found: dict[str, Any], asked: dict[str, Any], config: dict[str, Any]
 ) -> CodeReport:
-    """Report the outcome of a run; raise if the program isn't to blame."""
+    """Return the report of a run; raise `RequirementError` if the program isn't to blame."""
     said, last = _said(found["said"]), dict[str, Any]()
     for one in said:
         last = one if one.get("secret") == asked["secret"] else last
@@ -183,7 +184,7 @@ def report(
 
 
 def _said(text: str) -> list[dict[str, Any]]:
-    """Read lines that a program may have written."""
+    """Return the JSON objects in lines that a program may have written, skipping other lines."""
     found: list[Any] = []
     for line in text.splitlines():
         with suppress(ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""A sandbox for programs that models wrote. Each runs in its own process with limits."""
+"""A sandbox for programs that models wrote, each of which runs in its own process with limits."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ for name, source in given["modules"]:
     exec(compile(source, name, "exec", dont_inherit=True), vars(module))
 module.serve(given["settings"])
 """
-"""The program that an interpreter starts with, which reads the template's source."""
+"""The program that the interpreter starts with, which reads and runs the template's source."""
 
 PARTS = ("plain", "pytest_parts", "harness", "template")
 
@@ -49,14 +49,14 @@ SHOWN = (
     *("/usr", "/lib", "/lib32", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/localtime"),
     *(f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom")),
 )
-"""With namespaces, the paths that programs see in addition to Python's."""
+"""If namespaces are used, the paths that programs see in addition to Python's."""
 
 WAYS = {"auto": ("bubblewrap", "unshare"), "limits": ("limits",)}
 """The ways to isolate programs; the first that works is used."""
 
 SECONDS_TO_START = 30.0
 SECONDS_TO_ANSWER = 30.0
-"""The seconds to wait for a template after a program's time is up, because programs may stop it."""
+"""How long to wait for a template's answer after a program's time is up: programs may stop it."""
 SECONDS_TO_END = 5.0
 
 
@@ -64,7 +64,7 @@ class Sandbox:
     """Runs each program in its own process, with limits, and ends everything that it starts.
 
     The first run starts a template process, which forks a process for each program in a few
-    milliseconds. Programs share the seed of hashes, and nothing else.
+    milliseconds. Programs share the seed of Python's hashes, and nothing else.
 
     Namespaces keep a program away from the network, other processes, and all files except Python's
     and ``/usr``, which it can only read. They are made with bubblewrap (``bwrap``), or else with
@@ -73,36 +73,36 @@ class Sandbox:
     attackers' code in a container or a virtual machine, with ``python=`` or with your own
     `CodeRunner`.
 
-    Use it with ``async with``, or call `aclose`. Templates also end with this process.
+    Use it with ``async with``, or call `aclose`. Template processes also end with this process.
 
     Args:
-        seconds: the most seconds of processor time for a program; over 0.
-        wall_seconds: the most seconds of real time. The default is four times the processor time
-            plus one second, because programs may have to wait for a processor.
-        memory: the bytes of address space for each process of a program, at least 64 MiB.
-        processes: the most processes and threads that a program may start, at least 0.
-        output: the most bytes that a program may write to each of its outputs.
-        files: the most bytes that a program may write: with namespaces to all files together,
-            otherwise to each file.
-        concurrency: the most programs at a time in each event loop; by default, the number of this
-            machine's processors.
+        seconds: the time limit of a program, in seconds of processor time; over 0.
+        wall_seconds: the time limit of a program, in seconds of real time. The default is four
+            times ``seconds`` plus one, because programs may have to wait for a processor.
+        memory: the address space of each process of a program, in bytes, at least 64 MiB.
+        processes: how many processes and threads a program may start, at least 0.
+        output: how many bytes a program may write to each of its outputs.
+        files: how many bytes a program may write: with namespaces to all files together, otherwise
+            to each file.
+        concurrency: how many programs may run at a time in each event loop; by default, the number
+            of this machine's processors.
         path: directories from which programs may import, in addition to the standard library.
         preload: modules that the template imports before it forks, which saves each program time.
-        isolation: ``"auto"``, or ``"limits"`` for no namespaces. In the latter case, programs can
-            reach the network and all files and processes of their user. They never run as root: if
-            this process does, they run as an unprivileged user, or are refused.
+        isolation: ``"auto"`` for namespaces, or ``"limits"`` for none. With ``"limits"``, programs
+            can reach the network and all files and processes of their user. They never run as
+            root: if this process does, they run as an unprivileged user, or are refused.
         python: the command that starts Python 3.11 or newer. The default is this Python; with
-            namespaces, it must be in ``/usr``. To run the template in a container, use
+            namespaces, the command must be in ``/usr``. To run the template in a container, use
             ``isolation="limits"`` with ``("docker", "run", "-i", "--rm", "--network=none",
             "--user=65534", "python:3.13-slim", "python3")``; nothing needs to be installed in it.
 
     Warns:
-        RuntimeWarning: ``isolation="limits"`` is used without ``python``, so without a container.
+        RuntimeWarning: ``isolation="limits"`` is used without ``python``, so there is no container.
 
     Raises:
-        NotImplementedError: this is Windows.
+        NotImplementedError: the system is Windows.
         TypeError: an argument is of the wrong type.
-        ValueError: an argument is out of its range.
+        ValueError: an argument is out of range.
     """
 
     def __init__(
@@ -169,14 +169,14 @@ class Sandbox:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """End the templates. Another run starts new ones."""
+        """End the template processes. A later run starts a new one."""
         await _to_its_end(_end_all, self._servers)
 
     async def describe(self) -> str:
-        """Describe the limits that are in force here, and what a program can still reach.
+        """Return a text about the limits in force, and about the things a program can still reach.
 
         Returns:
-            A text for people.
+            The text, for people to read.
 
         Raises:
             RequirementError: the template could not be started.
@@ -186,16 +186,17 @@ class Sandbox:
         return described(self._config, self._way, server.holds)
 
     async def run(self, job: CodeJob) -> CodeReport:
-        """Run a program, and end it when cancelled; see `CodeRunner.run`.
+        """Run a program, and end it if this call is cancelled; see `CodeRunner.run`.
 
         Args:
             job: the program and its tests.
 
         Returns:
-            The end of the run.
+            The outcome of the run.
 
         Raises:
-            RequirementError: the template could not be started, or could not start the program.
+            RequirementError: the template process could not be started, or the program isn't to
+                blame for the run's failure.
         """
         seconds = self._config["seconds"] if job.seconds is None else job.seconds
         real_number("CodeJob: seconds", seconds, over=0, most=86400, unit="seconds")
@@ -243,7 +244,7 @@ class Sandbox:
                 await _to_its_end(server.end)
 
     async def _server(self) -> _Server:
-        """Take an idle server, or start one."""
+        """Return an idle server, or a new one."""
         while self._servers:
             server = self._servers.pop()
             if server.owner == os.getpid() and server.process.poll() is None:
@@ -279,7 +280,7 @@ class _Server:
     """A template process and the connection to it, for one task at a time."""
 
     def __init__(self, config: dict[str, Any], way: str) -> None:
-        """Start it. This blocks."""
+        """Start the template process. This blocks."""
         path = [os.path.abspath(place) for place in config["path"]]  # noqa: PTH100
         shown = sorted({*SHOWN, sys.base_prefix, sys.base_exec_prefix, *path} - {"/"})
         in_tmp = any(place.startswith("/tmp/") for place in shown)  # noqa: S108
@@ -316,7 +317,7 @@ class _Server:
         self._settings = config | {"path": path, "way": way, "shown": shown, "links": links}
 
     async def begin(self) -> None:
-        """Send it its program, and receive a description of the limits."""
+        """Send the template its source, and receive a description of the limits."""
         here = anyio.Path(__file__)
         modules = [
             (f"{__package__}.{part}", await here.with_name(f"{part}.py").read_text("utf-8"))
@@ -329,7 +330,7 @@ class _Server:
             self.holds = said
 
     async def send(self, message: dict[str, Any] | None) -> None:
-        """Send it a message, or None to end its run. `receive` reports if it is gone."""
+        """Send the template a message, or None to end its run. `receive` reports if it is gone."""
         data = bytearray(b"" if message is None else json.dumps(message).encode("ascii")) + b"\n"
         with suppress(OSError):
             while data:
@@ -339,7 +340,7 @@ class _Server:
                     await anyio.wait_writable(self.connection)
 
     async def receive(self) -> dict[str, Any] | None:
-        """Wait for its answer; None if it has ended."""
+        """Wait for the template's answer and return it, or None if the template has ended."""
         data = self._read  # It is kept if this is cancelled.
         while not data.endswith(b"\n"):
             try:
@@ -357,7 +358,7 @@ class _Server:
         return found
 
     def end(self) -> None:
-        """End it and everything that it has started. This blocks for a moment."""
+        """End the template and everything that it has started. This blocks for a moment."""
         self.connection.close()  # This makes it end its program and itself.
         if self.owner != os.getpid():
             return  # This is a fork of the process that started it.
@@ -371,7 +372,7 @@ class _Server:
 
 
 def _wrapped(way: str, shown: Sequence[str], links: Sequence[str]) -> list[str]:
-    """Return the command that runs another one in namespaces."""
+    """Return the beginning of a command, which runs the rest of the command in namespaces."""
     kinds = ["pid", "net", "ipc", "uts", *(["user"] if os.geteuid() else [])]
     unshared = [f"--{'unshare-' * (way == 'bubblewrap')}{kind}" for kind in kinds]
     if way == "unshare":
@@ -392,7 +393,7 @@ def _wrapped(way: str, shown: Sequence[str], links: Sequence[str]) -> list[str]:
 
 
 async def _to_its_end(function: Callable[..., T], *given: object) -> T:
-    """Call a function in a thread, and wait for it even if cancelled."""
+    """Call a function in a thread and return its result, even if the caller is cancelled."""
     with anyio.CancelScope(shield=True):
         return await run_in_thread(function, *given)
     raise AssertionError  # For the type checkers: a scope may swallow what is raised in it.

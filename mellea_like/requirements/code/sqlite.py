@@ -1,4 +1,4 @@
-"""A requirement of SQL that runs on SQLite and returns the right rows."""
+"""A requirement that SQL runs on SQLite and returns the right rows."""
 
 from __future__ import annotations
 
@@ -102,13 +102,13 @@ def runs_sql(
     writes: bool = False,
     **settings: Unpack[CodeSettings],
 ) -> Requirement:
-    """Require SQL that runs on SQLite and, optionally, returns the same rows as another query.
+    """Require SQL that runs on SQLite and, optionally, returns the same rows as a given query.
 
     Each check runs on its own copy of the database, in memory and in its own process, so replies
     can't affect each other.
 
     Args:
-        schema: statements that create the database, or that run on the copy of ``database``.
+        schema: statements that create the database or, if ``database`` is given, run on its copy.
         database: an SQLite file to copy. It is read when the first reply is checked.
         like: a query that must return the same rows, in the same order if it has an ``ORDER BY``
             outside of parentheses. Names of columns don't matter.
@@ -118,7 +118,7 @@ def runs_sql(
     Returns:
         The requirement. Its reason is SQLite's message (``no such column: nmae``), or the numbers
         of rows and the first row of both results. It errs if the schema or ``like`` can't be run,
-        or the file can't be read.
+        or if the database file can't be read.
 
     Raises:
         FileNotFoundError: ``database`` doesn't exist.
@@ -155,11 +155,11 @@ def runs_sql(
 
 
 _SKIPPED = re.compile(r"""'[^']*'|"[^"]*"|`[^`]*`|\[[^]]*]|--[^\n]*|/\*.*?\*/""", re.DOTALL)
-"""Strings, quoted names and comments."""
+"""Matches strings, quoted names and comments."""
 
 
 def _is_ordered(query: str) -> bool:
-    """Tell whether a query orders its own rows, rather than those of a subquery or a window."""
+    """Return whether a query orders its own rows, and not just those of a subquery or a window."""
     words: list[str] = []
     depth = 0
     for word in re.findall(r"[()]|\w+", _SKIPPED.sub(" x ", query).lower()):

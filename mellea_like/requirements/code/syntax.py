@@ -1,4 +1,4 @@
-"""A requirement of code that parses."""
+"""A requirement that code parses."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def parses(
     fence: Fence = "longest",
     **settings: Unpack[Settings],
 ) -> Requirement:
-    """Require code that parses, Python with this Python's compiler and SQL with ``sqlglot``.
+    """Require code that parses: Python with this Python's compiler, SQL with ``sqlglot``.
 
-    Nothing runs. SQL may be several statements, but not just an expression.
+    The code isn't run. SQL may be several statements, but not just an expression.
 
     Args:
         language: ``"python"`` or ``"sql"``.
         dialect: a SQL dialect of ``sqlglot``, such as ``"sqlite"``, ``"postgres"`` or ``"tsql"``.
-            None is its own dialect, which accepts most of the others.
+            None means sqlglot's own dialect, which accepts most of the others.
         fence: the fence to use if a reply has several; see `mellea_like.requirements.code`.
         **settings: ``name``, ``weight``, ``check_only``, ``on_error``, as for `Requirement`.
 
@@ -71,7 +71,7 @@ def parses(
 
 
 def python_problem(code: str) -> str:
-    """Return the problem of Python code; empty if it compiles."""
+    """Return the reason why Python code doesn't compile, or "" if it does."""
     if not code.strip():
         return "there is no code"
     try:
@@ -89,7 +89,7 @@ def python_problem(code: str) -> str:
 
 
 _TOKEN = re.compile(r"<Token token_type: .*?, text: (.*?), line: \d+, col: .*?>", re.DOTALL)
-"""The form of a token in ``sqlglot``'s errors, of which only the text is useful."""
+"""Matches a token in ``sqlglot``'s errors; only the text in it is useful."""
 
 
 def _sql_parser(dialect: str | None) -> Callable[[str], str]:

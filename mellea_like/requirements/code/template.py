@@ -1,8 +1,8 @@
-"""Runs inside a sandbox: a template process that forks a process for each program and watches it.
+"""The template process in a sandbox, which forks a process for each program and watches it.
 
-Everything is imported here once, so that starting a program takes only a fork. The template itself
-never runs a program. It needs Linux and uses only the standard library, because the sandbox runs
-this module's source, perhaps in a container.
+It imports everything once, so that starting a program takes only a fork. The template itself never
+runs a program. This module needs Linux and uses only the standard library, because the sandbox
+runs its source, perhaps in a container.
 """
 
 # ruff: noqa: PTH102, PTH103, PTH110, PTH112, PTH116, PTH120, PTH123, PTH207, PTH211
@@ -80,7 +80,7 @@ def _call(name: str, *args: Any) -> None:
 
 
 def _show_only(paths: list[str], links: list[str]) -> None:
-    """Make a root directory with only some paths, read-only, and with links to /box."""
+    """Change to a new read-only root directory with only some paths, and with links to /box."""
     with socket.socket() as connection:  # The loopback device is up: SIOCSIFFLAGS, IFF_UP.
         fcntl.ioctl(connection, 0x8914, struct.pack("16sh22x", b"lo", 1))
     base = "/sys"  # It always exists and is never shown.
@@ -106,7 +106,7 @@ def _show_only(paths: list[str], links: list[str]) -> None:
 
 
 def _drop_privileges(user: int) -> None:
-    """Give up everything that a program could use against the system."""
+    """Give up all privileges that a program could use against the system."""
     if os.geteuid() == 0:
         os.setgroups([])
         os.setresgid(user, user, user)
@@ -153,7 +153,7 @@ class _Template:
             importlib.import_module(name)
 
     def begin(self) -> None:
-        """Run a program that does nothing, and report which limits hold."""
+        """Run a program that does nothing, and report which limits are in force."""
         os.environ.clear()
         os.dup2(os.open(os.devnull, os.O_RDWR), 2)
         gc.collect()
@@ -172,7 +172,7 @@ class _Template:
         _send({"trouble": trouble, "user": self.user, "seccomp": seccomp})
 
     def receive(self) -> dict[str, Any]:
-        """Wait for a job; exit if there are no more. An empty line is a belated cancellation."""
+        """Wait for a job, skipping belated cancellations (empty lines); exit if there is none."""
         while b"\n" not in self.inbox.lstrip():
             if not self.hear():
                 os._exit(0)
@@ -187,7 +187,7 @@ class _Template:
         return bool(more)
 
     def run(self, job: dict[str, Any]) -> dict[str, Any]:
-        """Fork a program, watch it, end it, and return its report."""
+        """Run a program in a forked process, watch and end it, and return its report."""
         names = ("stdin", "stdout", "stderr", "said")
         files = {name: os.memfd_create(name) for name in names}
         with open(files["stdin"], "wb", closefd=False) as file:
@@ -216,7 +216,7 @@ class _Template:
         return found | {"seconds": time.monotonic() - began}
 
     def _watch(self, program: int, job: dict[str, Any], began: float) -> str:
-        """Wait until the run has ended or must be ended; return the reason."""
+        """Wait until the program has ended or must be ended; return the reason as one word."""
         exited = os.pidfd_open(program)
         try:
             while True:
@@ -237,7 +237,7 @@ class _Template:
             os.close(exited)
 
     def _sweep(self) -> None:
-        """End everything that a program has started, as its init or as the reaper of orphans."""
+        """Kill all processes that a program has left behind."""
         until = time.monotonic() + SECONDS_TO_SWEEP
         with suppress(ChildProcessError, ProcessLookupError):
             while time.monotonic() < until:
@@ -252,7 +252,7 @@ class _Template:
                 time.sleep(0.001)
 
     def _threads(self) -> int:
-        """Count the user's threads, which all count if the number of processes is limited."""
+        """Return the number of the user's threads, all of which count toward the process limit."""
         count = 0
         for task in glob("/proc/[0-9]*/task/*"):
             with suppress(OSError):
@@ -260,7 +260,7 @@ class _Template:
         return count
 
     def _program(self, job: dict[str, Any], place: str, files: list[int]) -> NoReturn:
-        """Become the program."""
+        """Turn this forked process into the program: set up its files and limits, and run it."""
         for file, place_of in zip(files, (0, 1, 2, SAYS), strict=True):
             os.dup2(file, place_of)
         os.closerange(3, SAYS)
@@ -276,7 +276,7 @@ class _Template:
         work(job, SAYS)
 
     def _confine(self, job: dict[str, Any], place: str) -> None:
-        """Take away from this process everything that a program must not have."""
+        """Take away from this process all rights and resources that a program must not have."""
         settings = self.settings
         os.setsid()
         others = 0
