@@ -43,8 +43,8 @@ class Comparison:
         second: the figures of the second run.
         both: the numbers of items that both runs have finished, by whether they passed in the first
             run and whether they passed in the second. For example, ``both[True, False]`` counts
-            items that passed only in the first. Two items are the same if they have the same position in the
-            input, the same label and the same row.
+            items that passed only in the first. Two items are the same if they have the same
+            position in the input, the same label and the same row.
     """
 
     first: RunFigures
