@@ -82,7 +82,7 @@ def _check(messages: tuple[Message, ...]) -> None:
 
 
 def _message(message: Message) -> dict[str, Any]:
-    """Return a message in Mistral's form, without reasoning and without names except a tool's."""
+    """Return a message in Mistral's form, omitting reasoning and all names but a tool's."""
     written: dict[str, Any] = {"role": message.role, "content": message.content}
     if not isinstance(message.content, str):
         written["content"] = [_part(part) for part in message.content]

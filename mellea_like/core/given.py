@@ -70,7 +70,7 @@ class GivenReply(Generic[T]):
 
 
 def as_reply(reply: object) -> Generation:
-    """Make a reply from an argument."""
+    """Convert a text, a message or a completion to a `Generation`."""
     if isinstance(reply, Generation):
         return reply
     if isinstance(reply, str):

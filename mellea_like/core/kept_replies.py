@@ -21,7 +21,7 @@ _OPTIONS = tuple(Options.__dataclass_fields__)
 
 
 def described_backend(backend: Backend) -> str:
-    """Return a text that identifies a backend, or all backends that could answer in its place."""
+    """Return a string that identifies a backend, the same for all that are interchangeable."""
     inside: Any = innermost(backend)
     if several := getattr(inside, "backends", None):  # They replace each other in outages.
         return " or ".join(map(described_backend, several))

@@ -39,10 +39,10 @@ _CHOICES = frozenset({"auto", "required", "none"})
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A model's call of a tool. Calls are compared without their parsed ``value``.
+    """A tool call made by a model. Calls are compared without their parsed ``value``.
 
     Args:
-        id: its id, from the model or its server; the message with the answer refers to it.
+        id: its id, from the model or its server; the message with the tool's result refers to it.
         name: the tool's name.
         arguments: the arguments, as the JSON text that the model wrote. It may be invalid.
         value: the parsed and validated arguments, if the call was checked against its `Tool`.

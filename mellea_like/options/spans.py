@@ -31,7 +31,7 @@ class DrawSpans(Option):
         self._telemetry = telemetry
 
     async def draw(self, draw: Draw, go: Callable[[Draw], Awaitable[None]]) -> None:
-        """Surround a draw with its span."""
+        """Run a draw inside its span."""
         ask = draw.ask
         span = self._telemetry.iteration(ask.iteration, ask.subsample, ask.depth).open()
         try:

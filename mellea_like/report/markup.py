@@ -141,7 +141,7 @@ def mark(outcome: str, x: int, y: int) -> Html:
 
 
 def swatch(outcome: str) -> Html:
-    """Draw an outcome's sign, for a legend or a line of text that also names the outcome."""
+    """Draw an outcome's mark, for a legend or a line of text that also names the outcome."""
     return html(
         '<svg class="sign" aria-hidden="true">'
         '<rect class="box {0}"/><path d="{1}" class="mark {0}"/></svg>',

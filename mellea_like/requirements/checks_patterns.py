@@ -85,7 +85,7 @@ def occurrences(
 ) -> Requirement:
     r"""Require that the number of matches of a regular expression is within limits.
 
-    The dialect is that of `matches`. Matches are counted from the left and don't overlap; empty
+    Patterns use the same dialect as in `matches`. Matches are counted from the left and don't overlap; empty
     matches don't count. Escape characters that have a special meaning in patterns, as in
     ``occurrences(r"\?", at_most=1)``.
 

@@ -355,7 +355,7 @@ def backends_of(
 
 
 def judges_of(requirements: object) -> list[Any]:
-    """Return the judges that requirements name themselves, perhaps with None among them."""
+    """Return the judges of requirements that have their own; None stands for the call's."""
     judges: list[Any] = []
     if isinstance(requirements, str | Requirement) or not isinstance(requirements, Collection):
         return judges

@@ -53,7 +53,7 @@ _CHECK_HOOKS = (HookType.VALIDATION_PRE_CHECK, HookType.VALIDATION_POST_CHECK)
 
 
 class Setup:
-    """The facts that the options of one call are made from."""
+    """The inputs from which the options of one call are made."""
 
     def __init__(
         self,

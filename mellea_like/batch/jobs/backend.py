@@ -261,7 +261,7 @@ class Parking:
             self._then(slice_)
 
     def ended(self) -> None:
-        """Record the cancelled draws, because the call has ended by itself.
+        """Record the cancelled draws, once the call has ended on its own.
 
         They aren't recorded if the call was set aside or the run was stopped. In that case, those
         draws continue later, and the cost of their answers counts then.

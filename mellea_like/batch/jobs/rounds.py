@@ -205,7 +205,7 @@ class JobRounds:
         return [job for job in jobs if job.api in self._backends]
 
     async def _waits(self) -> bool:
-        """Return whether some requests can be submitted later."""
+        """Return whether any requests remain that can be submitted."""
         if self.problem is not None:
             return False
         for place in self._backends:

@@ -232,7 +232,7 @@ class OpenJournal:
         data: Any,
         known: Iterable[int] = (),
     ) -> None:
-        """Record that an item is being sampled, in a new or resumed attempt. It never waits."""
+        """Record that an item is being sampled, in a new or resumed attempt, without waiting."""
         self._usable()
         row, parts = input_row(data)
         label = label.encode("utf-8", "backslashreplace").decode()

@@ -179,7 +179,7 @@ async def open_upstreams(
 
 
 class _Counted:
-    """A limit that admits every request, and reports its cost when it ends."""
+    """A limit that admits every request, and reports the cost of each one that ends."""
 
     def __init__(self, price: Price | None, spent: Spent) -> None:
         self._price = price
