@@ -76,8 +76,8 @@ class AnthropicBatches(SDKBatches):
     """A model behind Anthropic's Message Batches: answers within a day, at half the price.
 
     Anthropic checks a job's requests only when they run. So `body` raises an error for a request
-    that Anthropic is known to refuse. Its jobs have no place for a key, so ``find`` recognizes a job
-    by the custom ids of its results, once the job has ended. Results are kept for 29 days. This
+    that Anthropic is known to refuse. Its jobs have no place for a key, so ``find`` recognizes a
+    job by the custom ids of its results, once the job has ended. Results are kept for 29 days. This
     class works on asyncio and trio, and in one event loop after another. It retries nothing.
 
     Args:

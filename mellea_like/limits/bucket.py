@@ -38,7 +38,7 @@ class Bucket:
         return min(self.capacity, self.held + passed * self.per_minute / MINUTE)
 
     def delay(self, now: float, amount: float) -> float:
-        """Return the seconds until the bucket holds ``amount``, or is full if it can't hold that."""
+        """Return the seconds until the bucket holds ``amount``, or full if it can't."""
         missing = min(amount, self.capacity) - self.level(now)
         return max(0.0, missing * MINUTE / self.per_minute)
 

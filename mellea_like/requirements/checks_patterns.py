@@ -85,9 +85,9 @@ def occurrences(
 ) -> Requirement:
     r"""Require that the number of matches of a regular expression is within limits.
 
-    Patterns use the same dialect as in `matches`. Matches are counted from the left and don't overlap; empty
-    matches don't count. Escape characters that have a special meaning in patterns, as in
-    ``occurrences(r"\?", at_most=1)``.
+    Patterns use the same dialect as in `matches`. Matches are counted from the left and don't
+    overlap; empty matches don't count. Escape characters that have a special meaning in
+    patterns, as in ``occurrences(r"\?", at_most=1)``.
 
     Args:
         pattern: the regular expression.
