@@ -230,13 +230,26 @@ def _json_schema_suite(environment: Environment) -> Path:
 @nox.session
 def browser(session: nox.Session) -> None:
     """Open reports and the docs in a real Chromium; screenshots go to ``.nox/artifacts``."""
-    Environment(session, "docs").run(*BUILD_DOCS)  # A few seconds if they are built already.
     environment = Environment(session, "browser")
+    if not _is_site_current():
+        # An incremental build would lose the index entries of the pages that it leaves alone.
+        shutil.rmtree(HTML, ignore_errors=True)
+        Environment(session, "docs").run(*BUILD_DOCS)
     environment.run("python", ROOT / "tools" / "ensure_chromium.py")
     session.env["SITE"] = str(HTML)
     session.env["ARTIFACTS"] = str(Path(session.cache_dir).absolute().parent / "artifacts")
     side_by_side = ("--numprocesses=2", "--dist=loadgroup", "-m", "browser", "--durations=5")
     environment.run("pytest", *side_by_side, ROOT / "tests" / "browser")
+
+
+def _is_site_current() -> bool:
+    """Return whether the docs were built after the last change to them or to the package."""
+    built = HTML / "searchindex.js"
+    docs = (path for path in (ROOT / "docs").rglob("*") if "_build" not in path.parts)
+    sources = (*docs, *(ROOT / "mellea_like").rglob("*.py"))
+    return built.exists() and all(
+        path.stat().st_mtime <= built.stat().st_mtime for path in sources if path.is_file()
+    )
 
 
 @nox.session
