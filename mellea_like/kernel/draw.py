@@ -174,9 +174,7 @@ class Draw:
         """
         ask = self.ask
         spec = ask.spec
-        if not isinstance(reply, Generation):
-            reply = checked_reply(spec.backend, reply)
-        self.generation = generation = reply
+        self.generation = generation = checked_reply(spec.backend, reply)
         text = generation.text
         if (
             generation.finish_reason in INCOMPLETE

@@ -99,7 +99,6 @@ class Race:
         self._watcher: int | None = None
         self._ended: anyio.Event | None = None
         self._dropped: tuple[Callable[[Ask], bool], ...] = ()
-        self._scope_type = anyio.CancelScope
 
     # One step without an await: the record, and what follows from it
 
@@ -110,11 +109,7 @@ class Race:
         try:
             self.plan.hear(slice_)
             if undecided:  # Slices that end after the decision can't change it.
-                for listener in self._hear:
-                    if (hears := listener.hears) is None or hears is slice_.outcome:
-                        ruling = listener.hear(slice_)
-                        if ruling is not None:
-                            self.rule(ruling)
+                self._ask_listeners(slice_)
         except Exception as exc:  # noqa: BLE001 (a bug in a plan or an option: the call raises it)
             self.rule(Ruling(fatal=exc))
         # The siblings' cancellation is requested by now, so a listener can't delay it. Slices that
@@ -130,6 +125,9 @@ class Race:
         self._told += 1
         self.replayed += 1
         self.plan.hear(slice_)
+        self._ask_listeners(slice_)
+
+    def _ask_listeners(self, slice_: Any) -> None:
         for listener in self._hear:
             if (hears := listener.hears) is None or hears is slice_.outcome:
                 ruling = listener.hear(slice_)

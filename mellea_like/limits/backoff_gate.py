@@ -120,16 +120,15 @@ class BackoffGate:
 
     def __init__(self, where: str = "this backend") -> None:
         self._where = where
-        self._breaker = CircuitBreaker()
+        self.breaker = CircuitBreaker()
         self._waiting_for_news: dict[anyio.Event, EventLoopToken] = {}
         self._timeline = Timeline()
-        self._opens: float | None = None
+        self.opens: float | None = None
+        """When the time is over that the server asked for, if it was not over when last seen."""
         self._server_back = 0.0
         self._spread = 0.0
         self._waiting = 0
         self._reached = False
-        self.clear = True
-        """Whether nothing has gone wrong lately: requests may be sent; answers change nothing."""
         # Each answer reads this clock, so it is the event loop's own: a `Timeline` takes five
         # times as long. The clock of another loop shows the same time, or one that is far away.
         self.answered_at = -math.inf
@@ -137,15 +136,15 @@ class BackoffGate:
     @property
     def closed(self) -> bool:
         """Whether a request has to wait now. This is cheap while the gate is open."""
-        opens = self._opens  # Another thread may open it.
+        opens = self.opens  # Another thread may open it.
         return (opens is not None and self._still_closed(opens)) or (
-            self._breaker.next_probe is not None
+            self.breaker.next_probe is not None
         )
 
     @property
     def down(self) -> bool:
         """Whether the circuit breaker lets no request through now, not even a probe."""
-        return self._breaker.seconds_left(self._timeline.now()) > 0
+        return self.breaker.seconds_left(self._timeline.now()) > 0
 
     @property
     def reached(self) -> bool:
@@ -155,11 +154,11 @@ class BackoffGate:
     @property
     def outage(self) -> str | None:
         """The message of the last failure if the circuit breaker is open, else None."""
-        return None if self._breaker.next_probe is None else self._breaker.last_error
+        return None if self.breaker.next_probe is None else self.breaker.last_error
 
     def statistics(self) -> BackoffGateStatistics:
         """Return a snapshot of the gate."""
-        return BackoffGateStatistics(self._waiting, self._breaker.failures, self._breaker.unsent)
+        return BackoffGateStatistics(self._waiting, self.breaker.failures, self.breaker.unsent)
 
     async def send(
         self,
@@ -188,20 +187,19 @@ class BackoffGate:
             return reply
         finally:
             if probe:
-                self._breaker.ended(self._timeline.now())
+                self.breaker.ended(self._timeline.now())
                 self._tell_the_waiting()
 
     def answered(self, now: float) -> None:
         """Record that the backend has answered a request at ``now`` on the event loop's clock."""
         self.answered_at = now
-        breaker = self._breaker
+        breaker = self.breaker
         if breaker.failures:
             if breaker.next_probe is not None:
                 seconds = self._timeline.now() - breaker.opened_at
                 inform("%s: answers again, after %.3g s", self._where, seconds)
             breaker.answered()
             self._tell_the_waiting()
-        self.clear = self._opens is None
 
     def heard(self, error: BackendError, policy: Retry | None) -> None:
         """Record a request's error. Too many failures in a row open the circuit breaker."""
@@ -213,11 +211,10 @@ class BackoffGate:
         self._reached = self._reached or error.status is not None
         if answer is None or most is None:
             return
-        self.clear = False
         now = self._timeline.now()
         flaky = 0 <= anyio.current_time() - self.answered_at < FLAKY_SECONDS
-        if self._breaker.failed(now, error, most, flaky=flaky):
-            warn("%s", self._breaker.description(now, self._where))
+        if self.breaker.failed(now, error, most, flaky=flaky):
+            warn("%s", self.breaker.description(now, self._where))
 
     def close(self, seconds: float, *, told: float | None = None) -> None:
         """Close the gate for some seconds from now, unless it is already closed for longer.
@@ -228,11 +225,10 @@ class BackoffGate:
         """
         now = self._timeline.now()
         opens, back = now + seconds, now + (seconds if told is None else max(told, seconds))
-        before = self._opens
+        before = self.opens
         if before is not None and now < before:
             opens, back = max(opens, before), max(back, self._server_back)
-        self._opens, self._server_back = opens, back
-        self.clear = False
+        self.opens, self._server_back = opens, back
         self._spread = spread_after(back - now)
 
     async def wait(
@@ -258,16 +254,16 @@ class BackoffGate:
         waited = 0.0
         try:
             while True:
-                opens = self._opens
+                opens = self.opens
                 if policy is not None and opens is not None and self._still_closed(opens):
                     await self._wait_once(request, policy)
-                elif not obeys_breaker or self._breaker.next_probe is None:
+                elif not obeys_breaker or self.breaker.next_probe is None:
                     if not waited:
                         return False
                     # This keeps the waiting requests from being sent all at once.
                     spread, waited = JITTER.random() * spread_after(waited), 0.0
                     await anyio.sleep(spread)
-                elif self._breaker.begin_probe(self._timeline.now()):
+                elif self.breaker.begin_probe(self._timeline.now()):
                     return True
                 else:
                     waited += await self._wait_for_news(request, patience)
@@ -294,7 +290,7 @@ class BackoffGate:
 
     async def _wait_for_news(self, request: Request, patience: Patience) -> float:
         """Wait until a probe is due or has ended, and return the seconds waited."""
-        now, breaker = self._timeline.now(), self._breaker
+        now, breaker = self._timeline.now(), self.breaker
         wait, time_left, left = breaker.seconds_left(now), _time_left(request), patience.left
         # During a probe, the server may be healthy and just writing a long reply.
         probing = breaker.probes > 0
@@ -324,8 +320,8 @@ class BackoffGate:
     def _still_closed(self, opens: float) -> bool:
         if self._timeline.now() < opens:
             return True
-        if self._opens == opens:
-            self._opens = None
+        if self.opens == opens:
+            self.opens = None
         return False
 
 

@@ -53,13 +53,14 @@ class _Retried(BackendWrapper):
         try:
             if gate is None:
                 return await send(request)
-            if not gate.clear:
+            breaker = gate.breaker
+            if gate.opens is not None or breaker.failures:
                 return await gate.send(send, request, self._policy)
             reply = await send(request)
-            if gate.clear:
-                gate.answered_at = self._clock()
-            else:  # Other requests have failed in the meantime.
+            if breaker.failures:  # Other requests have failed in the meantime.
                 gate.answered(self._clock())
+            else:
+                gate.answered_at = self._clock()
             return reply  # noqa: TRY300 (the hot path)
         except LimitExceeded as exc:
             if exc.result is None:  # Otherwise it ended a call inside this one.

@@ -64,19 +64,24 @@ async def test_waiters_go_on_waiting_when_it_is_closed_for_longer(virtual_clock)
     assert 35 <= virtual_clock.now <= 36
 
 
-async def test_it_is_clear_again_after_the_first_answer(virtual_clock):
+async def test_nothing_is_left_of_its_trouble_after_the_next_answer(virtual_clock):
+    """Then requests need not ask it any more, as before its first trouble."""
     gate = BackoffGate()
-    assert gate.clear
+
+    def trouble():
+        return gate.opens is not None, gate.breaker.failures
+
+    assert trouble() == (False, 0)
     gate.heard(BackendUnavailable("gone"), POLICY)
-    assert (gate.clear, gate.closed) == (False, False)
+    assert (trouble(), gate.closed) == ((False, 1), False)
     gate.answered(anyio.current_time())
-    assert gate.clear
+    assert trouble() == (False, 0)
     gate.close(10)
     gate.answered(anyio.current_time())  # Of a request that was under way.
-    assert (gate.clear, gate.closed) == (False, True)
+    assert (trouble(), gate.closed) == ((True, 0), True)
     await anyio.sleep(11)
     await gate.send(ScriptedBackend(["good"]).generate, ask(), POLICY)
-    assert gate.clear
+    assert trouble() == (False, 0)
 
 
 async def test_a_wait_beyond_the_deadline_is_not_begun(virtual_clock):

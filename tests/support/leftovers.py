@@ -1,4 +1,4 @@
-"""What a call or a command may leave behind: tasks, threads and processes."""
+"""Tasks, threads and processes that a call or a command may leave behind."""
 
 from __future__ import annotations
 

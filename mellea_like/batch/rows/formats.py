@@ -131,7 +131,7 @@ def as_json(value: Any) -> str:
 
 
 HALVES = "rows with halves of characters, replaced by U+FFFD"
-"""What a notice calls the rows that `whole` has changed, after their number."""
+"""The words for the rows that `whole` has changed, which a notice puts after their number."""
 
 
 def whole(value: Any) -> Any:
