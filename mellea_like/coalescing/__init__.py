@@ -4,7 +4,7 @@
 from mellea_like.coalescing import RerunGate
 
 async with RerunGate(rebuild) as gate:
-    await gate.request("prompts changed")  # One rebuild for all who ask during another one.
+    await gate.request("prompts changed")  # Requests during a rebuild share the next one.
 ```
 """
 

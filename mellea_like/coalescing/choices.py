@@ -226,7 +226,7 @@ class ChoicesBackend(BackendWrapper, BackgroundService):
         wave.settle(None)
 
     def _charge_one(self, cost: SharedCost, members: list[_Member], arrived: Sequence[int]) -> None:
-        """Charge the whole cost to the one request that got a reply."""
+        """Charge the whole cost to the only request that got a reply."""
         cost.weigh([min(1, pieces) for pieces in arrived], arrived)
         for member, pieces in zip(members, arrived, strict=True):
             if not pieces and member.part is not None:
@@ -300,7 +300,7 @@ class _Member:
         self._put.send_nowait(error)
 
     async def is_shared(self) -> bool:
-        """Wait until something has arrived; return whether it is part of a reply."""
+        """Wait for the first piece; return False if the caller must ask separately instead."""
         self._next = await self._get.receive()
         if isinstance(self._next, BaseException):
             raise self._next

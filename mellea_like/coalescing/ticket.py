@@ -29,9 +29,9 @@ class Ticket(Generic[T]):
     waits, the component that made the ticket decides what happens to the submission.
 
     Args:
-        left: called with the ticket and an error: `Stopped` if the last waiter was cancelled, or
-            `Expired` if the deadline passed while someone waited, in which case the ticket then
-            fails with that error.
+        left: a function that is called with the ticket and an error: `Stopped` if the last waiter
+            was cancelled, or `Expired` if the deadline passed while someone waited. After
+            `Expired`, the ticket fails with that error.
         deadline: the time until which the result is useful, on ``anyio.current_time``'s clock.
         late: the message of the `Expired` error.
     """

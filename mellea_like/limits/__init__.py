@@ -1,6 +1,6 @@
 """Limits, retries and fallbacks, which keep concurrent sampling affordable and robust.
 
-Each of them is used by wrapping a backend in another backend.
+Each can be wrapped around a backend; a strategy also takes budgets and retries directly.
 
 ```python
 from mellea_like.limits import AdaptiveLimiter, Budget, LimitedBackend

@@ -44,7 +44,7 @@ __all__ = [
 ]
 
 SPREAD = 0.1
-"""Waiting requests are spread over this share of the time that the gate was closed."""
+"""When a gate opens, waiting requests are spread over this share of the time it was closed."""
 
 MAX_SPREAD = 1.0
 """The longest time over which waiting requests are spread, in seconds."""
@@ -124,7 +124,7 @@ class BackoffGate:
         self._waiting_for_news: dict[anyio.Event, EventLoopToken] = {}
         self._timeline = Timeline()
         self.opens: float | None = None
-        """When the time is over that the server asked for, if it was not over when last seen."""
+        """The time at which the gate opens; None if it was open when last checked."""
         self._server_back = 0.0
         self._spread = 0.0
         self._waiting = 0
@@ -172,8 +172,8 @@ class BackoffGate:
         Args:
             send: the function that sends the request.
             request: the request to send.
-            policy: determines how long the request may wait. With None, the request ignores waits
-                that the server told other requests, and may not wait for a backend that is down.
+            policy: determines how long the request may wait. With None, the request ignores the
+                waits that the server asked of others, and may not wait for a backend that is down.
             patience: how long the request may still wait for a backend that is down. The default
                 depends on the policy.
 
@@ -237,7 +237,6 @@ class BackoffGate:
         """Wait until a request may be sent; return whether it is sent as a probe.
 
         A request that isn't allowed to wait long enough fails immediately, without being sent.
-        Without a policy, it ignores waits that the server told other requests.
 
         Args:
             request: the request to send.
@@ -486,7 +485,7 @@ def gate_of(backend: Backend) -> BackoffGate:
 
     Returns:
         The gate of the innermost backend; it stays the same while that backend is alive. A backend
-        without a key that can't be weakly referenced gets a new gate each time.
+        that has no key and can't be weakly referenced gets a new gate each time.
     """
     backend = innermost(backend)
     number = id(backend)

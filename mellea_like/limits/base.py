@@ -28,8 +28,7 @@ class RequestEnd(NamedTuple):
         generation: the reply, or None.
         error: the exception raised instead of a reply, which may be a cancellation. None if there
             is a reply, or if a stream was closed early.
-        model: the model that was asked last, if a backend asks one of several; None if it has only
-            one.
+        model: the model that was asked last, if the backend has several; None if it has only one.
     """
 
     usage: Usage

@@ -10,7 +10,7 @@ MINUTE = 60.0
 
 
 class Bucket:
-    """A token bucket, which fills at a constant rate up to its capacity, and requests take from it.
+    """A token bucket: it fills at a constant rate up to its capacity, and requests take from it.
 
     See J. Turner, "New directions in communications (or which way to the information age?)", 1986,
     and RFC 2697. Unlike theirs, this bucket may be in debt, for two reasons: a request may turn
@@ -38,7 +38,7 @@ class Bucket:
         return min(self.capacity, self.held + passed * self.per_minute / MINUTE)
 
     def delay(self, now: float, amount: float) -> float:
-        """Return the seconds until the bucket holds ``amount``, or full if it can't."""
+        """Return the seconds until the bucket holds ``amount``, or its capacity if that is less."""
         missing = min(amount, self.capacity) - self.level(now)
         return max(0.0, missing * MINUTE / self.per_minute)
 

@@ -98,9 +98,8 @@ class Budget:
 
     - A request that is too large for what is left unspent is denied with `LimitExceeded`.
     - A request that would fit if nothing were reserved waits, in the order of arrival, until
-      requests in progress have ended. This is also true for the number of requests, because a
-      request that is waiting for a limiter holds a reservation, but is never sent if its call ends
-      first.
+      requests in progress have ended. This applies to the number of requests, too: a request that
+      waits for a limiter has a reservation, but is never sent if its call ends first.
     - Each try of a request is admitted separately, including the tries of a `RetryBackend` or
       `FallbackBackend` inside.
     - A backend that makes further calls to answer a request needs a second budget for these calls.
@@ -115,9 +114,8 @@ class Budget:
       prompt is longer than estimated, or a server exceeds ``max_tokens``.
 
     A budget outlives calls and event loops, but must be used in one event loop at a time. Its
-    limits never change, and neither does the budget that it is ``within``. If requests need two
-    budgets that are not within each other, reserve in both together with `Budgets`, as strategies
-    do.
+    limits never change, and neither does the budget around it. If requests need two budgets that
+    are not within each other, reserve in both together with `Budgets`, as strategies do.
 
     Args:
         requests: the largest number of requests, including those of judges and retries.
@@ -503,7 +501,7 @@ _Part: TypeAlias = "tuple[Reservation, Sequence[int]]"
 
 
 def _by_store(budgets: Sequence[Budget]) -> Sequence[tuple[Store | None, Sequence[int]]]:
-    """Return the indices of budgets by store, in the order in which all requests reserve.
+    """Return stores and the indices of their budgets, in the order in which all requests reserve.
 
     Because this order is the same for all requests, no two of them wait for each other. Memory
     comes first, so a shared store holds reservations only for requests that have room in memory.

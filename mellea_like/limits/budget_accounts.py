@@ -1,7 +1,7 @@
 """The sums of budgets: the amounts spent, the amounts reserved, and the queue of claims.
 
-A claim that finds no room waits in the queue of the account that has none, behind earlier claims,
-and holds nothing in the meantime. So a waiting claim waits only for claims that were granted. When
+A claim waits in the queue of the first account that has no room for it, behind earlier claims, and
+reserves nothing in the meantime. So a waiting claim waits only for claims that were granted. When
 one of these ends, the queue is served. If no granted claim is left, a claim is granted or denied
 immediately.
 """
@@ -351,7 +351,7 @@ def _tokens_in(reply: Generation) -> int:
 
 
 def _refused(end: RequestEnd, *, in_words: bool) -> bool:
-    """Return whether the server refused the request or, unless ``in_words``, wasn't reached."""
+    """Return whether the server refused a request or, unless ``in_words``, can't be reached."""
     error = end.error
     if end.usage.output_tokens or isinstance(error, BackendTimeout | MalformedResponse):
         return False

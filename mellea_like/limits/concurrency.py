@@ -22,7 +22,7 @@ DECREASE = 0.7
 """The window is multiplied by this after a 429."""
 
 CUT_INTERVAL = 0.2
-"""429s within this many seconds count as one, as they answer requests sent before the cut."""
+"""The window shrinks at most once in this many seconds: other 429s answer earlier requests."""
 
 GROWTH_PAUSE = 1.0
 """The seconds without growth after a 5xx, which may have a cause other than load."""
@@ -93,9 +93,9 @@ class Window:
     """The number of requests that may be in flight: additive increase, multiplicative decrease.
 
     The rule is from D.-M. Chiu and R. Jain ("Analysis of the increase and decrease algorithms for
-    congestion avoidance in computer networks", 1989): users who add a constant and remove a share
-    end up sharing a resource fairly. Before the first 429, the window grows as in TCP's slow start
-    (RFC 5681): by 1 with each success, so it doubles in the time that a request takes.
+    congestion avoidance in computer networks", 1989): users who grow by a constant and shrink by a
+    factor end up sharing a resource fairly. Before the first 429, the window grows as in TCP's slow
+    start (RFC 5681): by 1 with each success, so it doubles in the time that a request takes.
 
     The window grows only while it is full, as RFC 7661 requires of TCP. The success of a few
     requests says nothing about many, and the window of an idle limiter would drift up until it
@@ -162,7 +162,7 @@ class AdaptiveLimiter(QueuedLimit):
 
     @property
     def concurrency(self) -> int:
-        """The current limit on requests in flight. Setting it moves the window; it still adapts."""
+        """The current limit on requests in flight. It can be set, and continues to adapt."""
         return self._window.whole
 
     @concurrency.setter

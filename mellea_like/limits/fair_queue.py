@@ -203,7 +203,7 @@ CHECKING = 2.0
 """The seconds for which a reply counts as being checked, unless its lane sends another request."""
 
 STEPS_TO_CANCEL = 2
-"""The event loop steps from the moment a reply passes until the other lanes stop waiting."""
+"""The number of event loop steps until the other lanes are cancelled after a reply passes."""
 
 LONGEST_PAUSE = 120.0
 """The longest pause after a 429 in seconds, even if the 429 asks for more."""
@@ -235,7 +235,7 @@ class QueuedPermit(Entry):
         self._event: anyio.Event | None = None
 
     async def wait(self) -> None:
-        """Wait until the request is granted, its alarm goes off, or the alarm is set earlier."""
+        """Wait for a grant or the alarm, or until the alarm is set to an earlier time."""
         self._event = event = anyio.Event()
         # Among thousands of waiting requests only one has an alarm, and needs the scope.
         if self._alarm == math.inf:
@@ -308,7 +308,7 @@ class QueuedLimit(ABC):
 
     @abstractmethod
     def _delay(self, now: float, permit: QueuedPermit) -> float:
-        """Return the seconds until the head of the queue may be sent; inf if a request must end."""
+        """Return the seconds until the queue's head may be sent; inf until another request ends."""
 
     async def _ask(self, permit: QueuedPermit) -> bool:  # noqa: ARG002
         """Find out when the head may be sent; return False if that was known already."""
@@ -432,7 +432,7 @@ class QueuedLimit(ABC):
                 call_soon(self._loop, self._nudge)
 
     def _nudge(self) -> None:
-        """Wake the head of the queue, so that it checks in its task, where anyio knows the loop."""
+        """Wake the queue's head so that its task calls `_pump`: anyio doesn't work in callbacks."""
         head = self._queue.head()
         if head is not None:
             head.set_alarm(-math.inf)

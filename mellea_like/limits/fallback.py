@@ -251,7 +251,7 @@ async def _signed(
 
 
 def _worst(failed: list[Exception]) -> Exception:
-    """Return the error to raise, with notes about the other errors."""
+    """Return the first transient error, or else the last error, with notes about the others."""
     error = next((exc for exc in failed if getattr(exc, "retryable", True)), failed[-1])
     for other in failed:
         if other is not error:

@@ -134,8 +134,8 @@ class _Turn(NamedTuple):
 def not_since(amount: float, since: float) -> float:
     """Return how much of a taken amount can be put back after others have taken ``since`` more.
 
-    These others are already waiting longer because of the amount. If all of it were put back, it
-    would be spent twice.
+    The waiting times of these others already include the amount. If all of it were put back, it
+    could be spent twice.
     (Compare ``Reservation.CancelAt`` in Go's ``golang.org/x/time/rate``.)
     """
     return max(0.0, amount - since)

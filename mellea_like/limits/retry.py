@@ -79,12 +79,12 @@ class Retry:
     ``trip_after`` such failures in a row, in any call, and no answer in the last 10 s, one request
     is sent after 0.2 s as a probe. If the probe fails, the next one follows after 0.4 s, then
     0.8 s, and so on up to 30 s. Any answer ends this state. In the meantime, the other requests
-    wait, which doesn't count as a try. Before its first try, a request waits at most as long as
-    its retries may take in all (`longest_wait`), and as long again, including its backoffs, before
-    the later tries. It also waits while a probe is in progress. Items of a batch may wait up to
-    ``max_retry_after``. A request that may not wait until the next probe fails immediately with a
-    `CircuitOpen`. A reply that takes too long (`BackendTimeout`) counts neither as a failure nor
-    as an answer.
+    wait, which doesn't count as a try. A request may wait for as long as its retries may take in
+    all (`longest_wait`): once before its first try, and once more, including its backoffs, over all
+    later tries. Time during which a probe is in progress isn't counted. Items of a batch may wait
+    up to ``max_retry_after``. A request that may not wait until the next probe fails immediately
+    with a `CircuitOpen`. A reply that takes too long (`BackendTimeout`) counts neither as a failure
+    nor as an answer.
 
     Args:
         attempts: how often a request may be tried in all, not counting 429s; 1 means no retries.
@@ -140,7 +140,7 @@ class Retry:
         return sum(self.backoff(failures, 1.0) for failures in doubling) + rest
 
     def backoff(self, failures: int, chance: float) -> float:
-        """Return the seconds to wait after some failures if the server named no time."""
+        """Return the seconds to wait after some failures: ``chance`` times the longest wait."""
         return chance * min(self.maximum, self.initial * 2.0 ** (min(failures, MOST_DOUBLINGS) - 1))
 
 

@@ -147,7 +147,7 @@ class StoreFile:
         charged: Sequence[Amounts],
         unknown: int,
     ) -> None:
-        """Release an owner's reservation and charge what was spent, now or when it is possible."""
+        """Release an owner's reservation and charge what was spent, now or as soon as possible."""
         with self._lock:
             if not owner.ours:
                 return  # The parent process settles it.
@@ -175,7 +175,7 @@ class StoreFile:
 
     @contextmanager
     def writing(self) -> Generator[OpenFile]:
-        """Enter a block that changes the file in one transaction, which also pays what is owed."""
+        """Enter a block that changes the file in one transaction; first record any owed charges."""
         with self._lock, _errors(self.path):
             file = self._opened()
             db = file.db
@@ -267,7 +267,7 @@ class OpenFile:
         return (False, NOTHING) if row is None else (row[0] is not None, _amounts(row[1:]))
 
     def reserved(self, name: str, *, dead: list[int] | None = None) -> Amounts:
-        """Return what all owners have reserved; given ``dead``, list dead owners there instead."""
+        """Return the sum of all reservations; given ``dead``, list dead owners in it instead."""
         total = self.held.get(name, NOTHING)
         for owner, *row in self.db.execute(_OTHERS, (name, self.owner)).fetchall():
             if dead is not None and not self.locks.lives(owner):

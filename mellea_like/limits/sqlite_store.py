@@ -38,7 +38,7 @@ SHORTEST_POLL, LONGEST_POLL = 0.004, 0.05
 """The shortest and longest seconds between two checks while waiting for other processes.
 
 In between, the interval is a twentieth of the time waited so far, varied at random by up to half.
-A change in its own process wakes a waiting request immediately.
+A change in the same process wakes a waiting request immediately.
 """
 
 REFRESH = 0.5
@@ -159,7 +159,7 @@ class SQLiteStore:
         return _Held(self._file, self._queues, waiter.owner, list(waiter.wants))
 
     async def _wait(self, waiter: _Waiter, at: str | None) -> None:
-        """Wait in the queue for an account, whose first request alone checks for room."""
+        """Wait in this process's queue for an account. Only its first request checks for room."""
         loop = current_token()
         try:
             while at is not None:
@@ -184,7 +184,7 @@ class SQLiteStore:
             raise
 
     def _pause(self, waited: float) -> float:
-        """Return the seconds until the next check for room; the more queues, the longer."""
+        """Return the seconds until the next check for room; the more queues, the more seconds."""
         pause = min(max(waited / 20, SHORTEST_POLL), LONGEST_POLL)
         return pause * len(self._queues) * random.uniform(0.5, 1.5)
 
@@ -276,7 +276,7 @@ class _Waiter:
         return self._try(first=False)
 
     def try_first(self) -> str | None:
-        """Do the same as `try_now`, as the first in this process's queue, which keeps a place."""
+        """Do the same as `try_now`, but also keep this process's place among waiting processes."""
         return self._try(first=True)
 
     def _try(self, *, first: bool) -> str | None:
@@ -308,7 +308,7 @@ class _Waiter:
         return None
 
     def _lose_place(self, file: OpenFile) -> None:
-        """Stop waiting for an account; the number is kept for the next one."""
+        """Give up the place in an account's queue, but keep its number for the next account."""
         if self._place is not None and self._number is not None:
             file.leave_place(self._number)
         self._shown, self._place = -inf, None
@@ -321,7 +321,7 @@ class _Waiter:
 
 
 def _has_room(file: OpenFile, account: _Account, wanted: Amounts) -> bool:
-    """Return whether ``wanted`` fits beside what living owners have reserved; bury dead owners."""
+    """Return whether ``wanted`` fits beside living owners' reservations; remove dead owners."""
     if beyond(account.limits, file.reserved(account.name), wanted) is None:
         return True
     dead: list[int] = []
@@ -389,7 +389,7 @@ class _Turn(NamedTuple):
 
 
 def _correct(store: StoreFile, changes: Sequence[tuple[_Bucket, float, float | None]]) -> None:
-    """Take more from buckets or, given a bucket's total when the amount was taken, put it back."""
+    """Take amounts from buckets, or put back those that have a total (see `not_since`)."""
     with suppress(StoreError), store.writing() as file:  # If not, it refills anyway.
         now = store.now()
         for bucket, amount, at in changes:

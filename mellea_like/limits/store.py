@@ -145,7 +145,7 @@ class Store(Protocol):
         ...
 
     def correct(self, takes: Sequence[Take]) -> None:
-        """Correct what a request took from buckets: take more, or put back a negative amount.
+        """Correct what a request took from buckets: take more, or put some back.
 
         This is one synchronous step that raises nothing.
 

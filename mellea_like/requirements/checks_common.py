@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from mellea_like.core.validation import Candidate, StreamCheck, ValidationResult, Verdict
 
 LONG = 2**17
-"""The length of a reply whose check takes about 0.1 s; longer replies are checked in a thread."""
+"""Replies with more characters are checked in a thread. Checking this many takes about 0.1 s."""
 
 LONG_SECONDS = 10.0
-"""The time limit for the check of a very long reply. A reply of 10 MiB takes less."""
+"""The time limit for a check in a thread, in seconds. Checking 10 MiB takes less."""
 
 Decision: TypeAlias = "ValidationResult | Awaitable[ValidationResult]"
 
@@ -84,7 +84,7 @@ def folded(text: str, *, ignore_case: bool) -> str:
 
 
 def listed(texts: Sequence[str], joint: str = "and") -> str:
-    """Return quoted texts as an enumeration, joined by commas and a last ``joint``."""
+    """Return quoted texts separated by commas, with ``joint`` before the last one."""
     words = [quoted(text) for text in texts]
     if len(words) == 1:
         return words[0]
@@ -92,7 +92,7 @@ def listed(texts: Sequence[str], joint: str = "and") -> str:
 
 
 def given_texts(name: str, texts: Sequence[object]) -> tuple[str, ...]:
-    """Return a check's texts without repetitions; raise an error unless all are non-empty texts."""
+    """Make sure that a check has texts, and that none is empty; return them without repetitions."""
     if not texts:
         msg = f"{name} needs at least one text"
         raise TypeError(msg)
@@ -109,7 +109,7 @@ def given_texts(name: str, texts: Sequence[object]) -> tuple[str, ...]:
 
 
 def how_found(*, ignore_case: bool, words: bool = False) -> str:
-    """Return words for a check's description that tell how texts are searched for."""
+    """Return the end of a check's description, which tells how texts are searched for."""
     whole = " as a whole word" if words else ""
     return f"{whole} (upper or lower case)" if ignore_case else whole
 
@@ -126,7 +126,7 @@ def found_in(
 
 
 def _in_word(text: str, at: int) -> bool:
-    """Return whether the character at a place is a letter, a mark on a letter, a digit or ``_``."""
+    """Return whether a word character (letter, digit, combining mark or ``_``) is at an index."""
     if not 0 <= at < len(text):
         return False
     return text[at].isalnum() or text[at] == "_" or unicodedata.category(text[at])[0] == "M"
@@ -138,7 +138,7 @@ def _in_word(text: str, at: int) -> bool:
 
 Answer: TypeAlias = "Verdict | tuple[Verdict, str]"
 Look: TypeAlias = "Callable[[str, str], Answer]"
-"""A stream check with its state, which checks one reply piece by piece."""
+"""A stream check for one reply, which keeps its state from one piece to the next."""
 
 
 class Fresh:

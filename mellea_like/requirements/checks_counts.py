@@ -58,12 +58,12 @@ class Range(NamedTuple):
 
     @property
     def last(self) -> int | None:
-        """The number that the noun after the range agrees with."""
+        """The number that decides whether a noun after the range is singular or plural."""
         return self.low if self.high is None else self.high
 
     @property
     def limit(self) -> str:
-        """The range as a sentence that ends a reason."""
+        """The end of a reason, such as "at most 20 are allowed"."""
         verb = "required" if self.high is None or self.low is not None else "allowed"
         return f"{self} {'is' if self.last == 1 else 'are'} {verb}"
 
@@ -99,7 +99,7 @@ def word_count(
         **settings: ``name``, ``weight``, ``check_only``, ``on_error``, as for `Requirement`.
 
     Returns:
-        The requirement. Its score tells how close the number is.
+        The requirement. Its score tells how close the number is to the allowed range.
 
     Raises:
         TypeError: no number is given, or one isn't an int.
@@ -132,7 +132,7 @@ def char_count(
         **settings: ``name``, ``weight``, ``check_only``, ``on_error``, as for `Requirement`.
 
     Returns:
-        The requirement. Its score tells how close the number is.
+        The requirement. Its score tells how close the number is to the allowed range.
 
     Raises:
         TypeError: no number is given, or one isn't an int.
@@ -165,7 +165,7 @@ def line_count(
         **settings: ``name``, ``weight``, ``check_only``, ``on_error``, as for `Requirement`.
 
     Returns:
-        The requirement. Its score tells how close the number is.
+        The requirement. Its score tells how close the number is to the allowed range.
 
     Raises:
         TypeError: no number is given, or one isn't an int.
@@ -193,7 +193,7 @@ def sentence_count(
         **settings: ``name``, ``weight``, ``check_only``, ``on_error``, as for `Requirement`.
 
     Returns:
-        The requirement. Its score tells how close the number is.
+        The requirement. Its score tells how close the number is to the allowed range.
 
     Raises:
         TypeError: no number is given, or one isn't an int.
@@ -204,7 +204,7 @@ def sentence_count(
 
 
 def count_words(text: str) -> int:
-    """Count the runs of characters between white space that contain a letter or digit."""
+    """Count the words: parts between white space that contain a letter or digit."""
     return sum(any(map(str.isalnum, token)) for token in text.split())
 
 
@@ -221,15 +221,18 @@ def count_sentences(text: str) -> int:
 def sentences_of(text: str) -> list[str]:
     """Split a text into stripped sentences, by rules.
 
-    A sentence ends at ``.``, ``!``, ``?`` or ``…`` (with closing quotes or brackets, if any) if
-    white space or the end of the text follows, at ``。``, ``！`` or ``？``, and at a blank line. A
-    part without a letter or digit isn't a sentence.
+    A sentence ends at a blank line, at ``。``, ``！`` or ``？``, and at ``.``, ``!``, ``?`` or
+    ``…`` before white space or the end of the text. Closing quotes or brackets after such a mark
+    belong to the sentence. A part without a letter or digit isn't a sentence.
 
-    The next sentence may begin with a lower-case letter, but not after ``…``, ``...`` or a mark
-    followed by closing quotes (``"Why?" she asked``). A full stop doesn't end a sentence after a
-    title or an initial (``Dr.``, ``J.``), between ``No.`` or ``Fig.`` and a digit, between an
-    abbreviation that can end a sentence (``etc.``, ``p.m.``, ``Inc.``) and a lower-case letter or a
-    digit, or after a number that begins a line (``1.``).
+    A sentence may begin with a lower-case letter, unless ``…``, ``...`` or a mark with closing
+    quotes precedes it (``"Why?" she asked``). A full stop doesn't end a sentence in these places:
+
+    - after a title or an initial (``Dr.``, ``J.``);
+    - after ``No.``, ``Fig.`` and the like, before a digit;
+    - after an abbreviation that can end a sentence (``etc.``, ``p.m.``, ``Inc.``), before a
+      lower-case letter or a digit;
+    - after a number that begins a line (``1.``).
     """
     sentences: list[str] = []
     start = 0
@@ -298,7 +301,7 @@ def _counted(
 
 
 def given_range(name: str, at_least: object, at_most: object, exactly: object) -> Range:
-    """Return the range that a check's arguments give; raise an error if they contradict."""
+    """Return the range that a check's arguments give; raise an error if they conflict."""
     given = {"at_least": at_least, "at_most": at_most, "exactly": exactly}
     numbers = {
         key: whole_number(f"{name}: {key}", number, least=0)
@@ -341,7 +344,7 @@ def _fails_over(
 
 
 def _characters() -> Callable[[str], int]:
-    """Return a function that takes each piece and returns the code points counted so far."""
+    """Return a function that takes pieces and returns the number of characters so far."""
     number = 0
 
     def count(delta: str) -> int:
@@ -353,7 +356,7 @@ def _characters() -> Callable[[str], int]:
 
 
 def _words() -> Callable[[str], int]:
-    """Return a function that takes each piece and returns the words begun so far."""
+    """Return a function that takes pieces and returns the number of words begun so far."""
     number = 0
     begun = False  # Whether the last run is a word.
 
@@ -374,7 +377,7 @@ def _words() -> Callable[[str], int]:
 
 
 def _lines() -> Callable[[str], int]:
-    """Return a function that takes each piece and returns the non-blank lines begun so far."""
+    """Return a function that takes pieces and returns the number of non-blank lines so far."""
     number = 0
     begun = False  # Whether the last line counts.
 

@@ -45,7 +45,7 @@ def matches(
         **settings: ``name``, ``weight``, ``check_only``, ``on_error``, as for `Requirement`.
 
     Returns:
-        The requirement. A search that takes too long raises `RequirementError` from its validator.
+        The requirement. If a search takes too long, its validator raises `RequirementError`.
 
     Raises:
         ImportError: the ``regex`` package isn't installed.
@@ -100,8 +100,8 @@ def occurrences(
         **settings: ``name``, ``weight``, ``check_only``, ``on_error``, as for `Requirement`.
 
     Returns:
-        The requirement. Its score tells how close the number is. A search that takes too long
-        raises `RequirementError` from its validator.
+        The requirement. Its score tells how close the number is to the allowed range. If a search
+        takes too long, the validator raises `RequirementError`.
 
     Raises:
         ImportError: the ``regex`` package isn't installed.

@@ -37,7 +37,7 @@ _EMPTY = "it is empty"
 _NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d{1,4})?")
 
 MAX_DIGITS = 1_000
-"""The most characters of a number. A longer text isn't meant as a number."""
+"""The most characters of a number. A longer text isn't read as a number."""
 
 
 @ready_made
@@ -281,7 +281,7 @@ def number_between(
         **settings: ``name``, ``weight``, ``check_only``, ``on_error``, as for `Requirement`.
 
     Returns:
-        The requirement. Its score tells how close the number is.
+        The requirement. Its score tells how close the number is to the allowed range.
 
     Raises:
         TypeError: no limit is given, or one isn't a number.
@@ -351,7 +351,7 @@ _FIRST_MARK = "\u0300"
 
 
 def joins_nothing(character: str) -> bool:
-    """Return whether Unicode normalization (NFC) never joins a character to the text before it."""
+    """Return whether Unicode normalization (NFC) keeps a character apart from preceding text."""
     if character < _FIRST_MARK:
         return True
     return unicodedata.category(character)[0] not in "MC" and not _JOINING.match(character)
@@ -423,7 +423,7 @@ def _starting(
 
 
 def _settling(*, ignore_case: bool) -> Callable[[str], str]:
-    """Return a function that takes pieces and returns the folded text that is final by then."""
+    """Return a function that takes pieces and returns folded text that can't change any more."""
     waiting: list[str] = []  # A character with its marks, to which the next piece may add.
 
     def settle(delta: str) -> str:

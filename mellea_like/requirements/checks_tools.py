@@ -25,10 +25,10 @@ def calls_tool(tool: str, /, **where: Any) -> Requirement:
 
     Args:
         tool: the tool's name.
-        **where: the required arguments, by their names. A value must equal the argument, as the
-            tool's function gets it or as JSON. A function is called with the argument, inline, and
-            returns whether it is right, as in ``calls_tool("book", city="Oslo", nights=lambda n: n
-            < 4)``.
+        **where: for each required argument, either its value or a function, as in
+            ``calls_tool("book", city="Oslo", nights=lambda n: n < 4)``. A value must equal the
+            argument, as the tool's function gets it or as JSON. A function is called with the
+            argument, inline, and returns whether the argument is right.
 
     Returns:
         The requirement. Its reason names the tools that are called instead, or the wrong

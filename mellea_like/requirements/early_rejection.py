@@ -34,9 +34,9 @@ _UNASKED = ValidationResult.skipped("the reply was rejected while it was still a
 class EarlyRejection(Generation):
     """The part of a reply that had arrived when an incremental check found that it can't pass.
 
-    ``verdicts`` are the checks' verdicts. ``unread`` is the reason why the reply can't be of the
-    request's format, or a tool call can't be valid. ``fault`` is a check's exception that must end
-    the call.
+    One of three attributes gives the reason. ``verdicts`` are the checks' verdicts. ``unread``
+    explains why the reply can't be of the request's format, or why a tool call can't be valid.
+    ``fault`` is an exception that a check raised.
     """
 
     verdicts: tuple[ValidationResult, ...] = ()

@@ -63,10 +63,12 @@ def parse_check(
     """Return the requirement that a short text describes.
 
     A count is written as ``words``, ``chars``, ``lines`` or ``sentences``, an operator
-    (``<= >= == < >``) and a whole number, with or without spaces. Spaces around a TEXT are ignored;
-    those around a PATTERN are part of it. The arguments of a code check follow the colon as a JSON
-    object. For ``parses``, the language alone may follow; for ``passes_tests``, a test or a JSON
-    list of tests. In ``returns``, the input of a case is a list of arguments.
+    (``<= >= == < >``) and a whole number, with or without spaces. Spaces around the text after a
+    colon are ignored, except after ``regex:``, where they are part of the pattern.
+
+    A code check's arguments are a JSON object after the colon. Instead, ``parses:`` may be followed
+    by only the language, and ``passes_tests:`` by only a test or a JSON list of tests. In
+    ``returns``, the input of a case is a list of arguments.
 
     Args:
         expression: the check, in a form of `CHECK_FORMS` or `CODE_FORMS`.
@@ -142,7 +144,7 @@ def _count_check(
 
 
 def _made(kind: str, make: Callable[..., Requirement], *, early: bool) -> Requirement:
-    """Return a check, with ``early`` if it supports that."""
+    """Call ``make``, with ``early=True`` if that is wanted and the check supports it."""
     requirement = make()
     if early and kind in _STREAMED:
         with contextlib.suppress(ValueError):

@@ -75,7 +75,7 @@ def call_watch(validator: Any, max_steps: int, *, ours: bool = True) -> CallWatc
 
 
 def watching(begin: Callable[[], Callable[[str], str | None]], *, constants: bool = False) -> Fresh:
-    """Return a stream check of JSON syntax that also passes the text so far to a function."""
+    """Return a stream check that fails on broken JSON, or for a reason that a function returns."""
     json_so_far = json_only(constants=constants)
 
     def make() -> Look:
@@ -109,7 +109,7 @@ _NUMBERS = "-0123456789"
 
 
 class _SchemaShape:
-    """The rules of a JSON Schema for an arriving value."""
+    """A JSON Schema as the shape that a `FormatWatch` expects of an arriving value."""
 
     brackets = "".join(_KINDS) + _NUMBERS
     title = ""
@@ -174,7 +174,7 @@ class _SchemaNode:
 def _may_be(  # noqa: C901 (one keyword after the other)
     kind: str, validator: Any, parts: list[Any], depth: int
 ) -> bool:
-    """Return whether a value of a kind can meet a schema; collect the schemas that it must meet."""
+    """Return whether a value of a kind can meet a schema; add all schemas to meet to ``parts``."""
     count_step()
     schema: Any = validator.schema
     if not isinstance(schema, dict) or depth > DEEPEST:

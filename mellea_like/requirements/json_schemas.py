@@ -34,7 +34,7 @@ _ANNOTATIONS = frozenset(
 _NOT_ASCII = re.compile(r"[\u00a0-\U0010ffff]")
 
 _COSTLY = frozenset({"format", "uniqueItems", "multipleOf"})
-"""Keywords, other than those with patterns, of which a single step can take long."""
+"""Keywords that may take long in a single step, in addition to those with patterns."""
 
 OF_THE_REST = frozenset({"additionalProperties", "unevaluatedProperties"})
 """Keywords for the names in an object that no other keyword covers."""
@@ -97,7 +97,7 @@ def _drafts() -> Any:
 
 
 def _formats(kind: Any) -> Any:
-    """Return a checker of a draft's formats; the format "regex" means the ``regex`` package's."""
+    """Return a checker of a draft's formats, which tests "regex" with the ``regex`` package."""
     import regex  # noqa: PLC0415 (an extra, the same one)
     from jsonschema import FormatChecker  # noqa: PLC0415
 
@@ -210,7 +210,7 @@ def _only_ours(check: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _refuse_others() -> None:
-    """Raise `TooCostly` if the schema is someone else's; one step of the keyword may take long."""
+    """Raise `TooCostly` if the schema is someone else's, because the next step may take long."""
     if not spent.ours:
         msg = "a step of unknown cost"
         raise TooCostly(msg)
@@ -245,7 +245,7 @@ def _patterns(
 def _of_the_rest(
     check: Callable[..., Any], names: Callable[[Any, Any, Any], set[str]]
 ) -> Callable[..., Any]:
-    """Make a keyword check only the names that no other keyword covers, so it needs no patterns."""
+    """Limit a keyword's check to the names in an object that no other keyword covers."""
 
     def rest(validator: Any, part: Any, instance: Any, schema: Any) -> Iterator[Any]:
         if validator.is_type(instance, "object"):
@@ -264,7 +264,7 @@ def _named(_validator: Any, instance: Any, schema: Any) -> set[str]:
 
 
 def _evaluated(validator: Any, instance: Any, _schema: Any) -> set[str]:
-    """Return the names in an object that a schema, or a valid part of it, has checked."""
+    """Return the names in an object that a schema, or a part of it that applies, checks."""
     names: set[str] = set()
     for part in _parts(validator, instance):
         names |= _named(part, instance, part.schema)
@@ -385,7 +385,7 @@ def _found(pattern: str, text: str) -> bool:
 
 
 def inside_of(validator: Any, schema: Any) -> Any:
-    """Return the validator of a schema that is inside another validator's schema."""
+    """Return a validator for a schema that is inside another validator's schema."""
     from referencing.jsonschema import DRAFT202012, specification_with  # noqa: PLC0415
 
     meta: Mapping[str, str] = validator.META_SCHEMA

@@ -17,7 +17,7 @@ __all__ = ["as_backend", "check_judge", "check_requirements", "merge_requirement
 
 
 def as_backend(backend: object, name: str) -> Backend:
-    """Return an argument if it is a backend; otherwise raise an error that calls it ``name``."""
+    """Return ``backend`` if it is one; otherwise raise an error about the argument ``name``."""
     if backend is None:
         msg = f"there is no {name}: give one to the strategy, or to the call as {name}=..."
         raise ValueError(msg)
@@ -35,7 +35,7 @@ def as_backend(backend: object, name: str) -> Backend:
 def check_requirements(
     requirements: Sequence[Requirement | str], name: str
 ) -> tuple[Requirement | str, ...]:
-    """Return an argument as a tuple; raise an error unless it has only requirements and texts."""
+    """Return requirements as a tuple; raise an error if one is neither a requirement nor a text."""
     if isinstance(requirements, str | Requirement):
         msg = f"{name} takes a list, not a lone {type(requirements).__name__}: put it into a list"
         raise TypeError(msg)
@@ -73,7 +73,7 @@ def merge_requirements(*sources: Iterable[Requirement | str]) -> tuple[Requireme
 
 
 def check_judge(requirement: Requirement, default: Backend) -> None:
-    """Raise an error if a requirement, or a part of it, needs a judge and its judge can't judge."""
+    """Raise an error if a requirement, or part of it, needs a judge but its backend can't judge."""
     for part in requirement.parts:
         check_judge(part, default)
     if requirement.parts or requirement.validator is not None:

@@ -104,7 +104,7 @@ class ChatRun(Generic[M, R]):
         return answer
 
     def end(self) -> int:
-        """Mark the run as ended, settle its messages' tickets, and return how many that settled."""
+        """Mark the run as ended, settle its messages' tickets, and return how many it settled."""
         self.ended = True
         self.over.set()
         tickets = [each.ticket for each in self.members]

@@ -34,7 +34,7 @@ DEADLINE = "a message's deadline, on the clock of anyio.current_time(),"
 
 
 class StopReport(NamedTuple):
-    """The effect of stopping a session. It is true if a run was ended or messages were discarded.
+    """The effect of stopping a session; true if a run was ended or messages were discarded.
 
     Attributes:
         known: whether the session had a run or waiting messages.
@@ -323,7 +323,7 @@ class ChatDispatcher(BackgroundService, Generic[M, R]):
             self._drop([leaving], error)
 
     def _discard(self, key: Hashable, error: CoalescingError) -> int:
-        """Fail all messages of a session, cancel its run; return the number of waiting messages."""
+        """Fail a session's messages and cancel its run; return how many messages were waiting."""
         session = self._sessions.get(key)
         if session is None:
             return 0

@@ -107,7 +107,7 @@ class Session(Generic[M, R]):
         return ChatPhase.GATHERING if self.pending else ChatPhase.IDLE
 
     def admit(self, new: Submission[M, R], now: float) -> CoalescingError | None:
-        """Accept a message, or return an error; if it interrupts the run, the phase is STOPPING."""
+        """Accept a message or return an error; a message may interrupt the run (phase STOPPING)."""
         phase = self.phase
         if phase is ChatPhase.STUCK:
             return self.stuck_error()
@@ -141,7 +141,7 @@ class Session(Generic[M, R]):
         )
 
     def due(self) -> float:
-        """Return when waiting messages may run, as far as it depends on this session."""
+        """Return when waiting messages may run, if the dispatcher has room for another run."""
         if self.run or not self.pending:
             return math.inf
         if self.window_over:
@@ -156,7 +156,7 @@ class Session(Generic[M, R]):
         return due if self._stuck else min(due, self._grace_ends)
 
     def take(self) -> tuple[Submission[M, R], ...]:
-        """Move waiting messages to the run, up to one with another function, and return them."""
+        """Move the first waiting messages with the same function to the run, and return them."""
         assert self.pending and not self.run  # noqa: S101, PT018 (one run at a time)
         run = self.pending[0].run
         self.run = tuple(takewhile(lambda each: each.run == run, self.pending))
@@ -214,7 +214,7 @@ class Session(Generic[M, R]):
         self._grace_ends = min(self._grace_ends, now + self._rules.stop_grace)
 
     def _joins_the_run(self, new: Submission[M, R], now: float) -> bool:
-        """Return whether a message would have been part of the run if the run had begun later."""
+        """Return whether one run could answer a message as well as the current run's messages."""
         if self.pending or new.run != self.run[0].run:
             return False
         return now < self.run[0].at + self._rules.window.max_wait

@@ -87,7 +87,7 @@ DECODER = json.JSONDecoder()
 
 
 def share_key(request: Request, scope: Hashable = None) -> Hashable | None:
-    """Return a key that is equal for requests that may share a batch; None if one must go alone."""
+    """Return a key that is equal for requests that may share a batch; None if this one may not."""
     options = request.options
     messages = request.messages
     if request.format is not None or request.tools or request.tool_choice is not None:
@@ -254,5 +254,5 @@ def _index_of(fields: dict[str, Any], keys: Sequence[str]) -> int | None:
 
 
 def until_stop(text: str, stop: Iterable[str]) -> str:
-    """Return a response up to the first stop text of its request."""
+    """Return a response, cut off before the first of its request's stop texts."""
     return text[: min((at for each in stop if (at := text.find(each)) >= 0), default=None)]

@@ -108,7 +108,7 @@ class PendingRequest:
             del self._ticket, ticket
 
     def taken(self, batch: RequestBatch) -> None:
-        """Record that a batch has taken the request; now the backend must heed its deadline."""
+        """Record that a batch has taken the request. The backend heeds its deadline from now on."""
         self.batch = batch
         self._ticket.deadline = math.inf
 
@@ -309,7 +309,7 @@ class RequestBatch:
 
 
 def _own_reply(reply: Generation, answer: str | None, member: PendingRequest) -> Generation | None:
-    """Return a member's own reply, made from the joint reply; None if it is missing."""
+    """Return a member's own reply, made from the joint reply; None if the answer is missing."""
     if answer is not None:
         text = until_stop(answer, member.request.options.stop)
         return Generation(text, None, member.usage, reply.model, "stop")
@@ -330,7 +330,7 @@ def _still_wanted(members: Sequence[PendingRequest]) -> list[PendingRequest]:
 
 
 def own_copy(error: BaseException) -> BaseException:
-    """Return a copy of an error for one of several callers, each of whom adds notes to its own."""
+    """Return a copy of an error for one of several callers, which may add notes to the copy."""
     try:
         twin: Any = copy.copy(error)
         if type(twin) is not type(error) or twin is error or twin.args != error.args:

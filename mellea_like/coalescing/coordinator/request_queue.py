@@ -94,7 +94,7 @@ class RequestQueue(Generic[T]):
         *,
         tokens: int = 0,
     ) -> None:
-        """Add an item. Without a key, or if it is too long, it is due alone and immediately."""
+        """Add an item. If it has no key or too many tokens, it is due immediately, by itself."""
         if key is None or tokens > self._max_tokens:
             key = _ALONE
         if key not in self._queues:
@@ -116,7 +116,7 @@ class RequestQueue(Generic[T]):
         return min(times, default=math.inf)
 
     def take(self, now: float, *, at_once: bool = False) -> list[T]:
-        """Take the next batch that is due or, with ``at_once``, any; keys and callers alternate."""
+        """Take the next due batch or, with ``at_once``, any batch. Keys and callers take turns."""
         key = self._next_key(now, at_once=at_once)
         if key is None:
             return []

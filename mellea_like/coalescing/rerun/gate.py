@@ -68,8 +68,8 @@ class RerunStatus(NamedTuple):
         ticks: the number of ticks that have begun.
         last_trigger: the first reason of the last tick.
         last_event: the time of the last submission; None if there was none.
-        restart_window: the seconds, limited by ``max_wait``, during which a submission would
-            still restart the current tick; 0 if it would not.
+        restart_window: the seconds until ``max_wait`` is over, during which a submission restarts
+            the current tick; 0 if submissions don't restart it.
         failed: the number of ticks that raised an exception.
     """
 
@@ -86,7 +86,7 @@ class RerunStatus(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Submission(Generic[T]):
-    """A request, which has a ticket, or one or more pokes with the same reason, which have none."""
+    """One request with its ticket, or all pokes with the same reason, which have no ticket."""
 
     reason: str
     at: float

@@ -38,7 +38,7 @@ MAX_CHANGES = 10_000
 """The most changes to keep for one tick."""
 
 STEP = 50
-"""The milliseconds between two checks of watchfiles for the system's notices."""
+"""The milliseconds after which watchfiles checks again for notices from the system."""
 
 TIMEOUT = 50
 """The milliseconds after which watchfiles returns if nothing changes."""
@@ -289,7 +289,7 @@ class _Files:
         return changes
 
     def _look(self) -> list[FileChange]:
-        """Return new changes, after only a brief wait, because a thread can't be cancelled."""
+        """Return new changes. The wait for them is short, because a thread can't be cancelled."""
         import watchfiles  # noqa: PLC0415 (an extra)
 
         try:

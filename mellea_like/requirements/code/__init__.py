@@ -1,4 +1,4 @@
-"""Checks that find out in a sandbox whether code parses, runs and passes tests.
+"""Checks that code parses, runs and passes tests. The code runs in a sandbox.
 
 ```python
 from mellea_like.requirements.code import passes_tests

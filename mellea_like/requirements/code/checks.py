@@ -117,7 +117,8 @@ def passes_tests(
 
     Args:
         tests: one source, or several that are independent of each other.
-        names: the names that the code must define. Tests see only these; with None, they see all.
+        names: the names that the code must define. Tests see only these. None requires no names
+            and shows tests all that don't hide builtins.
         **settings: see `CodeSettings`, and `Requirement` for ``name``, ``weight`` and others.
 
     Returns:
@@ -324,7 +325,7 @@ def running(
     decides: tuple[object, ...],
     language: Literal["python", "sql"] = "python",
 ) -> Requirement:
-    """Return a requirement that runs code; ``decides`` identifies it when a run is resumed."""
+    """Return a requirement that runs code. Its ``version`` is a hash that includes ``decides``."""
     seconds, fence = settings.pop("seconds", None), settings.pop("fence", "longest")
     runner = settings.pop("sandbox", None) or shared_sandbox()
 
@@ -362,7 +363,7 @@ def _compared(
     tolerance: float,
     show_case: bool,  # noqa: FBT001
 ) -> ValidationResult:
-    """Return the verdict; raise an error for incomparable answers only if no other is wrong."""
+    """Return the verdict; raise an error if answers can't be compared and no others are wrong."""
     right, first, problem = 0, report.failure, ""
     for given, want, answer in zip(inputs, wanted, report.answers, strict=False):
         call = f"{function}({', '.join(clipped(repr(one)) for one in given)})"
@@ -444,7 +445,7 @@ def _function_name(reference: str | Callable[..., object]) -> str:
 
 
 def _source(function: Callable[..., object]) -> str:
-    """Return the source or the name of a function, to identify it when a run is resumed."""
+    """Return a function's source or else its name, for the ``version`` of a requirement."""
     try:
         return inspect.getsource(function)
     except (OSError, TypeError):
@@ -465,7 +466,7 @@ def _difference(printed: str, wanted: str) -> str:
 
 
 def _read(report: CodeReport) -> ValidationResult:
-    """Return the verdict of tests: a pass only if all of them ran to their end and passed."""
+    """Return the verdict on a run of tests: passed only if all tests ran to the end and passed."""
     if not report.failure and not report.failures and report.passed == report.total > 0:
         return _verdict("", f"it passes {report.total} tests")
     lines = [report.failure] if report.failure else []

@@ -1,4 +1,4 @@
-"""Run a program, its tests or calls of a function, in the program's process inside a sandbox.
+"""Run a program, its tests, or calls of its function, in the process that a sandbox gives it.
 
 This module uses only the standard library, because the sandbox runs its source. It has its own
 copy of the builtins, which a program can't replace, and looks nothing up in other modules, which
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
 PROGRAM, TESTS = "program.py", "tests.py"
-"""The names of the two files in tracebacks."""
+"""The file names of the program and of its tests in tracebacks."""
 
 FRAMES = 3
 """The number of a program's frames to show in a reason."""
@@ -54,7 +54,7 @@ GUARDED = {"asyncio", "math", "pytest", "unittest"}
 
 
 def work(job: dict[str, Any], saying: int) -> NoReturn:
-    """Do a job in this process, report the result on the descriptor ``saying``, and exit."""
+    """Do a job in this process, write the result to the file descriptor ``saying``, and exit."""
     sys.setrecursionlimit(sys.getrecursionlimit() + 60)  # The frames from here to the program.
     secret: str = job.pop("secret")
 
@@ -180,7 +180,7 @@ def _call(job: Mapping[str, Any], say: Callable[[dict[str, Any]], None]) -> dict
 
 
 class _Tests:
-    """The tests of one program, in its own process."""
+    """The tests of one program, which run in the program's process."""
 
     def __init__(self, job: Mapping[str, Any], say: Callable[[dict[str, Any]], None]) -> None:
         self.job = job
@@ -205,7 +205,7 @@ class _Tests:
         ]
 
     def restore(self, wrong: Callable[[object], bool]) -> None:
-        """Restore replaced functions whose replacements are ``wrong``; tests may replace some."""
+        """Restore functions that were replaced, if ``wrong`` returns True for the replacement."""
         for owner, name, value in self.guarded:
             now = owner.__dict__.get(name)
             if now is not value and wrong(now):
@@ -289,7 +289,7 @@ class _Tests:
         return worked
 
     def _function(self, name: str, test: Any, space: dict[str, Any], kind: Any = None) -> None:
-        """Run a test function, or a method of a new object, once for each set of parameters."""
+        """Run a test function or method once for each parameter set; methods get a new object."""
         for given in [] if is_skipped(test) else parameters(test, kind):
             shown = ", ".join(f"{key}={_shown(value)}" for key, value in given.items())
             self.total += 1
@@ -356,7 +356,7 @@ _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 def _is_runner(statement: ast.stmt) -> bool:
-    """Return whether a statement only makes a library run the tests."""
+    """Return whether a statement only starts a test run, as ``unittest.main()`` does."""
     if isinstance(statement, ast.If):
         return all(_is_runner(part) for part in (*statement.body, *statement.orelse))
     called = statement.value if isinstance(statement, ast.Expr) else None
@@ -378,7 +378,7 @@ def _names(parts: Iterable[ast.AST]) -> set[str]:
 
 
 def _seen(names: Mapping[str, Any], tree: ast.Module) -> list[str]:
-    """Return the names that tests see; names that hide builtins only if they use no other name."""
+    """Return the program's names that tests see, usually without those that hide builtins."""
     public = [name for name in names if not name.startswith(("__", "@"))]
     others = [name for name in public if not hasattr(builtins, name)]
     return others if _names([tree]).intersection(others) else public

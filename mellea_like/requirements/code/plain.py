@@ -39,7 +39,7 @@ _TEXTS: dict[str, tuple[type, Callable[[Any], str], Callable[[str], Any]]] = {
 
 
 class Array(NamedTuple):
-    """A NumPy array as lists of its values, with the name of its type."""
+    """A NumPy array: its values as nested lists, and the name of its dtype."""
 
     dtype: str
     values: Any

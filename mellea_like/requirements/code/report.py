@@ -134,7 +134,7 @@ def described(config: dict[str, Any], way: str, holds: dict[str, Any]) -> str:
 def report(
     job: CodeJob, found: dict[str, Any], asked: dict[str, Any], config: dict[str, Any]
 ) -> CodeReport:
-    """Return the report of a run; raise `RequirementError` if the program isn't to blame."""
+    """Return a run's report; raise `RequirementError` if a failure isn't the program's fault."""
     said, last = _said(found["said"]), dict[str, Any]()
     for one in said:
         last = one if one.get("secret") == asked["secret"] else last
@@ -184,7 +184,7 @@ def report(
 
 
 def _said(text: str) -> list[dict[str, Any]]:
-    """Return the JSON objects in lines that a program may have written, skipping other lines."""
+    """Return the JSON objects in a text, one a line. Skip lines that a program may have added."""
     found: list[Any] = []
     for line in text.splitlines():
         with suppress(ValueError, RecursionError):

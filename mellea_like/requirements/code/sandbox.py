@@ -52,11 +52,11 @@ SHOWN = (
 """If namespaces are used, the paths that programs see in addition to Python's."""
 
 WAYS = {"auto": ("bubblewrap", "unshare"), "limits": ("limits",)}
-"""The ways to isolate programs; the first that works is used."""
+"""The ways to isolate programs, by ``isolation``; the first that works is used."""
 
 SECONDS_TO_START = 30.0
 SECONDS_TO_ANSWER = 30.0
-"""How long to wait for a template's answer after a program's time is up: programs may stop it."""
+"""How long to wait for the template after a program's time is up: a program may suspend it."""
 SECONDS_TO_END = 5.0
 
 
@@ -330,7 +330,7 @@ class _Server:
             self.holds = said
 
     async def send(self, message: dict[str, Any] | None) -> None:
-        """Send the template a message, or None to end its run. `receive` reports if it is gone."""
+        """Send the template a message, or None to end its program; ignore a closed connection."""
         data = bytearray(b"" if message is None else json.dumps(message).encode("ascii")) + b"\n"
         with suppress(OSError):
             while data:
@@ -372,7 +372,7 @@ class _Server:
 
 
 def _wrapped(way: str, shown: Sequence[str], links: Sequence[str]) -> list[str]:
-    """Return the beginning of a command, which runs the rest of the command in namespaces."""
+    """Return the beginning of a command that runs its remaining words in namespaces."""
     kinds = ["pid", "net", "ipc", "uts", *(["user"] if os.geteuid() else [])]
     unshared = [f"--{'unshare-' * (way == 'bubblewrap')}{kind}" for kind in kinds]
     if way == "unshare":

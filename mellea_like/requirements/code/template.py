@@ -33,7 +33,7 @@ from mellea_like.requirements.code.harness import work
 from mellea_like.requirements.code.pytest_parts import install
 
 SAYS = 100
-"""The descriptor on which the harness in a program's process reports."""
+"""The file descriptor to which the harness in a program's process writes its reports."""
 
 SECONDS_TO_SWEEP = 5.0
 """How long to look for processes that a program left behind, if no namespace ends them."""
@@ -59,7 +59,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def serve(settings: dict[str, Any]) -> NoReturn:
-    """Answer jobs on descriptor 0 until there are no more, with the `settings` of a `Sandbox`."""
+    """Run jobs from standard input until it ends, with the ``settings`` of a `Sandbox`."""
     install()
     os.umask(0o022)
     sys.executable = os.path.realpath(sys.executable)
@@ -136,7 +136,7 @@ def _drop_privileges(user: int) -> None:
 
 
 class _Template:
-    """Runs one program at a time."""
+    """The template process, which runs one program at a time."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self.settings = settings
