@@ -22,7 +22,7 @@ async def while_here(
     """Run ``work`` to its end, or cancel it when the client of a web request leaves.
 
     When the client closes its connection, the work is cancelled, along with its requests to
-    models. Otherwise, a web application would notice only when it sends its response.
+    models. Without this, a web application would notice only when it sends its response.
 
     Args:
         receive: the request's ``receive``, as ASGI defines it; in Starlette and FastAPI

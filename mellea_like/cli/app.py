@@ -66,7 +66,7 @@ COMMANDS = {
 
 
 class Commands(TyperGroup):
-    """All commands. Listing them in the help imports none of them."""
+    """The group of all commands. Listing them in the help doesn't import their modules."""
 
     listing = False
 

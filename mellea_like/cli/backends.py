@@ -75,14 +75,14 @@ class Backends:
 
     @property
     def price(self) -> Price | None:
-        """The price of tokens, if all models have the same one."""
+        """The price of tokens; None if it is unknown or not the same for all requests."""
         price = None if self._bigger else self._spec.price
         if price is None or self.kind != "jobs":
             return price
         return None if self._spec.asks_directly else price.halved()
 
     def prices(self, models: Iterable[str | None]) -> dict[str, Price] | None:
-        """Return the price of each model whose name is known; None without ``--price``."""
+        """Return the price of each model whose name is known; None if no price is known."""
         bigger = {str(one.model): one.price for one in self._bigger}
         found: dict[str, Price] = {}
         for model in models:
@@ -95,7 +95,7 @@ class Backends:
 
     @property
     def reply_type(self) -> type[Any] | None:
-        """The type that passes ``--schema`` to servers; None if only the prompt has the schema."""
+        """The ``format`` that passes ``--schema`` to servers; None if they don't get the schema."""
         schema = self._options.spec.json_schema
         if schema is None or self.kind == "markov" or '"$ref"' in json.dumps(schema):
             return None
@@ -150,7 +150,7 @@ class Backends:
         return cached
 
     def make_budget(self, whose: str) -> Budget | None:
-        """Make the budget, called ``this call`` or ``this run``; return None for no limit."""
+        """Make the budget, which errors call ``whose``; return None if there is no limit."""
         spec = self._options.spec
         if spec.budget is not None and spec.budget.money is not None and None in self.models:
             msg = (
@@ -340,7 +340,7 @@ def _named(options: DrawOptions) -> BackendName | Literal["jobs"] | None:
 def openai_upstream(
     model: str | None, base_url: str | None, names: Mapping[str, str], **limits: Any
 ) -> OpenAIUpstream:
-    """Make an upstream for an OpenAI-compatible server; ``names`` are the options, for errors."""
+    """Make an upstream for an OpenAI-compatible server; ``names`` maps its fields to options."""
     if base_url is None:
         base_url = os.environ.get("OPENAI_BASE_URL") or OFFICIAL_URL
         names = {**names, "base_url": "OPENAI_BASE_URL"}

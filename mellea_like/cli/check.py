@@ -163,7 +163,7 @@ def run(options: CheckOptions, signals: SignalHandler) -> int:
 
 @dataclass
 class _Count:
-    """The number of rows by their status for one requirement."""
+    """The number of rows with each status, for one requirement."""
 
     name: str
     by_status: Counter[ValidationStatus] = field(default_factory=Counter[ValidationStatus])

@@ -38,7 +38,7 @@ LOOP = 5
 """The default number of attempts in each lane."""
 
 REQUEST = ("temperature", "top_p", "seed", "max_tokens")
-"""The options of each request."""
+"""The options that are sent with each request."""
 
 RESERVED = frozenset({"messages", "input", "stream", "stream_options", "n", "tools"})
 """The fields of a request that the library writes."""
@@ -57,7 +57,7 @@ BUDGETS = {
 
 @dataclass(frozen=True, kw_only=True)
 class DrawOptions:
-    """The options that ``sample`` and ``batch`` share, named as in the specification."""
+    """The options that ``sample`` and ``batch`` share. Fields are named as in `StrategySpec`."""
 
     requirements: list[str] = option(
         list, "--require TEXT", "A requirement in words, which a model judges. Repeatable.", CHECKS
@@ -259,7 +259,7 @@ class DrawOptions:
 
     @cached_property
     def bigger(self) -> tuple[Bigger, ...]:
-        """The models after the first one of an escalation."""
+        """The bigger models that ``--escalate`` names, in order."""
         return tuple(map(_read_bigger, self.escalate))
 
     def _loop(self) -> int:
@@ -303,7 +303,7 @@ class DrawOptions:
 
     @property
     def request_options(self) -> dict[str, Any]:
-        """The options of each request."""
+        """The options that are sent with each request."""
         options = self.spec.options
         asked = options.model_dump(include=set(REQUEST), exclude_none=True)
         return asked | ({"extra": options.extra} if options.extra else {})
@@ -312,7 +312,7 @@ class DrawOptions:
 def requirements_of(
     spec: StrategySpec, checks: Iterable[str], schema: Path | None
 ) -> list[Requirement]:
-    """Make the requirements of a specification, plus the checks that run code."""
+    """Make a specification's requirements, and add those ``checks`` that run code."""
     made = spec.make_requirements(schema_name="" if schema is None else f"schema:{schema.name}")
     try:
         code = [parse_check(one, code=True) for one in checks if is_code_check(one)]

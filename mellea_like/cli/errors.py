@@ -53,7 +53,7 @@ def sentence(error: Exception, *, debug: bool = False) -> str:
 
 
 def in_options(message: str) -> str:
-    """Replace names in a budget's error by the names of options."""
+    """Replace the library's names in a budget's error by the names of options."""
     names = {value: kind for kind, value in BUDGETS.items()}
     found = re.sub(
         r"a higher (\w+) limit", lambda m: f"a higher --budget {names.get(m[1], m[1])}", message
@@ -79,7 +79,7 @@ def problems_of(slice_: Slice) -> list[str]:
 
 
 def report(error: Exception, *, debug: bool) -> str:
-    """Write an error to standard error, with ``--debug`` its traceback too; return its wording."""
+    """Write an error to standard error, with its traceback if ``debug``; return the message."""
     message = sentence(error, debug=debug)
     if debug:
         warn("".join(traceback.format_exception(error)).splitlines())
@@ -105,7 +105,7 @@ def reading(source: Path) -> Generator[None]:
 
 @contextlib.contextmanager
 def logs(*, debug: bool) -> Generator[None]:
-    """Show the library's log records only with ``--debug``, because progress shows the same."""
+    """Write log records to standard error while the block runs if ``debug``; else discard them."""
     logger = logging.getLogger("mellea_like")
     handler = logging.StreamHandler(sys.stderr) if debug else logging.NullHandler()
     handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))

@@ -77,7 +77,7 @@ BETTER: dict[str, Literal["first", "second", "neither"]] = {
     "tie": "neither",
 }
 SHOWN = 20
-"""The most rows to name on which a judge disagrees."""
+"""How many rows to list, at most, if a judge disagrees with their labels."""
 
 
 @dataclass(frozen=True, kw_only=True)

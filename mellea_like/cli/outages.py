@@ -28,7 +28,7 @@ GIVE_UP_AFTER = 4.0
 async def watched_servers(
     gates: Callable[[], Iterable[BackoffGate]], tell: Callable[[str], object]
 ) -> AsyncGenerator[None]:
-    """Report outages of servers while the block runs; end it if a server has never answered."""
+    """Report outages of servers during the block; raise a `Problem` if a server never answers."""
     outages: list[str] = []
     async with task_scope() as tasks:
         with anyio.CancelScope() as scope:

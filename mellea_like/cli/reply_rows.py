@@ -48,7 +48,7 @@ def rows_of(source: str, file: BinaryIO) -> Iterator[dict[str, Any]]:
 
 
 def field_of(row: dict[str, Any], name: str, flag: str) -> Any:
-    """Return the field of a row that an option names."""
+    """Return a field of a row; ``flag`` is the option that names the field, for errors."""
     if name not in row:
         msg = f"it has no field {name!r}, only {', '.join(row)}: name it with {flag} FIELD"
         raise Problem(msg)

@@ -50,7 +50,7 @@ EPILOG = (
 
 SQLITE = b"SQLite format 3\0"
 MOST = 64 * 2**20
-"""The most bytes of a trace. No call has as many, and some files never end."""
+"""The maximum size of a trace, in bytes. No call needs as much, and some files never end."""
 
 STANDARD = Path("-")
 """Standard input or output."""
@@ -207,7 +207,7 @@ def _of_two(
 
 
 def _apart(run: Run) -> Iterator[dict[str, Any]]:
-    """Yield a run's items, with ids made of the journal's position and the item's id in it."""
+    """Yield the items of a run's journals, with ids that are unique across the journals."""
     # They need sqlite3.
     from mellea_like.batch.journal.reader import read_run  # noqa: PLC0415
     from mellea_like.batch.journal.together import JournalsTogether  # noqa: PLC0415
@@ -274,7 +274,7 @@ def _indented(text: str | None) -> str:
 
 
 def _read_trace(raw: bytes) -> dict[str, Any]:
-    """Parse a call's trace; raise a `ValueError` if it is none."""
+    """Parse a call's trace; raise a `ValueError` if the data isn't one."""
     if len(raw) > MOST:
         msg = f"this isn't a trace of a call: it has more than {MOST // 2**20} MiB"
         raise ValueError(msg)

@@ -1,8 +1,8 @@
 """Signals that end a command: the first cancels it, the second ends the process immediately.
 
-An event loop by itself cancels at SIGINT, but not if SIGINT is ignored (as in a command that a
-script starts with ``&``), and not at SIGTERM. A second ``KeyboardInterrupt`` is never raised,
-because it could occur anywhere in the event loop.
+By itself, an event loop cancels its task at SIGINT, but not at SIGTERM. If SIGINT is ignored (as in
+a command that a script starts with ``&``), the loop doesn't react to it either. A second
+``KeyboardInterrupt`` is never raised, because it could occur anywhere in the event loop.
 """
 
 from __future__ import annotations

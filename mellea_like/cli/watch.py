@@ -47,7 +47,7 @@ EPILOG = (
 
 
 class WatchCommand(TyperCommand):
-    """Takes the arguments after two dashes as the command to run."""
+    """A typer command whose arguments after ``--`` are the command to run."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: D102 (click's)
         if "--" in args:
@@ -200,7 +200,7 @@ class Runs:
             _send(self._process, "SIGKILL")
 
     def last_words(self) -> str:
-        """Return the last message."""
+        """Return the message for an interrupted watch."""
         return "Interrupted: the command was stopped." if self._stopped else "Interrupted."
 
     async def _run(self) -> str:

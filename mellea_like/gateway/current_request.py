@@ -41,7 +41,7 @@ class CurrentRequest:
     key: str | None = None
     model: object = None
     tokens: int = 0
-    """The upstream tokens spent on it so far."""
+    """The tokens that upstreams have counted for this request so far."""
     sampling_ids: list[str] = field(default_factory=list[str])
 
 

@@ -37,11 +37,11 @@ Fate: TypeAlias = Literal["honoured", "forwarded", "dropped", "refused"]
 
 UNSUPPORTED = "unsupported_parameter"
 UNKNOWN = "unknown_parameter"
-"""The codes of refusals because of a field."""
+"""The error codes for fields that the gateway doesn't support or doesn't know."""
 
 
 class Field(NamedTuple):
-    """How a field is handled, the reason, and the values with which a refused field is ignored."""
+    """How a field is handled. A refused field is ignored if its value is in ``idle``."""
 
     fate: Fate
     note: str = ""
@@ -225,7 +225,7 @@ FORMATS = frozenset(
         "structured_outputs",
     }
 )
-"""Other servers' names for ``response_format``, against which the gateway can't check replies."""
+"""Other servers' fields for the format of replies. The gateway can't check replies against them."""
 
 HOSTED = frozenset(
     {
@@ -249,7 +249,7 @@ HOSTED = frozenset(
         "web_search_preview",
     }
 )
-"""Fields of a tool that would ask for a tool that the server runs itself."""
+"""Fields in a tool's definition that would make the upstream run one of its own tools."""
 
 MEDIA = frozenset(
     {
@@ -260,7 +260,7 @@ MEDIA = frozenset(
         "uuid",
     }
 )
-"""Fields that would give a part of a message content that its type doesn't name."""
+"""Fields that would give a part of a message other content than its ``type`` declares."""
 
 
 def plain_name(name: str) -> str:
@@ -288,18 +288,18 @@ class FieldRules(NamedTuple):
     """A model's rules for fields, and whether it accepts web URLs in them."""
 
     unknown: FieldUse = "refuse"
-    """The rule for fields that no table has."""
+    """The rule for fields that are in no table."""
     named: Mapping[str, FieldUse] = MappingProxyType({})
     media_urls: bool = False
     unknown_of_responses: Literal["drop", "refuse"] = "drop"
-    """The same for ``/v1/responses``, whose fields have no meaning in chat completions."""
+    """The rule for unknown fields of ``/v1/responses``, which are never forwarded."""
     hosted_tools: Literal["drop", "refuse"] = "refuse"
     inside: FieldUse | None = None
-    """The rule for fields inside messages, parts, calls and tools; None for ``unknown``."""
+    """The rule for fields inside messages, parts, calls and tools; None to use ``unknown``."""
 
     @property
     def of_responses(self) -> FieldRules:
-        """These rules for a request to ``/v1/responses``."""
+        """These rules, adapted to requests to ``/v1/responses``."""
         return self._replace(unknown=self.unknown_of_responses)
 
     @property
@@ -312,7 +312,7 @@ DEFAULTS = FieldRules()
 
 
 def says_nothing(value: object) -> bool:
-    """Return whether an unknown field asks for nothing: all of it is null or empty."""
+    """Return whether a value is null, an empty list, or an object of only such values."""
     if isinstance(value, dict):
         return all(map(says_nothing, cast("dict[str, Any]", value).values()))
     return value is None or value == []
@@ -372,7 +372,7 @@ def _fate(name: str, table: Mapping[str, Field], rules: FieldRules) -> Fate:
 
 
 def why_kept_out(place: str, name: str) -> str:
-    """Return why any configuration refuses an unknown field inside a request; empty if it may."""
+    """Return why an unknown field inside a request is always refused; empty if it isn't."""
     plain = plain_name(name)
     if place == "tool" and plain in _HOSTED:
         return "hosted tools are not metered"

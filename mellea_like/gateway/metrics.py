@@ -75,12 +75,12 @@ class Metrics:
         self._seconds.labels(name).observe(seconds)
 
     def know(self, models: Iterable[str], keys: Iterable[str]) -> None:
-        """Count more models and keys by name, in addition to those already known."""
+        """Add models and keys to those that are counted by name."""
         self._models.update(models)
         self._keys.update(keys)
 
     def show(self, key: KeyState) -> None:
-        """Show the current number of a key's requests."""
+        """Update the gauges of a key's running and waiting requests."""
         self._in_flight.labels(key.name).set(key.in_flight)
         self._waiting.labels(key.name).set(key.waiting)
 

@@ -75,7 +75,7 @@ def disclosure_of(error: BackendError) -> Disclosure:
 
 
 def redacted(error: Exception, name: str) -> Exception:
-    """Make an error with the same class and numbers as an upstream's, but without its text."""
+    """Copy an upstream's error with its class and numbers, but without its text."""
     # Errors of this library itself, such as a spent budget, are left unchanged.
     if not isinstance(error, BackendError):
         if isinstance(error, MelleaError):
@@ -109,7 +109,7 @@ class RedactedBackend(BackendWrapper):
 
     @contextmanager
     def in_our_words(self, others: Sequence[Exception] = ()) -> Generator[None]:
-        """Replace errors of the upstream in a block by redacted ones, except for ``others``."""
+        """Redact the errors that the block raises, except for those in ``others``."""
         try:
             yield
         except StopAsyncIteration:

@@ -29,11 +29,11 @@ NO_RETRY = {"x-should-retry": "false"}
 BUDGET_SPENT = "insufficient_quota"
 
 NO_BUDGET_SOON = 3600.0
-"""The Retry-After for a budget without a period, which never starts again, in seconds."""
+"""The Retry-After, in seconds, for a budget that never starts again."""
 
 
 LONGEST_PARAM = 200
-"""The most characters of a field's place in an error: a caller may have chosen the name."""
+"""The maximum length of a field's name in an error, because a caller may have chosen it."""
 
 
 class Refusal(Exception):

@@ -1,6 +1,6 @@
 """The parts of an upstream's error that a caller may see: code, field and type, if known.
 
-From them, clients decide whether to shorten a conversation, use another model, or try again later.
+Clients use them to decide whether to shorten a conversation, use another model, or retry later.
 """
 
 from __future__ import annotations

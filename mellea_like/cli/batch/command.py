@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from mellea_like.cli.signals import SignalHandler
 
 MOST_ERRORS_TOLD = 5
-"""The most different errors to report."""
+"""The maximum number of different errors to report."""
 
 
 def run_batch(options: BatchOptions, signals: SignalHandler) -> int:
@@ -110,7 +110,7 @@ class _Batch:
     # --- checks ----------------------------------------------------------------------------------
 
     def _look_at_journals(self) -> int:
-        """Return how many rows the journals have finished."""
+        """Return how many finished rows are in the journals."""
         options, path = self._options, self._options.journal
         if path is None or not path.exists():
             return 0
@@ -248,7 +248,7 @@ class _Batch:
             self._note(row)
 
     def _note(self, row: RowResult) -> None:
-        """Report new errors, and stop if there is nothing but errors."""
+        """Report new errors, and stop if a key is refused or too many rows in a row have errors."""
         if row.error is None:
             self._errors_in_a_row = 0
             self._only_errors = False

@@ -31,7 +31,7 @@ HOUR = 3600.0
 
 
 def make_api(name: str, model: str, base_url: str | None) -> BatchAPI:
-    """Make a client of a provider's batch API; the provider's environment variable has the key."""
+    """Make a client of a provider's batch API, with the key from the environment."""
     from mellea_like import backends  # noqa: PLC0415 (each provider's SDK is an extra)
 
     try:

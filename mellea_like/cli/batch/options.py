@@ -280,7 +280,7 @@ class BatchOptions(DrawOptions):
         _ = self.similarity
 
     def _check_jobs(self) -> None:
-        """Refuse options that don't go with jobs, and set the order to breadth."""
+        """Refuse options that can't be used with ``--batch-api``, and set the order to breadth."""
         if self.model is None:
             msg = f"--batch-api {self.batch_api} needs the name of a model: --model NAME"
             raise Problem(msg, Exit.USAGE)
@@ -302,7 +302,7 @@ class BatchOptions(DrawOptions):
         object.__setattr__(self, "order", "breadth")
 
     def _check_processes(self) -> None:
-        """Refuse options for which a process would need to know other processes' rows."""
+        """Refuse options that can't be used with ``--processes``."""
         piped = self.source == STANDARD or (
             Path(self.source).exists() and not Path(self.source).is_file()
         )
@@ -322,7 +322,7 @@ class BatchOptions(DrawOptions):
                 raise Problem(msg, Exit.USAGE)
 
     def _check_rounds(self) -> None:
-        """Refuse options for which a row's draws can't be spread over rounds."""
+        """Refuse options that can't be used with ``--order breadth``."""
         features = dict.fromkeys(self.spec.selection.features, "--select")
         if self.batch_api is not None:
             features.pop("scored", None)  # Scores are kept with the jobs.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from mellea_like.batch.rows.formats import RowWriter
 
 LONGEST_HEAD = 100_000
-"""The most bytes of a file's first line."""
+"""How many bytes of a file's first line to read, at most."""
 
 
 class ReaderLeft(Exception):
@@ -43,7 +43,7 @@ class Output:
         self._at_once = False
         self.rows = 0
         self.halves = 0
-        """The number of rows with unpaired surrogates. Readers may reject a file that has them."""
+        """The number of rows that were changed because of surrogates, which UTF-8 can't encode."""
         if self.path is None or (self.path.exists() and not self.path.is_file()):
             if self.path is not None and self.path.is_dir():
                 msg = f"{option}: {given} is a directory: name a file"
@@ -70,11 +70,11 @@ class Output:
 
     @property
     def whole_at_its_end(self) -> bool:
-        """Whether a file can't be read before it is complete."""
+        """Whether the file can be read only once it is complete (Parquet)."""
         return self._format is RowFormat.PARQUET
 
     def begin(self, columns: Mapping[str, str] | None, *, at_once: bool) -> None:
-        """Open the output. With ``at_once``, its first row puts the file into place."""
+        """Open the output. With ``at_once``, publish the file when its first row is written."""
         with self._trouble():
             if self.path is None:
                 self._file = io.BytesIO()

@@ -36,7 +36,7 @@ OPTIONS = {
     "checks": "--check",
     "input": "INPUT",
 }
-"""The options for parts of a run's identity that have other names in the library."""
+"""Options by the library's name for the same setting, if the two names differ."""
 
 
 class View(Protocol):
@@ -120,7 +120,7 @@ def _journal(options: BatchOptions, backends: Backends) -> Journal | None:
 
 
 def with_options(error: Exception) -> Exception:
-    """Replace the library's names by those of options in an error about a journal's run."""
+    """Reword an error about a journal's run: name options instead of the library's settings."""
     if not isinstance(error, JournalError) or not error.differences:
         return error
     from mellea_like.batch.unique import UNIQUE  # noqa: PLC0415 (few runs need it)

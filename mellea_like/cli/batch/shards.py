@@ -40,17 +40,17 @@ if TYPE_CHECKING:
 _NAME = re.compile(r"shard-(\d+)-of-(\d+)\.db")
 
 ACCOUNT = "this run"
-"""The name of the budget and the rates in their file."""
+"""The name of the budget and the rates in the file that the processes share."""
 
 TELL_EVERY = 0.1
 """The seconds between two progress messages of a process."""
 
 TOLD_FOR = 10.0
-"""The seconds for which a message of one process isn't repeated for another."""
+"""The seconds during which a message that several processes send is shown only once."""
 
 
 class Part(NamedTuple):
-    """The share of one process."""
+    """The part of a run that one process does."""
 
     number: int
     of: int
@@ -65,7 +65,7 @@ class _Told(NamedTuple):
 
 
 class _Ended(NamedTuple):
-    """The end of a process that ended by itself, with a sentence if not all rows are done."""
+    """The last message of a process; ``error`` is a sentence if not all its rows are done."""
 
     error: str | None = None
     code: int = Exit.PASSED
@@ -137,7 +137,7 @@ class Shards:
         return [self._folder / f"shard-{n}-of-{count}.db" for n in range(1, count + 1)]
 
     def _store(self) -> Path | None:
-        """Return the file of the shared budget and rates, with a new budget; None if unlimited."""
+        """Reset the shared budget and rates, and return their file; None if there are no limits."""
         options = self._options
         rates = options.requests_per_minute, options.tokens_per_minute
         if options.spec.budget is None and rates == (None, None):
@@ -271,7 +271,7 @@ class _ShardResults:
             raise Problem(ended.error, ended.code)
 
     def _lose(self, number: int, gone: Gone) -> None:
-        """Report a process that died without sending its end."""
+        """Report a process that died without its last message."""
         if number not in self._ends:
             lost = f"process {number + 1} of {self._count} {gone}"
             self._lost.append(lost)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from mellea_like.cli.batch.prompt import PromptTemplate
 
 MOST_WARNINGS = 10
-"""The most bad lines that are reported one by one."""
+"""The maximum number of bad lines that are reported one by one."""
 
 PIECE = 2**20
 """The size of the pieces in which a file is read, in bytes."""
@@ -124,7 +124,7 @@ class RowSource:
             yield from self._good(file, told=True)
 
     def rows(self, *, often: bool = False) -> RowSource | AsyncGenerator[Row]:
-        """Return the rows for a run; ``often`` means that it reads them several times."""
+        """Return the rows for a run; ``often`` means that the run reads them several times."""
         if self._piped and often:
             msg = f"--order breadth reads the rows once a round, and {self._name} is a pipe"
             raise Problem(msg, Exit.USAGE)
@@ -215,7 +215,7 @@ class RowSource:
         return self._share is None or place % self._share[1] == self._share[0]
 
     def _name_columns(self, columns: Mapping[str, str]) -> None:
-        """Store the rows' own columns, without those that results add."""
+        """Store the input's columns, without those that an earlier run added as results."""
         self.columns = columns
         if self._again and of_results(list(columns)):
             own = dict(list(columns.items())[: -len(RESULT_FIELDS)])

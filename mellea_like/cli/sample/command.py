@@ -65,7 +65,7 @@ EPILOG = (
 )
 
 LONGEST_INSTRUCTION = 16 * 2**20
-"""The most bytes of standard input. No model takes as many, and some sources never end."""
+"""The maximum size of standard input, in bytes. No model takes as much; some never end."""
 
 
 @dataclass(frozen=True, kw_only=True)

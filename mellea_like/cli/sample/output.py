@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from mellea_like.core.slice import Slice
 
 MOST_KEYS = 5
-"""The most keys of a vote to show."""
+"""The maximum number of a vote's answers to show."""
 
 
 def write_text(text: str) -> None:
@@ -72,7 +72,7 @@ def models_in(result: SamplingResult[Any]) -> list[str | None]:
 
 
 def summary(result: SamplingResult[Any], ledger: Ledger, name: Callable[[Slice], str]) -> list[str]:
-    """Return lines that summarize a call that passed, with the decision of its selection."""
+    """Summarize a call that passed, in one line, or in two if a selection decided."""
     best = result.best
     model = f" ({one_line(best.model)})" if best.stage is not None and best.model else ""
     lines = [f"Passed: {name(best)}{model}; {_cost(result, ledger)}."]
@@ -107,7 +107,7 @@ def _votes(decision: Decision) -> list[str]:
 
 
 def why(result: SamplingResult[Any], ledger: Ledger, name: Callable[[Slice], str]) -> list[str]:
-    """Return lines that explain why nothing passed, or too few replies."""
+    """Return lines that explain why no reply passed, or too few replies did."""
     reason = {
         "timeout": "the time was up",
         "exhausted": "all attempts are spent",

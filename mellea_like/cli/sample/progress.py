@@ -44,7 +44,7 @@ STYLES = {
 }
 
 NARROW = 60
-"""The width below which less is shown."""
+"""The terminal width, in columns, below which tables show less."""
 
 
 @dataclass(slots=True)
@@ -143,7 +143,7 @@ class Progress(Plugin):
             self._row(subsample, iteration).state = state
 
     def _row(self, subsample: int, iteration: int) -> Row:
-        """Return a draw's row. A new row replaces the ended one of its lane."""
+        """Return a draw's row. A new row replaces those of ended draws in the same lane."""
         row = self._rows.get(iteration)
         if row is None:
             row = Row(subsample, iteration, started=time.monotonic())

@@ -55,10 +55,10 @@ CUT = frozenset({"length", "content_filter"})
 REFUSED = "refusal"
 
 MOST_PROBLEMS = 20
-"""The most problems of a reply to report."""
+"""The maximum number of problems reported for one reply."""
 
 CALLERS_FAULT = frozenset({400, 413, 422})
-"""The statuses with which upstreams reject the request itself, such as for its length."""
+"""The statuses with which an upstream blames the request itself, for example its length."""
 
 
 class Answer(ABC):
@@ -88,11 +88,11 @@ class Answer(ABC):
 
     @abstractmethod
     def whole(self) -> Mapping[str, Any]:
-        """Return the answer to a request that isn't streamed."""
+        """Return the complete answer, for a request that isn't streamed."""
 
     @abstractmethod
     def events(self) -> Iterator[bytes]:
-        """Return the events of a stream, without ``end``."""
+        """Return the events of a streamed answer, except for the bytes in ``end``."""
 
 
 # --- the contents of a reply
@@ -122,7 +122,7 @@ def message_of(reply: Slice, *, further: bool = False) -> dict[str, Any]:
 
 
 def further_of(reply: Slice, place: str) -> dict[str, Any]:
-    """Return a reply's extra fields at ``place``, without those that concern other callers."""
+    """Return the extra fields that a reply has at ``place``, except those in `KEPT_BACK`."""
     found: Mapping[str, Any] = generated(reply).extra.get(place, {})
     return {name: value for name, value in found.items() if not is_kept_back(name)}
 
@@ -151,7 +151,7 @@ def tokens_of(reply: Slice) -> list[dict[str, Any]]:
 
 
 def told(choice: Choice) -> dict[str, Any]:
-    """Return the outcome of sampling a reply, for its field ``mellea_like``."""
+    """Describe how a reply was sampled, for the field ``mellea_like`` of its choice."""
     result, reply = choice
     shown: dict[str, Any] = {
         "passed": reply.passed,
@@ -164,7 +164,7 @@ def told(choice: Choice) -> dict[str, Any]:
 
 
 def usage_of(usage: Usage, further: Mapping[str, Any] = NO_EXTRA) -> dict[str, Any]:
-    """Return the cost of all requests in the format of a chat completion, with extra fields."""
+    """Return the usage in the format of a chat completion, with the extra fields ``further``."""
     written: dict[str, Any] = {
         "prompt_tokens": usage.input_tokens,
         "completion_tokens": usage.output_tokens,
@@ -204,7 +204,7 @@ def _problems(reply: Slice) -> list[str]:
 
 
 def refusal_of(model: str, prepared: PreparedRequest, outcomes: Sequence[ReplyOutcome]) -> Refusal:
-    """Return the refusal if no reply can be shown: 422 if any was judged, or the error's status."""
+    """Return the refusal if no reply is shown: 422, or an error's status if all calls raised."""
     judged = [
         outcome.result
         for outcome in outcomes
@@ -290,7 +290,7 @@ WHY_ELSE = "is it too long, or has it a field or a part that the upstream does n
 
 
 def _of_refused_request(model: str, prepared: PreparedRequest, error: InvalidRequest) -> Refusal:
-    """Return the refusal of a request that the upstream refuses; blame caller or configuration."""
+    """Turn an upstream's rejection into a refusal that blames the caller or the configuration."""
     code, param, kind, about_format = known_of(error)
     field = (param or "").replace("[", ".").partition(".")[0]
     if about_format and not prepared.tools:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from mellea_like.core.validation import StreamCheck
 
     Check: TypeAlias = str | Mapping[str, Any]
-    """An expression or a JSON Schema."""
+    """A check that a caller sent: an expression or a JSON Schema."""
 
     _Process: TypeAlias = subprocess.Popen[bytes]
 
@@ -42,7 +42,7 @@ T = TypeVar("T")
 __all__ = ["CallersChecks", "TooCostly", "Workers", "main"]
 
 PROCESSES = max(1, (os.cpu_count() or 2) // 2)
-"""The most processes at a time: half the number of processors, to leave some to the gateway."""
+"""The maximum number of processes: half the processors, to leave some to the gateway."""
 
 MAIN = "from mellea_like.gateway.chat.caller_checks import main; main()"
 
@@ -54,10 +54,10 @@ SPENT = "it takes more processor time or memory than a request's checks may in a
 LONGEST_SCHEMA = 2**16
 
 REMEMBERED = 4096
-"""The number of tools' schemas to remember by digest, so that they needn't be tried again."""
+"""How many valid schemas of tools to remember, by digest, so that they needn't be tried again."""
 
 MEMORY = 2**30
-"""The bytes of address space of a process, because compiling a pattern can take any amount."""
+"""The limit of a process's address space, in bytes. Compiling a pattern can take any amount."""
 
 NICENESS = 10
 
@@ -67,7 +67,7 @@ class TooCostly(RequirementError):
 
 
 class Workers:
-    """Processes that run callers' checks, started when needed. ``async with`` ends them."""
+    """Processes that run callers' checks, started when needed. Leaving ``async with`` ends them."""
 
     def __init__(self) -> None:
         self._idle: list[_Process] = []
@@ -76,7 +76,7 @@ class Workers:
         self._tried: dict[bytes, None] = {}
 
     def knows(self, schema: bytes) -> bool:
-        """Return whether the schema with this digest has been tried before."""
+        """Return whether the schema with this digest is known to be valid."""
         return schema in self._tried
 
     def remember(self, schema: bytes) -> None:
@@ -94,7 +94,7 @@ class Workers:
 
     @asynccontextmanager
     async def turn(self, key: str) -> AsyncGenerator[None]:
-        """Wait until no other check of the same key is running and a process is free."""
+        """Run a block once no other check of the same key is running and a process is free."""
         async with self._turns[key], self._slots:
             yield
 
@@ -156,7 +156,7 @@ def _end(process: _Process) -> None:
 
 
 class CallersChecks:
-    """The checks of one request, which share one limit of processor time for all its replies."""
+    """The checks of one request. They share one limit of processor time for all of its replies."""
 
     def __init__(self, workers: Workers, key: str, seconds: float) -> None:
         self._workers = workers
@@ -166,7 +166,7 @@ class CallersChecks:
     async def make(
         self, checks: Mapping[str, Check], *, early: bool, check_only: bool
     ) -> list[Requirement]:
-        """Make requirements from ``checks``, whose keys are the request's fields they come from."""
+        """Make a requirement from each check; the keys are the checks' places in the request."""
         made: list[Requirement] = []
         for param, check in checks.items():
             answer = await self._try(param, check)
@@ -184,7 +184,7 @@ class CallersChecks:
         return made
 
     async def accept(self, param: str, schema: Mapping[str, Any]) -> None:
-        """Check a tool's schema unless it is known: agents send the same ones with each request."""
+        """Refuse an invalid schema of a tool; remember valid ones, because agents repeat them."""
         digest = sha256(json.dumps(schema).encode("ascii")).digest()
         if not self._workers.knows(digest):
             await self._try(param, schema)

@@ -113,7 +113,7 @@ class Completion(Answer):
             yield {**_chunk(self._frame, 0, {}), "choices": [], "usage": self._spent()}
 
     def rest(self) -> Iterator[bytes]:
-        """Yield the chunks that follow the text of the only reply."""
+        """Yield the chunks that remain once the text of the only reply has been sent."""
         for delta in _deltas(self.shown[0].reply, further=self.carries):
             if "content" not in delta:
                 yield event_of(_chunk(self._frame, 0, delta))

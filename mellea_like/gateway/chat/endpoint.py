@@ -170,7 +170,7 @@ class Endpoint(ABC):
 
     @contextmanager
     def _counted(self, name: str) -> Generator[list[ReplyOutcome]]:
-        """Count a request's sampling calls, whose outcomes the block adds to the yielded list."""
+        """Yield a list for a request's outcomes, and count them in the metrics after the block."""
         outcomes: list[ReplyOutcome] = []
         try:
             yield outcomes
@@ -210,7 +210,7 @@ _encode = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
 
 
 def event_of(data: Mapping[str, Any], kind: str | None = None) -> bytes:
-    """Return a server-sent event. ``kind`` must be one of our own words: it isn't escaped."""
+    """Format a server-sent event. ``kind`` isn't escaped, so it must be one of our own words."""
     # JSON in ASCII has no line breaks of any kind, so nothing in it can end or begin an event.
     text = _encode(data)
     named = "" if kind is None else f"event: {kind}\n"

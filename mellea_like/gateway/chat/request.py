@@ -53,7 +53,7 @@ __all__ = [
 ]
 
 MOST_TOOLS = 128
-"""The most tools of a request, as on OpenAI's own servers."""
+"""The maximum number of tools in a request, as on OpenAI's own servers."""
 
 
 # --- messages ------------------------------------------------------------------------------------
@@ -197,7 +197,7 @@ class _Message(OpenFields):
     @field_validator("content", mode="before")
     @classmethod
     def _beside_calls(cls, given: Any, info: ValidationInfo) -> Any:
-        """Treat an empty list of parts as no text: some clients send one along with calls."""
+        """Treat an empty list of parts as no text: some clients send one with tool calls."""
         return None if given == [] and info.data.get("tool_calls") else given
 
     @field_validator("content")
@@ -379,7 +379,7 @@ class ChatRequest(Fields):
 
     @property
     def conversation(self) -> tuple[Message, ...]:
-        """The messages for backends. The last one isn't the assistant's."""
+        """The request's messages for backends. The last one is never the assistant's."""
         return tuple(message.read() for message in self.messages)
 
     @property
@@ -399,7 +399,7 @@ class ChatRequest(Fields):
 
     @property
     def wanted_call(self) -> str | None:
-        """``"auto"``, ``"none"``, ``"required"`` or the name of the tool to call, if given."""
+        """``"auto"``, ``"none"``, ``"required"`` or a tool's name; None without ``tool_choice``."""
         match self.tool_choice:
             case _AllowedTools(allowed_tools=allowed):
                 return allowed.mode

@@ -1,4 +1,4 @@
-"""``/v1/responses``: OpenAI's Responses API for text, functions and typed output; no store."""
+"""The endpoint ``/v1/responses``: text, functions and typed output, but nothing is stored."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _failed(refusal: Refusal, number: int = 0) -> bytes:
 
 
 class _Frame:
-    """The fields that every copy of a response has, whatever its status."""
+    """The fields of a response that stay the same while its status changes."""
 
     def __init__(self, model: str, asked: ResponsesRequest, options: Options) -> None:
         penalties = ("presence_penalty", "frequency_penalty")
@@ -95,7 +95,7 @@ class _Frame:
     def written(
         self, status: str, output: Sequence[dict[str, Any]] = (), **known: Any
     ) -> dict[str, Any]:
-        """Return the response in its current state."""
+        """Return the whole response with this status and output."""
         done = int(time.time()) if status == "completed" else None
         by_now: dict[str, Any] = {"status": status, "completed_at": done, "output": [*output]}
         return {**self._fields, **by_now, "incomplete_details": None, "usage": None, **known}
@@ -154,7 +154,7 @@ class Response(Answer):
         return _Numbered()([*self._frame.begun(), *self._events()])
 
     def rest(self) -> Iterator[Event]:
-        """Yield the events that follow the pieces of a text that has already been sent."""
+        """Yield the events that remain once the text has been sent piece by piece."""
         item, part = self._output[0], self._output[0]["content"][0]
         yield from _ended_part({**_place(0, item), "content_index": 0}, part)
         yield from _ended_item(0, item, after=1)
@@ -235,7 +235,7 @@ def _text_part(text: str, tokens: Sequence[dict[str, Any]] = ()) -> dict[str, An
 def _items(
     reply: Slice, status: str, asked: ResponsesRequest, shown: str | None
 ) -> list[dict[str, Any]]:
-    """Return a reply as a response's items; a message already sent, ``shown``, comes first."""
+    """Convert a reply to items; a message that was already sent (id ``shown``) comes first."""
     made, said = generated(reply), message_of(reply)
     items: list[dict[str, Any]] = []
     content: list[dict[str, Any]] = []
@@ -265,7 +265,7 @@ WRITTEN = {
     "function_call": ("arguments", "response.function_call_arguments"),
     "custom_tool_call": ("input", "response.custom_tool_call_input"),
 }
-"""The field of a call that is sent piece by piece, and the events for it."""
+"""By type of call: the field that is sent piece by piece, and the prefix of its events."""
 
 
 def _place(index: int, item: Mapping[str, Any]) -> dict[str, Any]:
@@ -273,7 +273,7 @@ def _place(index: int, item: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _begun_item(index: int, item: dict[str, Any]) -> Iterator[Event]:
-    """Yield the event for an item that is still empty."""
+    """Yield the event that adds an item, with its content still empty."""
     field, _ = WRITTEN.get(item["type"], ("content", ""))
     nothing: Any = [] if field == "content" else ""
     begun = {**item, "status": "in_progress", field: nothing}
@@ -299,7 +299,7 @@ def _ended_item(index: int, item: dict[str, Any], after: int = 0) -> Iterator[Ev
 
 
 def _said_in(part: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return the name of a part's text, and the other fields of its events."""
+    """Return the name of a part's text field, and the log-probabilities for its events."""
     name = "refusal" if part["type"] == "refusal" else "text"
     return name, {"logprobs": part["logprobs"]} if "logprobs" in part else {}
 

@@ -65,7 +65,7 @@ INCLUDED = (LOGPROBS, "reasoning.encrypted_content")
 """Allowed values of ``include``. The second has no effect: chat completions lack such content."""
 
 LABELS = ("safety_identifier", "prompt_cache_key", "user")
-"""The texts of a request that its response repeats."""
+"""The text fields of a request that its response repeats."""
 
 
 # --- parts ---------------------------------------------------------------------------------------
@@ -121,7 +121,7 @@ class _InputFile(Sent):
 
 
 def _carriable(part: Any) -> Any:
-    """Reject an unsuitable part now, because its place in the request is still known."""
+    """Reject an unsuitable part during validation, so that the error names its place."""
     carried(part.chat)
     return part
 
@@ -262,7 +262,7 @@ class _Text(Sent):
 
     @property
     def echoed(self) -> dict[str, Any]:
-        """This field as the response repeats it."""
+        """The field ``text`` as the response repeats it, with defaults."""
         format: dict[str, Any] = {"type": "text"} if self.format is None else self.format.sent
         if format["type"] == "json_schema":
             format = {"description": None, "strict": False, **format}
@@ -305,15 +305,15 @@ class ResponsesRequest(Fields):
     stream_options: dict[str, Any] | None = None
     mellea_like: Extensions = Extensions()
     labels: dict[str, str | None] = Field(default_factory=dict[str, str | None])
-    """The texts that a response repeats."""
+    """The values of the fields in `LABELS`, which the response repeats."""
 
     @property
     def names(self) -> Mapping[str, ToolName]:
-        """The caller's name for each tool, by the name of the function that replaces the tool."""
+        """The caller's name for each tool, by the name of its function in chat completions."""
         return names_of(self.tools)
 
     def name_of(self, param: str) -> str:
-        """Return the name in this request of a chat completion's field."""
+        """Translate the name of a chat completion's field to this request's name for it."""
         for pattern, name in NAMES:
             param = re.sub(pattern, name, param)
         places = places_of(self.tools)
@@ -394,7 +394,7 @@ SAME = (
     "top_logprobs",
     "stream",
 )
-"""The fields that are the same in a chat completion request."""
+"""Fields that a chat completion request has under the same name."""
 
 NAMES = (
     (r"^max_completion_tokens", "max_output_tokens"),
@@ -404,4 +404,4 @@ NAMES = (
     (r"^reasoning_effort", "reasoning.effort"),
     (r"^(tools\.\d+|tool_choice)\.function", r"\1"),
 )
-"""Chat completions' fields with their names in a request to this endpoint."""
+"""Patterns of chat completions' fields, and the names of these fields in ``/v1/responses``."""

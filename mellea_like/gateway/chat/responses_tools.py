@@ -40,7 +40,7 @@ LONGEST_NAME = 64
 """The longest name of a function in chat completions."""
 
 INPUT = "input"
-"""The argument of a custom tool's function."""
+"""The only argument of a function that replaces a custom tool."""
 
 CUSTOM_PARAMETERS: dict[str, Any] = {
     "type": "object",
@@ -73,7 +73,7 @@ HOSTED_ITEMS = frozenset(
         "web_search_call",
     }
 )
-"""The items of a conversation that describe what hosted tools did."""
+"""Types of conversation items that describe what hosted tools did."""
 
 HINT = "hosted_tools: drop in the model's overrides leaves it out"
 
@@ -240,12 +240,12 @@ def functions_of(tools: Sequence[Any]) -> list[dict[str, Any]]:
 
 
 def places_of(tools: Sequence[Any]) -> list[str]:
-    """Return the place in the request of the tool behind each function of `functions_of`."""
+    """Return the place of each tool in the request, in the order of `functions_of`."""
     return [place for place, _, _ in _each(tools)]
 
 
 def names_of(tools: Sequence[Any]) -> dict[str, ToolName]:
-    """Return the caller's name for the tool behind each function of `functions_of`."""
+    """Return the caller's name for each tool, by the name of its function."""
     return {
         function_name(tool.name, space): ToolName(tool.name, space, isinstance(tool, _Custom))
         for _, space, tool in _each(tools)
@@ -263,7 +263,7 @@ def input_as_arguments(text: str) -> str:
 def called_as(
     names: Mapping[str, ToolName], name: str, arguments: str
 ) -> tuple[str, dict[str, Any]]:
-    """Return the type and the contents of the item that represents a function call."""
+    """Convert a function call to the type and the fields of an item in the response."""
     tool = names.get(name) or ToolName(name)
     named = {"name": tool.name}
     if tool.namespace is not None:

@@ -61,7 +61,7 @@ class Choice(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReplyOutcome:
-    """The outcome of a call: a result, or an error, perhaps with the result up to then."""
+    """How a call ended: with a result, or with an error and perhaps the result so far."""
 
     result: SamplingResult[Any] | None
     error: Exception | None = None
@@ -77,7 +77,7 @@ class ReplyOutcome:
         return "errored" if self.error is not None else "passed" if self.passed else "failed"
 
     def choices(self, most: int, *, failures: bool) -> list[Choice]:
-        """Return the replies that won; with ``failures``, add the best failures, up to ``most``."""
+        """Return the winners. With ``failures``, add the best failures, up to ``most`` in all."""
         result = self.result
         if self.error is not None or result is None:
             return []
@@ -152,9 +152,9 @@ class PreparedRequest:
     retried: bool
     """Whether a failed request is sent again, by a retry or by another draw."""
     carries: bool
-    """Whether a reply's extra fields are returned, just as those of requests are forwarded."""
+    """Whether the upstream's extra fields in a reply are passed on to the caller."""
     configured: Mapping[str, str]
-    """The fields that only the configuration sets, with their places in it."""
+    """Fields set by the configuration and not by the request, with the path of each setting."""
 
     @property
     def may_stream(self) -> bool:
@@ -215,7 +215,7 @@ def warm_up() -> None:
 
 @dataclass(frozen=True, slots=True)
 class _InformedMessages(Instruction):
-    """The user's last message with the requirements below it, then the tools' answers to it."""
+    """The user's last message, with the requirements appended, and the messages after it."""
 
     messages: tuple[Message, ...] = ()
 
@@ -234,7 +234,7 @@ class _InformedMessages(Instruction):
 
 
 class _Shape(NamedTuple):
-    """The parts of a strategy that depend on a request. Requests with the same shape share one."""
+    """The parts of a strategy that depend on a request. Equal shapes share one strategy."""
 
     loop: int
     concurrency: int
@@ -242,9 +242,9 @@ class _Shape(NamedTuple):
     bare: bool
     """Whether there are no requirements."""
     collected: int | None
-    """The number of replies that one call collects."""
+    """The number of replies that one call collects; None if it doesn't collect."""
     most: int | None
-    """The most tokens of a reply, if there are stages of an escalation, which need to know it."""
+    """The key's ``max_tokens`` if the model escalates, because each stage must apply it."""
     tools: bool
     """Whether a reply may call tools."""
 
@@ -365,7 +365,7 @@ class ServedModel:
         )
 
     def _stages(self, most: int | None, *, tools: bool) -> list[Stage]:
-        """Make the stages after the first; ``most`` limits the tokens of their replies."""
+        """Make an escalation's stages after the first; ``most`` limits the tokens of a reply."""
         backends, judges = self._backends[1:], self._judge_backends[1:]
         further = zip(self.config.escalate, backends, judges, strict=True)
         made = [
@@ -481,7 +481,7 @@ def _least(*bounds: int | None) -> int | None:
 def _for_texts(
     requirements: Sequence[Requirement | str], *, tools: bool
 ) -> tuple[Requirement | str, ...]:
-    """Return the requirements; with ``tools``, replies that call a tool needn't meet them."""
+    """Return the requirements. With ``tools``, replies that call a tool are exempt from them."""
     return tuple(map(unless_it_calls, requirements) if tools else requirements)
 
 

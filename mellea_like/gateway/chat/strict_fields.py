@@ -62,7 +62,7 @@ def reject(message: str, kind: LiteralString = "wrong") -> NoReturn:
 
 
 def of_type(kinds: tuple[str, ...], what: str, *, or_text: bool = False) -> BeforeValidator:
-    """Return a check that an object's ``type`` is one of ``kinds``; errors name any other type."""
+    """Return a validator for objects of these types and, with ``or_text``, for strings as well."""
     return BeforeValidator(partial(_check_kind, kinds=kinds, what=what, or_text=or_text))
 
 
@@ -90,7 +90,7 @@ def _word_or_tag(given: Any) -> str:
 
 BY_TYPE = Discriminator(_tag)
 WORD_OR_BY_TYPE = Discriminator(_word_or_tag)
-"""Distinguishes a word from models tagged with their ``type`` in angle brackets; see `_place`."""
+"""Tags a string with ``<word>``, and an object with its ``type`` in angle brackets."""
 
 
 def _not_blank(text: str) -> str:
@@ -117,7 +117,7 @@ Penalty = Annotated[float, Field(ge=-2, le=2)]
 
 
 class Fields(BaseModel):
-    """One JSON object. A field that is None, or unknown and empty, counts as missing."""
+    """One JSON object. A field counts as missing if it is None, or if it is unknown and empty."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", frozen=True, strict=True)
     place: ClassVar[str] = ""
@@ -162,7 +162,7 @@ class OpenFields(Fields):
 
 
 def _drops(place: str, name: str, info: ValidationInfo) -> bool:
-    """Return whether to drop an unknown field inside a request; refuse it if it must be refused."""
+    """Return whether to drop an unknown field inside a request; reject it if it isn't allowed."""
     context: dict[str, Any] = info.context or {}
     if is_kept_back(name):
         _refuse_inside(name, "there is no such field here", UNKNOWN)

@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
     Place: TypeAlias = tuple[str | int, ...]
-    """The path to a part: names and positions."""
+    """The path to a part of the file: names of fields, and positions in lists."""
 
 __all__ = ["ConfigError", "read_config"]
 
 SHORTEST_SECRET = 4
-"""The shortest value of a variable to hide in messages. Shorter ones aren't secrets."""
+"""The minimum length of a variable's value to hide in messages. Shorter ones aren't secrets."""
 
 VARIABLE = re.compile(r"\$(\$?)\{([^}]*)\}")
 
@@ -115,7 +115,7 @@ def _sound_parts(given: Mapping[str, Any], context: Mapping[str, Any]) -> Parts:
         return {name: read(kind, section) for name, section in named.items()}
 
     def read_most(kind: type[S], sections: object, needed: set[str]) -> dict[str, S | None]:
-        """Read sections without their wrong fields, if the other fields suffice."""
+        """Read sections without their wrong fields, unless a field in ``needed`` is wrong."""
         found: dict[str, S | None] = {}
         named = cast("dict[str, Any]", sections) if isinstance(sections, dict) else {}
         for name, section in named.items():
@@ -139,7 +139,7 @@ def _sound_parts(given: Mapping[str, Any], context: Mapping[str, Any]) -> Parts:
 
 
 class _File:
-    """A file, and the line of each part in it."""
+    """A configuration file, and the line number of each part in it."""
 
     def __init__(self, path: Path, environ: Mapping[str, str]) -> None:
         self.path = path
@@ -229,7 +229,7 @@ class _File:
         raise ConfigError("\n".join([*self.problems, self.said(message, line, place)])) from None
 
     def add(self, error: ErrorDetails) -> None:
-        """Add a validation error of the file's content."""
+        """Record a validation error of the file's content as a problem."""
         misplaced = error.get("ctx", {}) if error["type"] == "misplaced" else {}
         message = misplaced.get("what") or message_of(error)
         # Replace variables' texts in the message by their names.
@@ -247,7 +247,7 @@ class _File:
             self.problems.append(self.said(message, place=tuple(place)))
 
     def said(self, message: str, line: int | None = None, place: Place = ()) -> str:
-        """Return a problem as a line with the file, the place and the message."""
+        """Format a problem as one line: the file, the line number, the place and the message."""
         if line is None:  # Take the nearest part's line.
             known = (self._lines.get(place[:length]) for length in range(len(place), 0, -1))
             line = next((line for line in known if line is not None), None)

@@ -23,20 +23,20 @@ __all__ = ["Parts", "Problem", "problems_between"]
 
 
 class Problem(NamedTuple):
-    """A mistake, and the path of its place: names and indices."""
+    """A mistake in a configuration, and its place: a path of names and indices."""
 
     place: tuple[str | int, ...]
     what: str
 
     @property
     def told(self) -> dict[str, Any]:
-        """The problem in the form of one of pydantic's errors."""
+        """The problem as the context of a pydantic error."""
         where = ".".join(map(str, self.place))
         return {"where": where, "path": self.place, "what": self.what}
 
 
 class Parts(NamedTuple):
-    """The parts of a configuration. A part that has mistakes itself is None."""
+    """The parts of a configuration. A part that is itself invalid is None."""
 
     upstreams: Mapping[str, UpstreamSpec | None]
     models: Mapping[str, ModelConfig | None]
@@ -114,7 +114,7 @@ def _of_call_budget(model: ModelConfig, parts: Parts) -> Iterator[Problem]:
 def _of_length(
     where: tuple[str, ...], budget: CallBudgetSpec, *models: ModelConfig | None
 ) -> Iterator[Problem]:
-    """Make sure that a budget knows the longest reply, which it charges in advance."""
+    """Yield a problem if a budget limits output or cost, but nothing limits a reply's length."""
     limited = [name for name in ("output_tokens", "money") if getattr(budget, name) is not None]
     lengths = [
         place.options.max_tokens or model.options.max_tokens
@@ -138,7 +138,7 @@ def _can_not_judge(parts: Parts, name: str) -> bool:
 def _of_money(
     where: tuple[str, ...], parts: Parts, *models: ModelConfig | None
 ) -> Iterator[Problem]:
-    """If anything needs prices, make sure that those of all models in use are known."""
+    """Yield problems that keep costs from being known: no price, no model name, two currencies."""
     used = {
         (upstream, place.upstream_model if upstream == place.upstream else None): None
         for model in models

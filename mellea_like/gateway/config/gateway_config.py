@@ -54,11 +54,11 @@ class Overrides(Section):
             number.
         fields: exceptions from the table of a request's fields, by name. ``forward`` sends the
             field to the upstream unchanged, ``drop`` ignores it, and ``refuse`` answers 400.
-        unknown_fields: the same for fields that the table does not have, including those inside
+        unknown_fields: what to do with fields that are not in the table, including those inside
             messages, parts, tool calls and tools. None forwards them to upstreams of kind
             ``openai`` and ``llama``; for other kinds, it refuses them at the top level and drops
-            those inside. With ``forward``, unknown fields of a reply are returned. Unknown fields
-            of ``/v1/responses`` are never forwarded: they are dropped, unless this is ``refuse``.
+            those inside. If they are forwarded, unknown fields of a reply are returned, too.
+            Those of ``/v1/responses`` are never forwarded, but dropped unless this is ``refuse``.
         media_urls: whether a web URL may be given for an image. The upstream fetches it; the
             gateway never does. None allows it only for OpenAI's own servers.
         hosted_tools: what to do with tools that OpenAI's servers run, such as ``web_search``, in a
@@ -178,7 +178,7 @@ class KeyBudget(CallBudgetSpec):
 
     @property
     def of_upstreams(self) -> bool:
-        """Whether it has a limit other than ``caller_requests``."""
+        """Whether the budget has a limit other than ``caller_requests``."""
         return super()._limited()
 
     def _limited(self) -> bool:
@@ -190,17 +190,17 @@ class KeyLimits(Section):
 
     Args:
         max_n: the highest ``n`` of a request.
-        max_tokens: the highest ``max_tokens`` of a request, and the default if it has none. With
-            None there is no limit, and ``max_tokens`` is sent only if the request or the model has
-            one. A budget of output tokens or money needs one.
+        max_tokens: the highest ``max_tokens`` of a request, and the default if it has none. None
+            sets no limit, and ``max_tokens`` is then sent only if the request or the model has
+            one. A budget of output tokens or money needs this limit, or one for each model.
         concurrency: the most requests of the key that are worked on at a time.
-        queue: how many more requests may wait; 0 for none.
-        queue_seconds: how long a request may wait, in seconds.
+        queue: how many more requests may wait for their turn; 0 for none.
+        queue_seconds: how long a request may wait for its turn, in seconds.
         requests_per_minute: the most requests per minute, which may all come at the same moment;
             None for no limit.
         tokens_per_minute: the most tokens per minute, for prompts and replies of all draws and
-            judges; None for no limit. A request is first charged its ``max_tokens``, and its real
-            cost instead once it has ended. While the limit is exceeded, requests are refused.
+            judges; None for no limit. A request is first charged its ``max_tokens``. When it ends,
+            its real cost replaces this. While the limit is exceeded, requests are refused.
         budget: the most that the key may spend, in total or per period; None for no limit.
         models: the models that the key may use and see; None for all.
     """
@@ -256,9 +256,9 @@ class ServerConfig(Section):
             each worker, at least ``max_body``. Beyond it, requests are answered with 503.
         max_depth: how deep JSON may be nested.
         max_header_bytes: the longest request line with its headers, in bytes.
-        max_connections: the most open connections. If there are as many, or if half as many have
-            not shown a key yet, the oldest connection without a key is closed to make room for a
-            new one. If there is none, the new one is closed.
+        max_connections: the most open connections. When there are this many, or when half of this
+            limit is taken by connections that have shown no key, a new connection replaces the
+            oldest one without a key. If there is no such connection, the new one is closed.
         header_seconds: how long the request line and the headers may take to arrive, in seconds.
         body_seconds: how long the body may take to arrive, in seconds.
         keep_alive_seconds: how long a connection stays open between two requests, in seconds.
@@ -308,9 +308,9 @@ class GatewayConfig(Section):
         server: the address that the gateway listens on, and its limits.
         keys: the keys of callers, by name. Without keys, anyone who can reach the loopback may use
             the gateway.
-        store: the SQLite file in which the command records the spending of keys, relative to the
-            configuration file; or ``memory``. The default is a file beside the configuration file,
-            with the same name but the ending ``.spent.db``, which is created when it is needed.
+        store: ``memory``, or the SQLite file in which the command records the spending of keys, as
+            a path relative to the configuration file. The default is a file beside that file, with
+            the same name but the ending ``.spent.db``. It is created when it is needed.
     """
 
     upstreams: dict[Name, UpstreamSpec] = Field(

@@ -18,11 +18,11 @@ METRICS_KEY = "metrics_key"
 """The name under which errors, metrics and logs show the key for metrics."""
 
 SHORTEST_TOKEN = 16
-"""The fewest characters that a token may have; a shorter one could be guessed."""
+"""The minimum length of a token in characters. A shorter one could be guessed."""
 
 
 class Tokens:
-    """The owner of each token, by digest, and the problems of unusable tokens."""
+    """The owner of each token, by the token's digest, and the problems of unusable tokens."""
 
     def __init__(
         self,

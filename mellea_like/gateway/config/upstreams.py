@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from mellea_like.specification.upstream import UpstreamSpec
 
     Spent = Callable[[Usage, Price | None], object]
-    """Called with a request's usage, as far as it is known, and the upstream's price."""
+    """A callback that gets a request's usage, as far as it is known, and the upstream's price."""
 
 __all__ = ["OpenUpstreams", "Upstream", "Used", "check_upstreams", "open_upstreams"]
 
@@ -81,11 +81,11 @@ class _Held:
 
 
 Used: TypeAlias = "Sequence[_Held]"
-"""The upstreams that a configuration uses until they are released."""
+"""The upstreams that a configuration uses, until `OpenUpstreams.release`."""
 
 
 class OpenUpstreams:
-    """Upstreams that stay open while a configuration uses them. Backends passed in stay open."""
+    """Upstreams that are closed when no configuration uses them, except for backends passed in."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class OpenUpstreams:
             self._held.clear()
 
     async def open(self, specs: Mapping[str, UpstreamSpec]) -> Used:
-        """Open a configuration's upstreams, or share open ones with equal settings; return all."""
+        """Return a configuration's upstreams: opened now, or already open with equal settings."""
         used: list[_Held] = []
         try:
             for name, spec in specs.items():

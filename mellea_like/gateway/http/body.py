@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["BodyMemory", "BodyShare", "check_headers", "parse", "read_body"]
 
 MOST_PARTS = 50_000
-"""The most brackets and commas in a body. Apart from its size, they make JSON slow to parse."""
+"""The maximum number of brackets and commas in a body. Many of them make JSON slow to parse."""
 
 MOST_QUOTES = 2 * MOST_PARTS
 
@@ -43,7 +43,7 @@ OTHERS = bytes(set(range(256)) - set(b"[]{},"))
 BRACKETS = bytes.maketrans(b"[]{}", b"()()")
 
 COME_BACK = 1.0
-"""The seconds until a refused caller may try again: a guess, as memory may be free any time."""
+"""How long to wait before a retry if memory is full, in seconds: a guess at when some is free."""
 
 
 class BodyMemory:

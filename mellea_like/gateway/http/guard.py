@@ -74,7 +74,7 @@ UNROUTED = {
 }
 
 VERSIONS = ("1.0", "1.1", "2", "3")
-"""The HTTP versions, as ASGI writes them. The parser lets others through."""
+"""The accepted HTTP versions, as ASGI writes them. The parser accepts others, too."""
 
 CALLER_LEFT = 499
 """nginx's status for a caller that has left, for metrics. Nobody receives it."""
@@ -95,7 +95,7 @@ LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
 class Connection:
-    """A connection as the guard uses it. This default, for other servers, does nothing."""
+    """The guard's interface to a connection. This default, for other servers, does nothing."""
 
     closing = False
     last_answer = False
@@ -119,7 +119,7 @@ CONNECTION: ContextVar[Connection] = ContextVar("connection", default=Connection
 
 
 class Guard:
-    """An ASGI app around another one: it passes on allowed requests, and refuses the others."""
+    """An ASGI app that passes allowed requests on to another app, and refuses all others."""
 
     # The app inside gets what it needs from `admitted`, and reads no body. After the guard,
     # ``receive`` only waits for the caller to leave.
@@ -160,12 +160,12 @@ class Guard:
             await send({"type": "websocket.close", "code": 1008})
 
     def authorize(self, scope: Scope) -> KeyState:
-        """Return the key that a request belongs to, by its headers alone, or refuse the request."""
+        """Find the key of a request from the headers alone, or refuse the request."""
         self._check_host(scope)
         return self.keys[self._tokens.owner(scope["headers"])]
 
     def opens_metrics(self, scope: Scope) -> bool:
-        """Return whether a request has the key for metrics; refuse it if it needs that key."""
+        """Return whether a request is for metrics that need a key; refuse it without that key."""
         if self.server.metrics_key is None or scope["path"] != METRICS_PATH:
             return False
         self._check_host(scope)
@@ -413,7 +413,7 @@ class Keys:
 
 
 def _presented(headers: Iterable[tuple[bytes, bytes]]) -> tuple[list[bytes], bytes]:
-    """Return the headers that carry tokens, and the digest of the token if there is just one."""
+    """Return the ``Authorization`` headers, and the digest of the token if there is only one."""
     given = [value for name, value in headers if name == b"authorization"]
     scheme, _, token = given[0].partition(b" ") if len(given) == 1 else (b"", b"", b"")
     return given, digest(token.strip()) if scheme.lower() == b"bearer" else b""

@@ -29,10 +29,10 @@ __all__ = ["Charge", "KeyState", "KeyStores"]
 MINUTE = 60.0
 
 LONGEST_WAIT = 60.0
-"""The highest Retry-After, in seconds, for requests that wait for each other."""
+"""The highest Retry-After, in seconds, for a request refused because too many are under way."""
 
 WEIGHT = 0.2
-"""The weight of the newest duration in the moving average."""
+"""The weight of the latest request in the moving average of durations."""
 
 ONE = Amounts(requests=1)
 
@@ -212,7 +212,7 @@ class KeyState:
     def queued(self) -> Generator[None]:
         """Count a request while the block runs, or refuse it if too many are waiting.
 
-        It is counted before its body is read, because memory for bodies is limited.
+        The request is counted before its body is read, because memory for bodies is limited.
         """
         limits = self.limits
         if self._here >= limits.concurrency + limits.queue:
@@ -279,7 +279,7 @@ class KeyState:
         raise too_many(message, self.retry_after())
 
     def retry_after(self) -> float:
-        """Return about how many seconds it takes to serve all present requests."""
+        """Estimate how many seconds it takes to serve all present requests."""
         turns = (self.waiting + 1) / self.limits.concurrency
         return min(max(self._average * turns, 1.0), LONGEST_WAIT)
 

@@ -43,7 +43,7 @@ CUT_SECONDS = 2.0
 """How long requests may take to end after they are cut off."""
 
 STRANGERS = 2
-"""At most one in this many connections may be from a caller that has shown no key."""
+"""At most ``max_connections`` divided by this may belong to callers that have shown no key."""
 
 TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 TOO_MANY = (
@@ -89,7 +89,8 @@ async def serve(
     """Answer requests until SIGTERM or SIGINT comes, or ``stop`` is set.
 
     Running requests then have ``stop_seconds`` to finish; after that, they are cut off. A second
-    signal cuts them off immediately. It runs on asyncio. Signals work only in the main thread.
+    signal cuts them off immediately. The server runs on asyncio. It handles signals only in the
+    main thread.
 
     Args:
         app: the app, including its guard.
@@ -100,13 +101,13 @@ async def serve(
         on_hangup: an async function that runs at each SIGHUP, while requests are answered. Without
             it, SIGHUP isn't handled. If SIGHUP comes because the terminal was closed, it ends the
             server like SIGTERM.
-        stop: ends the server when it is set, like a signal.
-        cut: cuts off running requests when it is set after ``stop``.
+        stop: an event that ends the server when it is set, like a signal.
+        cut: an event that cuts off running requests when it is set after ``stop``.
         quiet: whether to keep prompts, replies and keys out of the logs of the whole process while
             it runs, as the command does. If not, no logger is changed.
 
     Returns:
-        The signal that ended it, or None.
+        The signal that ended the server, or None if ``stop`` ended it.
 
     Raises:
         RuntimeError: the app's lifespan did not start.
@@ -149,7 +150,7 @@ async def serve(
 
 
 class _Server(uvicorn.Server):
-    """Uvicorn's server without its signal handlers, which raise the signal again when it ends."""
+    """Uvicorn's server without its signal handlers, which would raise signals again at the end."""
 
     def capture_signals(self) -> AbstractContextManager[None]:  # type: ignore[override]
         return contextlib.nullcontext()

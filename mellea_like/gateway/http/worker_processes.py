@@ -33,10 +33,10 @@ READY, RELOAD, STOP, CUT = b"r", b"h", b"t", b"k"
 
 FIRST_PAUSE = 0.5
 LONGEST_PAUSE = 30.0
-"""The most seconds before a dead worker is replaced; the pause doubles with each death in a row."""
+"""The longest pause before a dead worker is replaced, in seconds. Each death doubles it."""
 
 SOUND_SECONDS = 60.0
-"""The seconds of service after which a worker's death counts as the first in a row again."""
+"""The seconds of service after which a worker's earlier deaths no longer count."""
 
 QUIET_SECONDS = 0.3
 """The seconds after which the user is told why stopping takes time."""
@@ -88,11 +88,11 @@ class _Worker:
     deaths: int = 0
     """The number of deaths in a row."""
     pid: int = 0
-    """Its process id; 0 while none is running."""
+    """The worker's process id; 0 while no process is running."""
     link: socket.socket | None = None
     began: float = 0.0
     due: float = 0.0
-    """The time at which to start it."""
+    """The monotonic time at which to start the worker."""
     is_ready: bool = False
 
 
@@ -101,7 +101,7 @@ class Supervisor:
 
     SIGTERM and SIGINT stop the workers; a second one aborts their requests. SIGHUP makes them read
     their configuration again, unless it comes because a terminal was closed. Each worker process
-    calls ``work`` with its number, from 1, and its link, and ends with the exit code it returns.
+    calls ``work`` with its number (from 1) and its `Link`, and exits with the returned code.
     """
 
     def __init__(
@@ -279,7 +279,7 @@ class Supervisor:
 
 
 def _do_nothing(_number: int, _frame: object) -> None:
-    """Ignore a signal, because it is read from the socket."""
+    """Do nothing when a signal arrives: its number is read from the wakeup socket."""
 
 
 @contextlib.contextmanager
