@@ -149,7 +149,7 @@ FURTHEST = 4
 """Forecasts extend to this multiple of the measured draws (tried in `benchmarks/forecasts.py`)."""
 
 RATES = tuple(math.sin(math.pi * n / 200) ** 2 for n in range(101))
-"""The pass rates that an item may have, denser where binomial counts can tell them apart."""
+"""The pass rates that an item may have, denser near 0 and 1, where counts tell them apart."""
 
 NEAR = NormalDist().inv_cdf(0.975) ** 2 / 2
 """How far the log likelihood at the ends of a 95 % interval is below its maximum (Wilks 1938)."""
@@ -183,8 +183,8 @@ class CoverageCurve:
 
     Nothing is assumed about how pass rates are distributed over items. An interval contains the
     results of all distributions that fit the draws nearly as well as the best one, with a log
-    likelihood that is at most 1.92 lower. So it is wide if the draws say little, as with one draw
-    of each item.
+    likelihood that is at most 1.92 lower. So an interval is wide if the draws say little, as with
+    one draw of each item.
 
     Args:
         shown: the number of items for each triple of draws, passes and cancelled draws.
@@ -335,11 +335,11 @@ class _Mixture:
         self.best, self._top = self._climb(start, flat, 1e-6 / self._items)
 
     def mean(self, of_rate: Sequence[float]) -> float:
-        """Return the mean over the most likely distribution."""
+        """Return the mean of ``of_rate`` over the most likely distribution."""
         return sum(of_rate[place] * weight for place, weight in self.best.items())
 
     def highest(self, of_rate: Sequence[float]) -> float:
-        """Return the highest mean of any distribution that is nearly as likely as the best one."""
+        """Return the highest mean of ``of_rate`` over distributions that fit nearly as well."""
         weights, lack = self.best, NEAR / self._items
         low, high, pull = 0.0, math.inf, 2 * lack
         most = self.mean(of_rate)
@@ -365,7 +365,7 @@ class _Mixture:
     def _climb(
         self, weights: _Weights, tilt: Sequence[float], lack: float
     ) -> tuple[_Weights, float]:
-        """Maximize the mean log likelihood plus a tilt; return the weights and that likelihood."""
+        """Maximize the mean log likelihood plus a tilt; return weights and log likelihood."""
         value, fitted = self._value(weights, tilt)
         for _ in range(60):
             ratios = list(map(float.__truediv__, self._shares, fitted))

@@ -65,8 +65,8 @@ def reward(
     of `mellea_like.requirements.code`.
 
     Args:
-        requirements: the requirements, or a plain function that returns those of a row of the data
-            set. It takes a dictionary with the ``prompt`` and the other columns.
+        requirements: the requirements, or a plain function that returns the requirements for one
+            row of the data set. It takes a dictionary with the ``prompt`` and the other columns.
         name: the name of the reward in TRL's metrics.
         partial: whether to give partial rewards. If not, a completion gets 1 if it meets all
             requirements, else 0, and checking stops at the first failure.
@@ -307,7 +307,7 @@ def _is_conversation(thing: object) -> bool:
 
 
 def _messages(conversation: Sequence[Message | Mapping[str, Any]]) -> list[Message]:
-    """Read a conversation, even TRL's, whose tool calls lack ids and have unencoded arguments."""
+    """Read a conversation. In TRL's, tool calls lack ids, and their arguments aren't JSON texts."""
     messages: list[Message] = []
     waiting: list[str] = []
     for message in conversation:

@@ -38,7 +38,7 @@ Answer with one JSON object and nothing else: {{"reason": "one sentence", "score
 """
 
 ASK_LOGPROBS = Options(extra={"logprobs": True, "top_logprobs": 20})
-"""Asks for as many alternatives to a token as OpenAI's protocol allows."""
+"""Options that ask for as many alternatives to a token as OpenAI's protocol allows."""
 
 _SCORE = re.compile(r'(?<!\\)"score"\s*:\s*')
 _DIGITS = re.compile(r"[-.\d]+")
@@ -147,7 +147,7 @@ class _JudgeScore:
 
 
 def expected_score(reply: Generation, said: float, low: float, high: float) -> float:
-    """Return the weighted mean of the scores the judge might have written, or else ``said``."""
+    """Return the probability-weighted mean of the possible scores; without logprobs, ``said``."""
     tokens = reply.logprobs
     found = list(_SCORE.finditer("".join(token.text for token in tokens)))
     if not found:
@@ -180,7 +180,7 @@ def expected_score(reply: Generation, said: float, low: float, high: float) -> f
 
 
 def _score_of(written: str, rest: str, low: float, high: float) -> float | None:
-    """Return the score if ``rest`` came after the digits ``written``; None if it isn't certain."""
+    """Return the score that ``written + rest`` spells; None if it is invalid or may go on."""
     digits = _digits(rest)
     number = written + digits
     score = _as_float(number)

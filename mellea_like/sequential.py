@@ -1,10 +1,10 @@
 """Sequential tests of pass rates: draw until the answer is clear enough, then stop.
 
-They are e-processes: bets against a hypothesis. Their expected capital is at most 1 while the
-hypothesis is true, and it grows if it is false. By Ville's inequality (1939), the chance that the
-capital of a true hypothesis ever reaches 1 / (1 - confidence) is at most 1 - confidence, however
-often one looks. The bets mix over the alternatives, as in Robbins' mixtures (Annals of
-Mathematical Statistics 41, 1970) and in Waudby-Smith and Ramdas (JRSS B 86, 2024).
+The tests are e-processes: bets against a hypothesis. If the hypothesis is true, the expected
+capital of a bet is at most 1; if it is false, the capital grows. By Ville's inequality (1939), the
+chance that the capital against a true hypothesis ever reaches 1 / (1 - confidence) is at most 1 -
+confidence, however often one looks. The bets mix over the alternatives, as in Robbins' mixtures
+(Annals of Mathematical Statistics 41, 1970) and in Waudby-Smith and Ramdas (JRSS B 86, 2024).
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ RATES = 48
 """The number of alternative rates on each side of the tested rate that a bet is spread over."""
 PLACES = [(k + 0.5) / RATES for k in range(RATES)]
 MOST_FORESEEN = 10_000_000
-"""A number of draws that nobody will make."""
+"""The number of draws beyond which `PassRateTest.more` predicts nothing."""
 
 
 class PassRateTest:
-    """Decide whether a pass rate is at least a threshold.
+    """A test that decides whether a pass rate is at least a threshold.
 
     Draws may run side by side. Those that end first are not a random sample, because passes may be
     quicker than failures. So `start` numbers the draws, and `end` counts a draw only once all
@@ -92,7 +92,7 @@ class PassRateTest:
             self._count(self._ended.pop(self.draws))
 
     def add(self, passed: bool) -> None:  # noqa: FBT001 (the one thing to say)
-        """Record a whole draw, if draws are made one after another; it needs no `start`."""
+        """Record a draw's outcome without a call of `start`, if draws are made one by one."""
         self.end(self.start(), passed)
 
     def _count(self, passed: bool) -> None:  # noqa: FBT001
@@ -106,7 +106,7 @@ class PassRateTest:
     def _rules_out(self, rate: float, *, above: bool, draws: float | None = None) -> bool:
         """Return whether the draws rule out ``rate``, in favor of the rates above or below it.
 
-        With ``draws``, return whether that many would, if they passed as often as those so far.
+        With ``draws``, return whether that many draws would, if they passed at the rate so far.
         """
         scale = 1.0 if draws is None else draws / self.draws
         passes, failures = scale * self.passes, scale * (self.draws - self.passes)
@@ -114,7 +114,7 @@ class PassRateTest:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The lowest and the highest plausible pass rate, valid whenever one stops.
+        """The lowest and the highest plausible pass rate, valid no matter when the test stops.
 
         The ends are confidence sequences. Each is wrong with a chance of at most 1 -
         ``confidence``, as the verdicts are: a test has passed if the lower end has reached the
@@ -140,7 +140,7 @@ class PassRateTest:
 
     @property
     def more(self) -> int | None:
-        """The number of draws until a verdict, if they pass as often as those so far.
+        """The number of further draws until a verdict, if they pass as often as those so far.
 
         None if that can't be predicted: there are no draws yet, their pass rate is exactly the
         threshold, or it would take over ten million draws.
@@ -185,7 +185,7 @@ class Comparison(NamedTuple):
 
 
 class PairedTest:
-    """Decide which of two variants passes more often, on the same examples.
+    """A test that decides which of two variants passes more often, on the same examples.
 
     Only the examples on which the variants differ count. If neither is better, each such example
     is equally likely to favor either one, and the test bets against that.
@@ -303,7 +303,7 @@ def _log_beta(passes: int, failures: int) -> float:
 
 
 def _evidence(passes: float, failures: float, rate: float, *, above: bool) -> float:
-    """Return the logarithm of the capital of a bet against ``rate``, on rates above or below it."""
+    """Return the log of the capital of a bet against ``rate``, on the rates above or below it."""
     here = _log_likelihood(passes, failures, rate)
     start, width = (rate, 1 - rate) if above else (0.0, rate)
     gains = [_log_likelihood(passes, failures, start + width * place) - here for place in PLACES]

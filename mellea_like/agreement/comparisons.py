@@ -190,7 +190,7 @@ def _report(
 
 
 def _winner(one: float, other: float) -> str:
-    """Return the winner, given the points of the reply that was read first, in each order."""
+    """Return which reply won, given the points of the reply read first, for both orders."""
     return "first" if one > other else "second" if one < other else "neither"
 
 

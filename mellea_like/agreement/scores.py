@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["ScoreReport", "score_agreement"]
 
 FOLDS = 10
-"""The number of parts of the rows. Each part tests a threshold that is set on the others."""
+"""The number of folds in the cross-validation. Each tests a threshold set on the others."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["Decisions", "Estimate", "best_threshold", "decisions_of", "ranking", "share"]
 
 POSTERIOR_DRAWS = 20_000
-"""With this many draws, the ends of a 95 % interval vary by about 0.003 between seeds."""
+"""The number of posterior draws. The ends of a 95 % interval vary by about 0.003 between seeds."""
 PRIOR = 0.5
 """Jeffreys's prior: the count to add to each cell of the table of decisions."""
 SEED = 0
@@ -76,13 +76,13 @@ class Decisions:
 
     @property
     def wrong_passes(self) -> Estimate | None:
-        """The share of the rows failed by people that the judge passed; None if there are none."""
+        """Of the rows people failed, the share that the judge passed; None if there are none."""
         failed = self.only_judge_passed + self.both_failed
         return share(self.only_judge_passed, failed, self.confidence)
 
     @property
     def wrong_failures(self) -> Estimate | None:
-        """The share of the rows passed by people that the judge failed; None if there are none."""
+        """Of the rows people passed, the share that the judge failed; None if there are none."""
         passed = self.only_people_passed + self.both_passed
         return share(self.only_people_passed, passed, self.confidence)
 
@@ -123,7 +123,7 @@ def share(number: float, of: int, confidence: float) -> Estimate | None:
 
 
 def decisions_of(pairs: Iterable[tuple[bool, bool]], confidence: float) -> Decisions:
-    """Count pairs of decisions on a row, each the judge's and then the people's."""
+    """Count decisions, given as a pair for each row: the judge's, then the people's."""
     cells = Counter(pairs)
     return Decisions(
         cells[True, True], cells[True, False], cells[False, True], cells[False, False], confidence

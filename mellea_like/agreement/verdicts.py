@@ -57,7 +57,7 @@ class JudgeReport:
     """How often a judge, or a panel of judges, agrees with people and with itself.
 
     Args:
-        decisions: its decisions compared with people's. Only the first verdict on each row counts.
+        decisions: the judge's decisions compared with people's. Only first verdicts count.
         undecided: the number of rows whose first verdict was missing or unreadable. The shares
             leave them out.
         self_agreement: the probability that two verdicts on the same row agree; None if no row has

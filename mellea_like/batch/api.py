@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from mellea_like.limits.budget import Budget
 
     class Arguments(TypedDict, total=False):
-        """Further arguments of `sample_many`."""
+        """The keyword arguments that all overloads of `sample_many` have in common."""
 
         concurrency: Required[int]
         requirements: Sequence[Requirement | str]
@@ -186,11 +186,11 @@ def sample_many(
         action: a function that turns an item into its text or action. If it raises, that item is
             ``errored``, and the others continue.
         requirements: the requirements of each item, in addition to the strategy's.
-        backend: the model that generates, instead of the strategy's backend. `BatchJobs` has a
-            provider's batch API answer the requests, at half the price and within a day; it needs
-            ``order="breadth"`` and a journal.
+        backend: the model that generates, instead of the strategy's backend. With `BatchJobs`, a
+            provider's batch API answers the requests, at half the price and within a day. This
+            needs ``order="breadth"`` and a journal.
         format: the type to parse replies to, as in `BaseSamplingStrategy.sample`.
-        options: options for generating; the strategy's options fill in the others.
+        options: options for generating; options not set here come from the strategy.
         budget: the budget of all items together. When it is spent, no further item starts. Items
             in flight are finished, and then the iteration raises `LimitExceeded`. With a journal,
             the items that the budget stopped are sampled when the run is resumed.
@@ -203,8 +203,8 @@ def sample_many(
             repairs. Waiting items are kept in the journal, or in memory if there is none. With
             ``in_order``, results come after the last round. Breadth needs a strategy with a
             concurrency budget of 1, no schedule and no stages with budgets. Of the selection
-            objects, only `Collect` and `Vote` without weights are allowed, except with
-            `BatchJobs`. A journal must keep all text. Time limits and plugins treat all draws of
+            objects, only `Collect` and `Vote` without weights are allowed; `BatchJobs` allows the
+            others, too. A journal must keep all text. Time limits and plugins treat all draws of
             an item as one call.
         fail_fast: whether the first item that fails ends the run. Items in flight are then
             cancelled, and the iteration raises the error that the item's ``unwrap`` raises. With
@@ -226,9 +226,10 @@ def sample_many(
         on_progress: a plain function that is called on the event loop with the progress of the
             run: at the start, at the end, and after changes, at most every half second. If it
             raises, the exception is logged, and it isn't called again.
-        settings: further parts of the run's identity, by name. A run can be resumed only with the
-            same ones. Use ``"input"`` for a digest of the file and ``"prompt"`` for a template. The
-            strategy, requirements, model, options, format and tools are always compared.
+        settings: further parts of the run's identity, by name: ``"input"`` for a digest of the
+            input file, ``"prompt"`` for a template, or others. A run can be resumed only with the
+            same settings. The strategy, requirements, model, options, format and tools are always
+            compared.
         tools: the tools that the model may call, as in `BaseSamplingStrategy.sample`. Only
             ``read_only`` tools run during draws. To run the other tools that an item's winner
             calls, use ``item.result.run_tools()``.

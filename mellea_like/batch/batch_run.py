@@ -184,7 +184,7 @@ class BatchRun(Generic[T, I]):
                 raise self._interrupt
 
     def _check_jobs(self, journal: Path) -> None:
-        """Refuse to resume while a provider's jobs from an earlier sitting may be at work."""
+        """Raise if a provider may still be working on jobs that this run has submitted earlier."""
         if not jobs_path(journal).exists():
             return
         from mellea_like.batch.jobs.store import jobs_under_way  # noqa: PLC0415 (few runs have jobs)
@@ -287,7 +287,7 @@ class BatchRun(Generic[T, I]):
                 raise cancellation from None
 
     async def _read(self, send: MemoryObjectSendStream[Job]) -> None:
-        """Take items while there is room. Items finished in the journal need no worker."""
+        """Take items from the source, and send the unfinished ones to the workers."""
         with send, self._reading:
             await self._take_items(send)
 
@@ -318,7 +318,7 @@ class BatchRun(Generic[T, I]):
                 self._send(again, send)
 
     def _known(self, job: Job, stored: StoredItem) -> Job | None:
-        """Return the job of an item that the journal has; None if it needn't be sampled now."""
+        """Return the job for an item in the journal, or None if it needn't be sampled now."""
         if stored.result is None:
             return self._resumed(job, stored)
         self._finish(replayed(stored, job.item, job.action, self._work))
@@ -356,7 +356,7 @@ class BatchRun(Generic[T, I]):
         self._changed()
 
     async def _serve(self, jobs: MemoryObjectReceiveStream[Job]) -> None:
-        """Sample items one after another, until no more come."""
+        """Run a worker: sample items one after another until no more come."""
         async for job in jobs:
             if self._start_no_more:
                 self._unpaid(job)
@@ -368,7 +368,7 @@ class BatchRun(Generic[T, I]):
                 self._in_flight -= 1
 
     async def _sample(self, job: Job) -> None:
-        """Sample an item and store the result, unless the item must be sampled again on resume."""
+        """Sample an item. Store its result, unless it is paused, lacks budget or ends the batch."""
         recorder = None
         if self._open_journal is not None:
             recorder = ItemRecorder(self._open_journal, job, self._work.format, self._abort)
@@ -432,7 +432,7 @@ class BatchRun(Generic[T, I]):
     def _committed(
         self, item: ItemResult[Any], before: Usage, error: JournalError | None, *, kept: bool
     ) -> None:
-        """Hand out an item that is now on disk, or abort with the error of storing it."""
+        """Hand out an item once it is on disk, or abort the batch if it could not be stored."""
         if error is not None:
             self._abort(error)
         elif not self._aborted:
@@ -443,7 +443,7 @@ class BatchRun(Generic[T, I]):
     def _finish(
         self, outcome: ItemResult[Any], before: Usage = _NOTHING, *, kept: bool = False
     ) -> None:
-        """Count a result and hand it out, without giving way to other tasks in between."""
+        """Count a result and hand it out, without yielding to other tasks in between."""
         del kept
         self._count(outcome, before)
         self._finished[outcome.id] = outcome
@@ -476,7 +476,7 @@ class BatchRun(Generic[T, I]):
         self._crew.cancel("the batch ended with an error")
 
     def _interrupted(self, error: BaseException) -> None:
-        """Cancel the ``async with`` block, which then raises this error."""
+        """Cancel the ``async with`` block, and make it raise ``error`` at its end."""
         self._interrupt = self._interrupt or error
         self._scope.cancel("the batch was interrupted")
 

@@ -39,7 +39,7 @@ _TO_GO_ON = (Outcome.FAILED, Outcome.ERRORED)
 def why_not_in_rounds(settings: Settings, *, marks: bool = False) -> str | None:
     """Explain why a call can't be set aside between its draws and continued; None if it can.
 
-    ``marks`` is whether a selection's marks of draws, such as scores, are kept.
+    ``marks`` is whether the run stores the scores or weights that the selection gives to draws.
     """
     features = features_of(settings) | {"rounds": "order='breadth'"}
     if marks:
@@ -60,12 +60,12 @@ class WaitingItem(NamedTuple):
 def earlier_draws(
     stored: StoredItem, format: Any, *, several: bool = False, broken: bool = False
 ) -> WaitingItem:
-    """Return an unfinished item as a waiting one, without any last draws that must be repeated.
+    """Return an unfinished item with the draws that it can continue from.
 
-    Draws at the end are left out if they were cancelled, passed, or had a permanent error. A pass
-    is kept if the selection waits for ``several`` draws, and a permanent error if ``broken`` draws
-    count, because such an error ends only a stage. All draws are left out if a text is missing
-    that a repair or a selection could need.
+    Draws at the end of the record are left out if they were cancelled, passed, or had a permanent
+    error: they must be repeated. With ``several``, a pass is kept, because the selection waits for
+    more draws. With ``broken``, a permanent error is kept, because it ends only a stage. All draws
+    are left out if the journal lacks a text that a repair or a selection could need.
     """
     rows = standing(stored.slices)
     if any(body["text"] is None for _, body in rows if body["outcome"] in _WITH_WORDS):
@@ -123,7 +123,10 @@ class Waiting:
         self._block.clear()
 
     async def find(self, item_id: int, draws: int | None = None) -> WaitingItem | None:
-        """Remove and return an item if it waits and has that many draws; call it in item order."""
+        """Remove and return an item if it waits and has ``draws`` draws, if given; else None.
+
+        Within a round, look up items in ascending order.
+        """
         item = self._here.get(item_id)
         if item is None and self._journal is not None:
             if item_id > self._looked_up:

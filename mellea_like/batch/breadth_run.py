@@ -54,7 +54,7 @@ class BreadthRun(BatchRun[T, I]):
         self._sampled = bytearray()
         """One byte per item: 1 if it was finished in this run, else 0."""
         self._kept_back: dict[int, ItemResult[Any]] = {}
-        """Results that the journal doesn't keep, by item."""
+        """Results that the journal doesn't keep, by item id, until they are handed out in order."""
         self._under_way = 0
         self._quiet = anyio.Event()
 
@@ -82,7 +82,7 @@ class BreadthRun(BatchRun[T, I]):
         send: MemoryObjectSendStream[Job],
         find: Callable[[int], Awaitable[WaitingItem | None]],
     ) -> None:
-        """Iterate over the source again, and take the items that ``find`` returns."""
+        """Iterate over the source again, and queue the waiting items that ``find`` returns."""
         self._waiting.begin_round()
         await self._source.go_through(partial(self._take_waiting, send, find))
 
@@ -111,7 +111,7 @@ class BreadthRun(BatchRun[T, I]):
         find: Callable[[int], Awaitable[WaitingItem | None]],
         next_item: Callable[[], Awaitable[Any]],
     ) -> None:
-        """Take the items that ``find`` returns, after checking that each is still the same."""
+        """Queue the items that ``find`` returns; stop if the source now gives different items."""
         position = 0
         await self._window.acquire()
         while position < self._taken and (item := await next_item()) is not END:
@@ -138,7 +138,7 @@ class BreadthRun(BatchRun[T, I]):
             self._reading.cancel("the source can't be gone through again")
 
     def _again(self, found: WaitingItem, item: Any) -> tuple[Job, str | None]:
-        """Return a waiting item's job, and the name of the part that has changed, or None."""
+        """Return a waiting item's job, and ``"item"`` or ``"prompt"`` if that part has changed."""
         kept = found.job
         same_text = kept is not None and type(item) is type(kept.item) is str and item == kept.item
         if kept is not None and (same_text or item is kept.item):

@@ -42,11 +42,11 @@ def check_many(
     can't be read as a reply has no ``result``.
 
     Args:
-        items: the replies; or anything else, if ``reply`` and ``action`` get the reply and the
+        items: the replies; or anything else, if ``reply`` and ``action`` return the reply and the
             task of an item.
         requirements: as for `mellea_like.checking.check`; or a plain function that returns the
-            requirements of an item, for example with that item's right answer. A journal compares
-            each item's requirements with those that it has stored.
+            requirements of an item, for example with that item's right answer. When a run is
+            resumed from a journal, each item must have the same requirements as before.
         concurrency: the number of replies to check at a time.
         reply: a function that returns the reply of an item. By default, the item is the reply.
         action: a function that returns the task that an item's reply answers, or None if that is

@@ -54,7 +54,7 @@ BLOCK = 128
 
 @dataclass(frozen=True, slots=True)
 class ItemResult(Generic[T, I]):
-    """The result of one item; true if it is a `success`. Generic in the parsed value and the item.
+    """The result of one item; its truth value is `success`. Generic in the value and the item.
 
     Args:
         id: the item's position in the source, from 0.
@@ -162,7 +162,7 @@ class Work(NamedTuple):
 
     @property
     def format(self) -> Any:
-        """The type of the values; None for texts."""
+        """The type that replies are parsed to; None for texts."""
         return self.given["format"]
 
     def job(self, position: int, item: Any) -> Job:
@@ -246,7 +246,7 @@ def _check_digest(item_id: int, stored: str, digest: str) -> None:
 
 
 class EarlierRun:
-    """The items of earlier runs or, with ``now``, also of this run, looked up in order."""
+    """Looks up a journal's items in order: those of earlier runs or, with ``now``, all items."""
 
     def __init__(self, journal: OpenJournal, *, now: bool = False) -> None:
         self._journal = journal
@@ -256,7 +256,7 @@ class EarlierRun:
         self._over = False
 
     async def find(self, item_id: int, digest: str) -> StoredItem | None:
-        """Return the stored state of the next item, or None; raise if the item is another one."""
+        """Return an item's stored state, or None; raise if the journal has another item there."""
         if item_id >= self._looked_up and not self._over:
             found = await self._journal.lookup(item_id, BLOCK, now=self._now)
             self._known = {stored.id: stored for stored in found}

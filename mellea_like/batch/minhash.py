@@ -19,7 +19,7 @@ except ImportError as exc:
 __all__ = ["NearTexts"]
 
 PERMUTATIONS = 128
-"""The values in a signature. The estimated similarity is off by up to about 1/sqrt(128) = 0.09."""
+"""The number of values in a signature; a similarity is off by up to about 1/sqrt(128) = 0.09."""
 
 SHINGLE = 3
 """The number of consecutive words that are compared as one."""
@@ -58,7 +58,7 @@ class NearTexts:
         self._claimed: dict[int, dict[int, _Reply]] = {}
 
     def claim(self, item: int, iteration: int, reply: str) -> int | None:
-        """Add a normalised reply and return None; or return another item with a similar reply."""
+        """Add a normalised reply and return None, or return another item with a similar reply."""
         signature = self._signature(reply)
         keys = self._keys(signature)
         near = {

@@ -49,7 +49,7 @@ COMMAND = (
 
 
 class Gone(NamedTuple):
-    """A message that a child has ended; the exit code is negative if a signal killed it."""
+    """A report that a child has ended; the exit ``code`` is negative if a signal killed it."""
 
     code: int
 
@@ -207,7 +207,7 @@ def main() -> None:
 
 
 def _read(size: int) -> bytes:
-    """Read from standard input, unbuffered, because a thread could still hold a buffer's lock."""
+    """Read from standard input without a buffer, whose lock another thread could hold at exit."""
     received = b""
     while len(received) < size and (piece := os.read(0, size - len(received))):
         received += piece

@@ -30,7 +30,7 @@ class RowOutcome(NamedTuple):
         elapsed: the duration of the call, in seconds.
         requests: the number of requests of the call.
         input_tokens: the tokens of the requests' prompts.
-        output_tokens: the tokens of the replies to them.
+        output_tokens: the tokens of the replies to these requests.
         unknown: the number of requests whose cost is unknown.
         replayed: whether the result comes from the shard's journal.
     """
@@ -51,7 +51,7 @@ class RowOutcome(NamedTuple):
 
 
 def outcome_of(item: ItemResult[Any], *, parsed: bool) -> RowOutcome:
-    """Convert the result of a row to columns. Only with ``parsed`` is ``value`` filled."""
+    """Convert the result of a row to columns; ``value`` is None unless ``parsed``."""
     result, usage = item.result, item.usage
     best = None if result is None or result.best_index is None else result.best
     generation = None if best is None else best.generation
@@ -78,7 +78,7 @@ def describe(error: BaseException | None) -> str:
 
 
 def as_json(value: Any) -> str:
-    """Return a value as JSON. If JSON can't express it, return the JSON of its plain data."""
+    """Return a value as JSON, converted to plain data first if JSON can't express it."""
     dump = getattr(value, "model_dump_json", None)
     if dump is not None:
         return str(dump())

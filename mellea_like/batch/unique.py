@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["UNIQUE", "UniqueReplies", "normalised"]
 
 UNIQUE = "unlike the replies to other items"
-"""The start of the requirement's description."""
+"""The start of the description of the requirement that replies are unique."""
 
 DIGEST = 12
 """The bytes of a text's digest. Among 10 million texts, the chance of a collision is 1 in 10^15."""
@@ -46,10 +46,10 @@ class Index(Protocol):
     """An index of replies, which finds an item whose reply is equal or similar to a new one."""
 
     compares_values: bool
-    """Whether it compares parsed values instead of the texts that they were read from."""
+    """Whether the index compares parsed values instead of texts."""
 
     def claim(self, item: int, iteration: int, reply: Any) -> int | None:
-        """Add a normalised reply and return None; or return another item with a similar reply."""
+        """Add a normalised reply and return None, or return another item with a similar reply."""
 
     def release(self, item: int, iteration: int) -> None:
         """Remove an item's reply."""
@@ -136,7 +136,7 @@ class UniqueReplies:
             self._index.release(item, iteration)
 
     async def load(self, journal: OpenJournal) -> None:
-        """Reserve the winners in a journal, then replies that passed in unfinished items."""
+        """Reserve the winning replies in a journal, then the passing ones of unfinished items."""
         killed: list[tuple[int, int, Hashable]] = []
         first = 0
         while found := await journal.lookup(first, BLOCK):
@@ -161,7 +161,7 @@ class UniqueReplies:
 
 
 class Sampling:
-    """Hears the draws of an item, and releases the text of each one that did not pass."""
+    """A listener for an item's draws, which releases the text of each draw that didn't pass."""
 
     def __init__(
         self, replies: UniqueReplies, item: int, then: Callable[[Slice], None] | None

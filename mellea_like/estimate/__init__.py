@@ -1,7 +1,7 @@
 """Estimate the number of draws needed: statistics of pass rates, and a plan for the next run.
 
-The statistics are in `mellea_like.pass_rates`. `plan` also reads journals. Programs that only use
-the statistics don't need that, so `plan` is imported when it is first used.
+The statistics are in `mellea_like.pass_rates`. `plan` also reads journals, so it is imported when
+it is first used: programs that use only the statistics load no journal reader.
 """
 
 from __future__ import annotations

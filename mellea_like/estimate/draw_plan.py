@@ -116,7 +116,7 @@ class DrawPlan:
         left_out: the number of other iterations: repairs, errors, cancelled draws.
         curve: the coverage (the share of items with a draw that passes) by number of draws.
         needed: the smallest number of draws per item with which the coverage reaches the target.
-            None if it is, or may be, more than four times the measured draws.
+            None if four times the measured draws are too few: forecasts extend no further.
         needed_surely: the same number, but for the lower end of the coverage's 95 % interval.
         splits: ways to make ``needed`` draws, from one after another to all in parallel. Empty if
             ``needed`` is None.

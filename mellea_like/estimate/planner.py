@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["plan"]
 
 NO_ANSWER = "a whole answer of its format"
-"""The name among the requirements for "the reply could be checked at all"."""
+"""The name of the implicit requirement that a reply is an answer, so that it can be checked."""
 
 _LABEL = 100
 
@@ -135,12 +135,12 @@ class _Item:
     firsts: int = 0
     solved: bool = False
     by_others: bool = False
-    """Whether it passed, but only by a draw of another model or stage."""
+    """Whether the item passed, but only by a draw of another model or stage."""
 
 
 @dataclass(slots=True)
 class _Findings:
-    """Sums over a run's items. Items that may occur again have their own sums in ``kinds``."""
+    """Sums over a run's items. ``kinds`` has the sums of items that may occur again."""
 
     prices: Prices | None
     kinds: dict[Hashable, _Item] = field(default_factory=dict["Hashable", _Item])
@@ -162,7 +162,7 @@ class _Findings:
     failed: Counter[str] = field(default_factory=Counter[str])
     alone: Counter[str] = field(default_factory=Counter[str])
     repairs: Counter[tuple[int, bool]] = field(default_factory=Counter[tuple[int, bool]])
-    """The number of repairs, by the failures before them and by whether they passed."""
+    """The number of repairs, by the number of failures before them and whether they passed."""
 
     def read(self, run: object) -> None:
         """Read a whole run, and add up its items."""
@@ -217,7 +217,7 @@ class _Findings:
                     self._settle(alone)
 
     def _item(self, kind: Hashable, position: int) -> _Item:
-        """Return the sums of equal items so far, which have the first item's id and label."""
+        """Return the sums for a kind of item; start them, with ``position`` as id, if it is new."""
         return self.kinds.setdefault(kind, _Item(position, ""))
 
     def _settle(self, item: _Item) -> None:
@@ -259,7 +259,7 @@ class _Findings:
         item.solved |= passed
 
     def _count_judged(self, trace: TraceView, draws: Sequence[SliceView]) -> bool:
-        """Count verdicts, repairs and others' draws; return whether the first model passed."""
+        """Count verdicts, repairs, other models' draws; return whether the first model passed."""
         asked = {s.iteration for s in draws}
         firsts = [s for s in trace.slices if s.depth == 0]
         models = {s.model for s in draws}

@@ -141,10 +141,10 @@ def export(
             first.
         min_margin: leave out pairs with a smaller margin.
         max_per_item: the most rows per item; for ``"kto"``, per item and label. By default,
-            formats of single replies take an item's winners (one, or all that `Collect` kept), and
-            other formats have no limit.
-        select: the order of replies that passed: ``"best"`` first (the winners, then by score),
-            ``"shortest"`` first, or ``"random"``. With ``pairs="all"``, it is the order of pairs.
+            ``"sft"``, ``"prompt-completion"`` and ``"openai"`` take an item's winners (one, or all
+            that `Collect` kept), and other formats have no limit.
+        select: which replies that passed come first: the ``"best"`` (winners, then by score), the
+            ``"shortest"``, or ``"random"`` ones. With ``pairs="all"``, which pairs come first.
         seed: the seed of random choices. An item's choices depend only on the seed and the item,
             so they can be repeated.
         keep_repairs: write a repair with its real prompt, the conversation that was sent, instead

@@ -162,7 +162,7 @@ class ItemExamples:
         self._random = random.Random(f"{how.seed} {item.id} {item.label}")
 
     def kept(self) -> list[tuple[Draw, Messages]] | LeftOut:
-        """Choose replies that passed; return each with its prompt, or why there are none."""
+        """Choose replies that passed, each with its prompt; or return why there are none."""
         good = self._passed()
         if not good:
             return self._why_none()
@@ -205,7 +205,7 @@ class ItemExamples:
         return wide[: self._how.max_per_item]
 
     def key_of(self, draw: Draw) -> int:
-        """Return a hash of a reply and its prompt, which is the same for equal ones."""
+        """Return a hash of a reply and its prompt; it is the same for equal replies and prompts."""
         return hash((repr(self._prompt_of(draw)), draw.said))
 
     # --- parts -----------------------------------------------------------------------------------
@@ -316,7 +316,7 @@ def _only_a_duplicate(s: SliceView) -> bool:
 
 
 def prompt_of(trace: TraceView) -> Messages | None:
-    """Return the messages that were sent for first draws; None if they aren't kept."""
+    """Return the messages that were sent for a lane's first draw; None if they aren't kept."""
     for s in sorted(trace.slices, key=lambda s: (s.depth, s.iteration)):
         if s.depth > 0:
             return None
@@ -338,7 +338,7 @@ def _without_list(prompt: Messages | None, trace: TraceView) -> Messages | None:
 
 
 def sent_for(trace: TraceView, s: SliceView) -> Messages:
-    """Return the messages sent for a draw, without its own tool calls and their results."""
+    """Return the messages sent for a draw, without the draw's own tool calls and their results."""
     return _conversation(trace, s)[0]
 
 
@@ -377,7 +377,7 @@ def _merit(draw: Draw) -> tuple[bool, int, float, int]:
 
 
 def _different(draws: Sequence[Draw]) -> list[Draw]:
-    """Return the replies without those that equal an earlier one."""
+    """Return the replies, except for those that equal an earlier one."""
     found: dict[str, Draw] = {}
     for draw in draws:
         found.setdefault(draw.said, draw)

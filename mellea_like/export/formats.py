@@ -133,7 +133,7 @@ _KINDS: Mapping[str, _Kind] = {
 
 
 def words_needed(format: Format) -> tuple[str, ...]:
-    """Return the settings of a journal's ``text`` that keep enough for the format."""
+    """Return the values of a journal's ``text`` that make it keep enough for a format."""
     if format not in _KINDS:
         return "all", "best", "none"
     return ("all", "best") if _KINDS[format].replies == "kept" else ("all",)
@@ -173,14 +173,14 @@ def rows_of(
     disputed: AbstractSet[int],
     notes: Counter[str],
 ) -> list[dict[str, Any]] | LeftOut:
-    """Return an item's rows, or the reason why it has none; ``notes`` counts changed replies."""
+    """Return an item's rows, or why it has none; count changed or omitted replies in ``notes``."""
     if format not in _KINDS:
         return list(draw_rows(item))
     kind, examples = _KINDS[format], ItemExamples(item, how, disputed, notes)
     reasoning = _reasoning(format, how)
 
     def thoughtful(draw: Draw) -> Messages:
-        """Return the messages of a draw, with its reasoning in its place."""
+        """Return the messages of a draw, with the reasoning where ``reasoning`` says."""
         if how.reasoning is None and reasoning == "drop":
             notes[THOUGHTS] += any("reasoning_content" in message for message in draw.reply)
         return [_with_thoughts(message, reasoning) for message in draw.reply]
@@ -254,7 +254,7 @@ def draw_rows(item: ItemView) -> Iterator[dict[str, Any]]:
 
 
 def _prompt(messages: Messages, reasoning: Reasoning) -> Messages:
-    """Return a prompt with reasoning in its field or not at all; chat templates omit it anyway."""
+    """Return a prompt, with reasoning in its field or left out; chat templates skip it anyway."""
     own: Reasoning = "field" if reasoning == "field" else "drop"
     return [_with_thoughts(message, own) for message in messages]
 
@@ -307,7 +307,7 @@ def _pair(prompt: Messages, chosen: Messages, rejected: Messages, format: Format
 
 
 def _for_templates(messages: Messages) -> Messages:
-    """Return messages for chat templates: with parsed arguments, and tools' names but no ids."""
+    """Convert messages for chat templates: parse tool calls' arguments, replace ids by names."""
     names: dict[object, str] = {}
     made: Messages = []
     for message in messages:

@@ -51,7 +51,7 @@ class Run:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The record of the run, as `read_run` returns it. Several journals' counts are added up.
+        """The record of the run, as `read_run` returns it. The counts of all journals are added up.
 
         A part of the identity that differs between journals, such as the input of a Ray run's
         shards, is replaced by a text that says so.
@@ -107,8 +107,8 @@ class Run:
         """Read all draws into a table, for `polars.from_arrow` and other functions.
 
         Each draw is a row with the columns of an export in the format ``"parquet"``. An item
-        without draws also has a row. The table is as large as the run; if that is too much, let
-        the tool read the run directly, or export it to a file. Lone surrogates are replaced by
+        without draws also has a row. The table is as large as the run; if that is too much, give
+        the `Run` itself to the other tool, or export it to a file. Lone surrogates are replaced by
         U+FFFD, and the number of such rows is logged.
 
         Returns:

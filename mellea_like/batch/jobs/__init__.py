@@ -1,4 +1,4 @@
-"""Jobs of providers' batch APIs: runs that submit the requests of each round together."""
+"""Runs that submit the requests of each round together, as jobs of a provider's batch API."""
 
 from __future__ import annotations
 

@@ -51,8 +51,8 @@ if TYPE_CHECKING:
 __all__ = ["PARKING", "BatchJobs", "Book", "Parking"]
 
 QUIET = 20
-"""The passes of the event loop before a call with a waiting request is set aside. In the meantime,
-the call's other tasks can make their own requests."""
+"""The event-loop passes to wait before a call whose request waits for a job is set aside. In that
+time, the call's other tasks can make their own requests."""
 
 DAY = 24 * 3600.0
 
@@ -68,7 +68,7 @@ class BatchJobs:
     Args:
         api: the model and its provider, such as `OpenAIBatches`.
         direct: the same model through the ordinary API, for rounds that are too small for a job
-            (``direct_below``) and for a first item as a trial (``canary``).
+            (``direct_below``) and for trying out the first item (``canary``).
         direct_below: if fewer requests than this are waiting and no job is under way, ``direct``
             answers them. 0 for never.
         canary: whether ``direct`` answers the requests of the first item before anything is
@@ -78,18 +78,18 @@ class BatchJobs:
         jobs_at_once: the most jobs at a time; further ones are submitted as others end.
         enqueued_tokens: the most tokens of prompts in all jobs at a time, as providers limit them
             for each model; None for no limit.
-        poll: the seconds between two looks at the state of a job.
+        poll: the seconds between two polls of a job's state.
         deadline: the seconds after which a job that hasn't ended is cancelled. The requests that
-            it hasn't answered go into another job. If the provider has its own limit, this one
-            must be longer. None for never.
+            it hasn't answered go into another job. If the provider itself limits how long a job
+            takes, the deadline must be longer. None for never.
         tries: the most jobs that a request goes into before it is given up.
-        settled: the seconds after which the provider is sure to list a job that was created. If
-            the response to a creation was lost and no such job is listed by then, it was never
-            created.
+        settled: the seconds within which the provider lists every job that it has created. If
+            the response to the creation of a job is lost, and the job isn't listed after this
+            time, it counts as never created.
 
     Attributes:
-        model: the model's name in records and prices, with ``:batch`` at its end. It costs half of
-            the model's price, unless a price table names it.
+        model: the model's name in records and prices, with ``:batch`` at its end. Its price is
+            half of the model's, unless a price table has an entry for this name.
         provider: the provider's name, for telemetry.
         can_judge: whether the model may judge requirements.
         defaults: the options that apply if a request doesn't set them.
@@ -160,7 +160,7 @@ class BatchJobs:
 
     @property
     def limits(self) -> Sequence[Budgets]:
-        """The run's budgets, in which each job is reserved as a whole before it is submitted."""
+        """The run's budgets. The cost of a whole job is reserved in them before it is submitted."""
         parking = PARKING.get()
         return () if parking is None or not parking.budgets else (Budgets(*parking.budgets),)
 
@@ -213,9 +213,9 @@ class Parking:
         job: the item.
         answers: the answers to the item's requests so far, by their keys.
         budgets: the budgets of the run.
-        direct: the places of the backends whose requests are answered directly this time.
-        charged: the iterations whose answers were already charged, although the draws are repeated.
-        sitting: the number of times that the run has been begun or resumed.
+        direct: the `BatchJobs.place` of each backend whose requests are answered directly now.
+        charged: the repeated iterations whose answers were charged in an earlier session.
+        sitting: the number of this session: how often the run has been begun or resumed.
     """
 
     def __init__(
@@ -245,7 +245,7 @@ class Parking:
         self._idle = anyio.Event()
 
     def hearing(self, then: Callable[[Slice], None] | None) -> Callable[[Slice], None]:
-        """Return a listener for the item's slices that holds back cancelled ones; see `ended`."""
+        """Return a listener that records the item's slices, but cancelled ones only in `ended`."""
         self._then = then
         return self._hear
 
@@ -300,7 +300,7 @@ class Parking:
         raise AssertionError  # `_park` never returns: it is cancelled.
 
     def around(self, inner: Backend, backend: Backend) -> Backend:
-        """Wrap an ordinary backend so that its replies are kept while other requests wait."""
+        """Wrap an ordinary backend, to keep its replies while other requests wait for jobs."""
         if isinstance(innermost(backend), BatchJobs):
             return inner
         return _Kept(inner, self, described_backend(backend))
@@ -317,7 +317,7 @@ class Parking:
     async def _ask_now(
         self, backend: Backend, request: Request, key: str, place: str
     ) -> Generation:
-        """Ask an ordinary backend, and keep its reply, because the draw may yet wait for a job."""
+        """Ask an ordinary backend, and keep its reply in case the draw is repeated after a job."""
         if not self._busy:
             self._idle = anyio.Event()
         self._busy += 1
@@ -344,7 +344,7 @@ class Parking:
         return f"{key}/{self._asked[key]}"
 
     def _is_charged(self, answer: Answer) -> bool:
-        """Return whether an answer's cost is already in the records of an earlier sitting."""
+        """Return whether an answer's cost is already in the records of an earlier session."""
         return answer.sitting != self._sitting and len(self.slices) + 1 in self._charged
 
     async def _park(self) -> None:
@@ -411,4 +411,4 @@ def _read(backend: BatchJobs, request: Request, answer: Answer, *, charged: bool
 
 
 PARKING: ContextVar[Parking | None] = ContextVar("mellea_like_parking", default=None)
-"""The item's call that runs in the current task."""
+"""The call that runs in the current task, if its run uses `BatchJobs`."""

@@ -1,4 +1,4 @@
-"""The jobs of a run, from outside the run: their states and costs, and how to cancel them."""
+"""Read the states and costs of a run's jobs, and cancel jobs, without resuming the run."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ SETTLED = 30.0
 """The seconds after which a provider is sure to list a job that it has created."""
 
 TRIES = 10**6
-"""A limit that is never reached, so that no request is given up because jobs are cancelled."""
+"""A limit on the jobs per request that is never reached, so cancelled jobs fail no request."""
 
 
 class KnownJob(NamedTuple):
-    """A job of a run, as the file and the provider have it."""
+    """A job of a run, with its state according to the file or, if asked, the provider."""
 
     place: str
     provider_id: str | None
@@ -53,7 +53,7 @@ class KnownJob(NamedTuple):
 
 @dataclass
 class JobFile:
-    """The file of a run's jobs, read together with its journal."""
+    """The jobs of a run and their costs, as read from their file and the run's journal."""
 
     path: Path
     counts: dict[str, int]
@@ -64,7 +64,7 @@ class JobFile:
     billed: Usage
     billed_cost: tuple[float, str] | None
     places: list[str] = field(default_factory=list[str])
-    """The places with jobs under way."""
+    """The `BatchJobs.place` of each backend with jobs under way."""
 
     @classmethod
     def read(cls, path: Path) -> JobFile:
@@ -142,8 +142,8 @@ async def cancel_jobs(
 
     Args:
         path: the run's journal.
-        api_at: a function that makes the API of a place, which is a text like `BatchJobs.place`.
-        poll: the seconds between two looks at the state of a job.
+        api_at: a function that makes the API for a `BatchJobs.place`.
+        poll: the seconds between two polls of a job's state.
         tell: called with a sentence about each step.
 
     Raises:

@@ -24,14 +24,14 @@ class JobStage(StrEnum):
     COLLECTED = "collected"
     """It has ended, and the outcomes of its requests are in the file."""
     VOID = "void"
-    """It was never created, or its results were deleted."""
+    """It was never created, was refused, or can no longer be looked up."""
 
 
 UNDER_WAY = (JobStage.NOTED, JobStage.CREATING, JobStage.AT_WORK)
 
 
 class Ask(NamedTuple):
-    """A request of an item that has no answer yet."""
+    """A request that has no answer yet, and the item that made it."""
 
     item: int
     key: str
@@ -43,7 +43,7 @@ class Ask(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """The outcome of a request, and the number of the run's sitting in which it arrived."""
+    """The outcome of a request, and the number of the run's session in which it arrived."""
 
     outcome: JobOutcome
     sitting: int
@@ -52,7 +52,7 @@ class Answer(NamedTuple):
 
 
 class Known(NamedTuple):
-    """The answers to an item's requests, by their keys, and the marks of its draws."""
+    """The answers to an item's requests, by key, and the scores or other marks of its draws."""
 
     answers: dict[str, Answer]
     marks: dict[int, Any]

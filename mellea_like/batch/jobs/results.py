@@ -49,9 +49,9 @@ async def collect(
         state: the job's state according to the provider.
         do: a function that runs another function in the store's thread.
         tries: the number of jobs without an answer after which a request is given up.
-        patient: whether to raise if all downloads lack the same results, because they may still
-            come. If False, the requests without a result go into another job, although they may
-            already have been paid for.
+        patient: whether to raise if even the last download is incomplete, because the missing
+            results may still come. If False, the requests without a result go into another job,
+            although they may already have been paid for.
 
     Raises:
         BackendError: the results can't be downloaded.

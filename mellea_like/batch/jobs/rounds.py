@@ -84,14 +84,14 @@ class JobRounds:
         self._looking_up = anyio.Lock()
         self._due: Sequence[int] = ()
         self.direct: frozenset[str] = frozenset()
-        """The places whose requests are answered directly in this pass."""
+        """The `BatchJobs.place` of each backend whose requests are answered directly now."""
         self.problem: LimitExceeded | None = None
         """The reason why some requests are not submitted, or None."""
         self.states: dict[int, JobState] = {}
         """The last known states of the jobs under way, by their ids in the store."""
 
     async def open(self) -> None:
-        """Open the file, and read the state that an earlier sitting left."""
+        """Open the file, and read the state that an earlier session of the run has left."""
         self._store = await to_thread.run_sync(self._make_store, limiter=self._thread)
         known: list[StoredJob] = await self._do(self._store.jobs)
         # The time never goes back, even if the computer's clock does.
@@ -101,7 +101,7 @@ class JobRounds:
         self._last_item: int = await self._do(self._store.last_item)
 
     async def close(self) -> None:
-        """Write the requests that are left, and close the file. Jobs continue at the provider."""
+        """Write the buffered requests, and close the file. Jobs continue at the provider."""
         with anyio.CancelScope(shield=True):
             await self._flush()
             await self._do(self._store.close)
@@ -109,7 +109,7 @@ class JobRounds:
             reserved.settle(None)
 
     def _now(self) -> float:
-        """Return the time, as the event loop's clock has advanced it since `open`."""
+        """Return the wall-clock time at `open`, advanced by the event loop's clock."""
         return self._began + anyio.current_time()
 
     async def _do(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
@@ -138,7 +138,7 @@ class JobRounds:
             await self._do(self._store.ask, asks)
 
     async def known(self, item: int) -> Known:
-        """Return the answers to an item's requests so far, and the marks of its draws."""
+        """Return the answers to an item's requests, and the scores or other marks of its draws."""
         if item > self._last_item:
             return Known({}, {})  # It is new.
         async with self._looking_up:
@@ -150,7 +150,7 @@ class JobRounds:
             return self._looked_up.pop(item)
 
     async def mark(self, item: int, marks: Mapping[int, Any]) -> None:
-        """Record the marks of an item's draws."""
+        """Record the marks, such as scores, that the selection gave an item's draws."""
         await self._do(self._store.mark, item, marks)
 
     # A round
@@ -214,7 +214,7 @@ class JobRounds:
         return False
 
     async def _directly(self) -> set[int]:
-        """Choose the items to answer directly: the first item of a run, or the last few."""
+        """Choose the items to be answered by ``direct``: the first as a trial, or the last few."""
         items = set[int]()
         direct = set[str]()
         under_way = await self._under_way()
@@ -356,7 +356,7 @@ class JobRounds:
             return set()
 
     async def _reserve_again(self, job: StoredJob, backend: BatchJobs) -> None:
-        """Reserve the cost of a job of an earlier sitting, because that is spent already."""
+        """Reserve the cost of a job from an earlier session, because that cost is spent already."""
         if job.id not in self._reserved:
             costs: list[tuple[int, int | None]] = await self._do(self._store.costs, job)
             wanted = [(sent, Options(max_tokens=most)) for sent, most in costs]
@@ -409,7 +409,7 @@ class JobRounds:
         return items
 
     async def _refused(self, job: StoredJob, backend: BatchJobs, state: JobState) -> set[int]:
-        """Record that a whole job was refused; raise unless some of its lines are the reason."""
+        """Record that a job was refused; raise unless the provider names the lines at fault."""
         lines = [error for error in state.errors if error.line is not None]
         for error in lines:
             await self._do(self._store.refuse, job, error.line, f"{error.code}: {error.message}")
@@ -443,7 +443,7 @@ def _fitting(
     *,
     alone: bool,
 ) -> tuple[list[Waiting], set[int]]:
-    """Return the first requests, as many as fit into a job, and items whose request never fits."""
+    """Return as many requests as fit into a job, and the items with a request too large for any."""
     requests: list[Waiting] = []
     hopeless = set[int]()
     size = tokens = 0

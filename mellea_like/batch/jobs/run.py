@@ -1,4 +1,4 @@
-"""A batch whose requests are answered by jobs: a call that must wait for a job is set aside."""
+"""A batch with `BatchJobs`: a call is set aside while its requests wait for a job."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ I = TypeVar("I", default=Any)  # noqa: E741 (an item)
 class JobsRun(BreadthRun[T, I]):
     """The results of a batch with `BatchJobs` as its backend.
 
-    When a job has ended, the items that it answered are sampled again from their records. They make
-    the same requests as before, and this time find the answers. The replies are checked, and the
-    next requests go into the next job.
+    When a job has ended, the items that it answered are sampled again from their records. Their
+    calls make the same requests as before, and this time find the answers. The replies are checked,
+    and the next requests go into the next job.
     """
 
     def __init__(self, work: Work, items: object, **given: Any) -> None:
@@ -64,7 +64,7 @@ class JobsRun(BreadthRun[T, I]):
         )
 
     def _check_jobs(self, journal: Path) -> None:
-        """Accept jobs of an earlier sitting, because this run continues them."""
+        """Allow jobs of an earlier session to be under way, because this run continues them."""
 
     @property
     def _jobs(self) -> Sequence[JobState]:
@@ -91,7 +91,7 @@ class JobsRun(BreadthRun[T, I]):
             await self._take_again(send, partial(self._due, due))
 
     async def _due(self, due: set[int], position: int) -> WaitingItem | None:
-        """Return an item if it waits and has answers."""
+        """Return the item at a position if it is due and waits; else None."""
         return await self._waiting.find(position) if position in due else None
 
     # Items of an earlier sitting
@@ -169,7 +169,7 @@ class _JobsWork(Work):
 
 
 def _with_marks(job: Job, marks: dict[int, Any]) -> Job:
-    """Return a job with its marks, dropping its draws from the first pass without a mark."""
+    """Return a job with its draws' marks; drop the draws from the first unmarked pass on."""
     for place, slice_ in enumerate(job.earlier):
         if slice_.passed and slice_.iteration not in marks:
             earlier = job.earlier[:place]

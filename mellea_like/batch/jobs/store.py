@@ -97,12 +97,12 @@ class JobStore:
     Args:
         path: the file, which is created if it doesn't exist.
         journal: a text that identifies the run; the file of another run is refused.
-        look: whether only to read the file, without counting this as a sitting.
+        look: whether the file is only read, which doesn't count as a session of the run.
 
     Attributes:
         path: the file.
         prefix: the beginning of the custom ids of this run's requests.
-        sitting: the number of times that the run has been begun or resumed.
+        sitting: the number of this session: how often the run has been begun or resumed.
     """
 
     def __init__(self, path: Path, journal: str, *, look: bool = False) -> None:
@@ -181,7 +181,7 @@ class JobStore:
     # Requests
 
     def ask(self, asks: Iterable[Ask]) -> None:
-        """Record requests that wait for a job in this sitting, whether new or known."""
+        """Record requests as waiting for a job in this session; insert those that are new."""
         with self._writing() as db:
             db.executemany(
                 "INSERT INTO requests (item, key, api, purpose, body, bytes, input_tokens,"
@@ -202,7 +202,7 @@ class JobStore:
             )
 
     def known(self, items: Sequence[int]) -> dict[int, Known]:
-        """Return the answers and marks of each of the items."""
+        """Return the answers to each item's requests, and the scores or other marks of draws."""
         found = {item: Known({}, {}) for item in items}
         with self._reading() as db:
             for item, known in found.items():
@@ -227,7 +227,7 @@ class JobStore:
         return -1 if last is None else int(last)
 
     def mark(self, item: int, marks: Mapping[int, Any]) -> None:
-        """Record the marks of an item's draws."""
+        """Record the marks, such as scores, that the selection gave an item's draws."""
         with self._writing() as db:
             db.executemany(
                 "INSERT OR REPLACE INTO marks VALUES (?, ?, ?)",
@@ -235,7 +235,7 @@ class JobStore:
             )
 
     def waiting(self, api: str) -> Iterator[Waiting]:
-        """Yield the requests of this sitting that wait for a job, in the order of items."""
+        """Yield the requests of this session that wait for a job, in the order of items."""
         last = (-1, -1)
         while True:
             with self._reading() as db:
@@ -252,7 +252,7 @@ class JobStore:
             last = rows[-1][:2]
 
     def count_waiting(self, api: str) -> int:
-        """Return how many requests of this sitting wait for a job."""
+        """Return how many requests of this session wait for a job."""
         with self._reading() as db:
             (count,) = db.execute(
                 "SELECT count(*) FROM requests WHERE api = ? AND job IS NULL AND answer IS NULL"
@@ -262,7 +262,7 @@ class JobStore:
         return int(count)
 
     def count_all_waiting(self) -> int:
-        """Return how many requests wait for a job, in any sitting and for any model."""
+        """Return how many requests wait for a job, of any session and for any model."""
         with self._reading() as db:
             (count,) = db.execute(
                 "SELECT count(*) FROM requests WHERE job IS NULL AND answer IS NULL AND sitting > 0"
@@ -270,7 +270,7 @@ class JobStore:
         return int(count)
 
     def items_waiting(self, api: str) -> set[int]:
-        """Return the items whose requests of this sitting wait for a job."""
+        """Return the items that have requests of this session waiting for a job."""
         with self._reading() as db:
             rows = db.execute(
                 "SELECT DISTINCT item FROM requests WHERE api = ? AND job IS NULL"
@@ -303,7 +303,7 @@ class JobStore:
         return next(j for j in self.jobs() if j.id == job)
 
     def jobs(self, *stages: JobStage) -> list[StoredJob]:
-        """Return the jobs at these stages, or all jobs if none is given, oldest first."""
+        """Return the jobs at these stages, oldest first; all jobs if no stage is given."""
         with self._reading() as db:
             wanted = json.dumps(stages or list(JobStage))
             rows = db.execute(
@@ -346,7 +346,7 @@ class JobStore:
             last = rows[-1][:2]
 
     def costs(self, job: StoredJob) -> list[tuple[int, int | None]]:
-        """Return each request's estimated tokens of the prompt, and its ``max_tokens``."""
+        """Return the estimated prompt tokens and the ``max_tokens`` of each request in a job."""
         with self._reading() as db:
             rows = db.execute(
                 "SELECT input_tokens, max_tokens FROM requests WHERE job = ? ORDER BY item, id",
@@ -384,7 +384,7 @@ class JobStore:
             _back(db, job.id, tried=tried)
 
     def take(self, job: StoredJob, results: Sequence[tuple[JobResult, Usage]]) -> int:
-        """Store results of a job with their costs; the first answer to a request counts.
+        """Store a job's results with their costs; keep only the first answer to each request.
 
         Returns:
             The number of results that belong to no request of the job.
@@ -457,7 +457,7 @@ class JobStore:
             )
 
     def collected(self, job: StoredJob, state: JobState, most: int, why: str) -> None:
-        """Record that all results of a job are stored. Requests without one wait for another job.
+        """Record that a job's results are stored. Requests without a result wait for another job.
 
         Args:
             job: the job.

@@ -86,8 +86,8 @@ TABLES = {
 }
 """The tables by name, as in SQLite's own schema table.
 
-Rows are only added. The exception is the results of failed items, which are replaced when a run is
-resumed with more attempts.
+Rows are only added, except that the results of failed items are replaced when a run is resumed with
+more attempts.
 """
 
 SET_RUN = "INSERT OR REPLACE INTO run VALUES (?, ?)"
@@ -111,7 +111,7 @@ _WHY = {
 
 @contextmanager
 def journal_errors(path: Path) -> Generator[None]:
-    """Enter a block in which errors of SQLite and of the system become journal errors."""
+    """Convert errors of SQLite and the operating system in a block to `JournalError`."""
     try:
         yield
     except sqlite3.Error as exc:
@@ -167,7 +167,7 @@ def connect(path: Path, mode: str) -> sqlite3.Connection:
 
 
 def raise_version(connection: sqlite3.Connection) -> None:
-    """Raise the file's version to the current one, because rows of this version follow."""
+    """Set the file's version to the current one, before rows of this version are written."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version != FORMAT_VERSION:
         connection.execute("BEGIN IMMEDIATE")
@@ -196,7 +196,7 @@ def make_durable(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def create(path: Path, facts: Mapping[str, str]) -> None:
-    """Create a journal with facts about its run. Its path exists only once it is complete."""
+    """Create a journal with facts about its run. No file is at the path until it is complete."""
     if _has_log(path):  # SQLite would take this log for an old one and remove it.
         msg = (
             f"journal {path} is not there, but {path.name}-wal is, and holds what was last written"

@@ -15,13 +15,13 @@ __all__ = ["Difference", "differences", "has_more_turns"]
 Object: TypeAlias = "dict[str, Any]"
 
 LONGEST = 60
-"""The most characters of a value to show."""
+"""The maximum number of characters to show of a value."""
 
 BEFORE_IT = 15
 """The number of characters to show before the first difference between two long values."""
 
 _OF_THE_RUN = frozenset({"strategy", "model"})
-"""The parts of an identity whose own parts are named without a prefix."""
+"""The parts of an identity whose fields are named without a prefix, such as ``loop_budget``."""
 
 
 class Difference(NamedTuple):
@@ -50,7 +50,7 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[Diff
 
 
 def has_more_turns(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    """Return whether a run only allows more attempts than before, so that earlier draws count."""
+    """Return whether a run differs only in more attempts, so that it can continue earlier draws."""
     old, new = _object(before.get("strategy")), _object(now.get("strategy"))
     was, is_ = old.get("loop_budget"), new.get("loop_budget")
     return (

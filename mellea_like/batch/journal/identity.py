@@ -48,7 +48,7 @@ __all__ = ["differing_part", "digest_of", "identity_of", "label_of", "row_of"]
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
 
 LABEL = 80
-"""The most characters of a label."""
+"""The maximum number of characters in a label."""
 
 HEX = 24
 """The hexadecimal digits of a digest: 96 bits are enough unless someone tries to forge one."""
@@ -107,7 +107,7 @@ def identity_of(
 
 
 def digest_of(item: object, action: Action[Any] | None) -> str:
-    """Return digests of an item and of its prompt as one text, regardless of its position."""
+    """Return the digests of an item and of its prompt, joined by a hyphen."""
     own: Json
     asked: Json
     try:
@@ -122,7 +122,7 @@ def digest_of(item: object, action: Action[Any] | None) -> str:
 
 
 def _asked(action: Action[Any]) -> list[Json]:
-    """Return the messages of an action as plain data and, if it has one already, its reply."""
+    """Return an action's messages as plain data, followed by its reply if that already exists."""
     asked: list[Json] = [_message(message) for message in action.render(_EMPTY)]
     if isinstance(action, GivenReply):
         asked.append(reply_message(action.reply).as_dict())
@@ -133,7 +133,7 @@ def _asked(action: Action[Any]) -> list[Json]:
 
 
 def _message(message: object) -> Json:
-    """Return the same as `_plain` for a message, in a tenth of the time."""
+    """Return a message as plain data, as `_plain` does, but in a tenth of the time."""
     if type(message) is Message:
         if message.tool_calls or message.tool_call_id or not isinstance(message.content, str):
             return message.as_dict()

@@ -45,7 +45,7 @@ LINGER = 0.05
 """The seconds for which rows are gathered before they are written, if nothing waits for them."""
 
 MANY = 1000
-"""The number of queued rows from which they are written without waiting for more."""
+"""The number of queued rows at which they are written without waiting for more."""
 
 
 class Journal:
@@ -154,7 +154,7 @@ class OpenJournal:
 
     A commit waits for the disk, for a millisecond or more. Rows queued in the meantime form the
     next commit, so the more there is to write, the less each row costs (group commit). When the
-    block is left, even by an error or a cancellation, queued rows are written first.
+    ``async with`` block ends, even by an error or a cancellation, queued rows are written.
     """
 
     def __init__(self, path: Path, text: KeptText, open_file: Callable[[], JournalFile]) -> None:
@@ -212,7 +212,7 @@ class OpenJournal:
     # --- what a run does -------------------------------------------------------------------------
 
     async def lookup(self, item_id: int, count: int, *, now: bool = False) -> Sequence[StoredItem]:
-        """Return up to ``count`` items from an id on: earlier runs' or, with ``now``, all."""
+        """Return up to ``count`` items from ``item_id`` on; with ``now``, also this run's items."""
         file = self._usable()
         if item_id > file.last and not now:
             return ()
@@ -232,7 +232,7 @@ class OpenJournal:
         data: Any,
         known: Iterable[int] = (),
     ) -> None:
-        """Record that an item is being sampled, in a new or resumed attempt, without waiting."""
+        """Record that a new or resumed attempt at an item begins, without waiting for the disk."""
         self._usable()
         row, parts = input_row(data)
         label = label.encode("utf-8", "backslashreplace").decode()
@@ -242,7 +242,7 @@ class OpenJournal:
         self._running[item_id, attempt] = anyio.current_time(), set(known), own_text(data)
 
     def slice(self, item_id: int, attempt: int, slice_: Slice) -> None:
-        """Record a draw of an attempt. It never waits."""
+        """Record a draw of an attempt, without waiting for the disk."""
         self._usable()
         _, known, own = self._running[item_id, attempt]
         if slice_.iteration not in known:
@@ -324,7 +324,7 @@ class OpenJournal:
             self._parts |= new
 
     async def _live(self) -> None:
-        """Open the file, write to it until the end, and close it. It can't be cancelled."""
+        """Run the writing task, shielded from cancellation: open the file, write, and close it."""
         with anyio.CancelScope(shield=True):
             try:
                 file = await to_thread.run_sync(self._open_file, limiter=self._thread)

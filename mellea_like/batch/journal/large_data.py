@@ -26,7 +26,7 @@ LARGE = 1024
 """The number of bytes from which data counts as large."""
 
 _PLACES = {"image_url": "url", "input_audio": "data", "file": "file_data"}
-"""The key of the data, by type of part. It is in the dict that a part has under its type."""
+"""The key of the data, by a part's type: the data is at ``part[type][key]``."""
 
 _REFERENCE = {"sha256", "bytes", "before"}
 
@@ -114,7 +114,7 @@ def _parts_of(prompts: Iterable[Any]) -> Iterable[dict[str, Any]]:
 
 
 def _inside(part: dict[str, Any]) -> tuple[dict[str, Any] | None, str]:
-    """Return the dict with a part's data, or None if there is none, and the key of the data."""
+    """Return the dict inside a part that has its data, or None; and the key of the data."""
     kind = part.get("type")
     name = _PLACES.get(kind) if isinstance(kind, str) else None
     inside = None if name is None else part.get(cast("str", kind))

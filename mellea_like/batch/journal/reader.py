@@ -58,7 +58,7 @@ _UNFINISHED = (
     " WHERE id >= ? AND id < ? AND NOT EXISTS (SELECT 1 FROM results WHERE item = id)"
     " ORDER BY id LIMIT ?"
 )
-"""Finds unfinished items. Its upper bound avoids a pass over all items of a finished run."""
+"""The query for unfinished items. Its upper bound avoids a scan of all items of a finished run."""
 _SLICES_OF_ITEM = "SELECT * FROM slices WHERE item = ? ORDER BY attempt, iteration"
 
 
@@ -103,8 +103,8 @@ def read_run(path: str | Path, *, check: bool = True) -> dict[str, Any]:
         settings that the run was begun with), ``started`` and ``ended`` (ISO 8601, UTC; ``ended``
         is None while the run is running and after a kill), ``counts`` (items by status),
         ``prices`` (of each model, or None), ``text`` (see `Journal`), ``versions`` (of mellea_like
-        and Python, or None) and ``sittings`` (a pair of times for each time that the journal was
-        opened for writing: when it was opened, and when it was closed, which is None while it is
+        and Python, or None) and ``sittings`` (for each time that the journal was opened for
+        writing, a pair: when it was opened, and when it was closed; the latter is None while it is
         open and after a kill).
 
     Raises:
@@ -168,7 +168,7 @@ def read_items(
 
 
 def repeated(paths: Iterable[Path]) -> Callable[[str], bool]:
-    """Return a test for digests that several items share, using 8 bytes of memory per item."""
+    """Return a function that tells whether items share a digest; it uses 8 bytes per item."""
     hashes = array("q")
     for path in paths:
         with opened(path, whole=False) as connection, journal_errors(path):
@@ -185,7 +185,7 @@ def read_block(
     *,
     parts: bool = True,
 ) -> list[tuple[str, dict[str, Any]]]:
-    """Read digests and records in a single snapshot; ``which`` is the first id, end and limit."""
+    """Read items' digests and records in one snapshot; ``which`` is the first id, end and limit."""
     with journal_errors(path), _snapshot(connection):
         rows = connection.execute(_ITEMS, which).fetchall()
         if not rows:
@@ -222,7 +222,7 @@ def read_block(
 def read_unfinished(
     connection: sqlite3.Connection, path: Path, first: int, end: int, count: int
 ) -> list[StoredItem]:
-    """Read the first items without a result whose ids are in a range, in a single snapshot."""
+    """Read up to ``count`` unfinished items from ``first`` to below ``end``, in one snapshot."""
     with journal_errors(path), _snapshot(connection):
         rows = connection.execute(_UNFINISHED, (first, end, count)).fetchall()
         found = [(row, connection.execute(_SLICES_OF_ITEM, row[:1]).fetchall()) for row in rows]

@@ -50,7 +50,7 @@ MOST_TOKENS = 2**48
 """The most tokens to count for a draw: servers can report anything, and sums must fit 64 bits."""
 
 _SLICE_TEXTS = ("text", "value", "action", "tool_calls", "refusal", "reasoning")
-"""The parts of a draw's record that have texts, of the model or of the prompt."""
+"""The fields of a draw's record that contain text of the model or of the prompt."""
 
 # The usual values, which are left out of the JSON and put back when it is read.
 _USUAL_SLICE: dict[str, Any] = {
@@ -125,7 +125,7 @@ def slice_row(
 
 
 def slice_record(row: Row, own: str | None) -> dict[str, Any]:
-    """Return the draw of a row, in the form of `slice_to_dict`. Rows of format 2 are complete."""
+    """Return a row's draw in the form of `slice_to_dict`. Rows of format 2 have all its fields."""
     _, _, iteration, *columns, written = row
     body: dict[str, Any] = {"iteration": iteration, **_USUAL_SLICE, **json.loads(written)}
     body.setdefault("usage", dict(zip(USAGE, columns, strict=True)))
@@ -279,7 +279,7 @@ def own_text(data: object) -> str | None:
 
 
 def _usage(slices: Sequence[Row]) -> dict[str, int]:
-    """Return the total usage of an item's draws. Its details are only in the rows' bodies."""
+    """Return the total usage of an item's draws, with the details that only the rows' JSON has."""
     usage = {name: sum(row[3 + at] for row in slices) for at, name in enumerate(USAGE)}
     for *_, body in slices:
         if any(f'"{name}":' in body for name in USAGE_DETAILS):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["AGAIN", "JournalsTogether"]
 
 AGAIN = "again"
-"""The part of an identity that marks a run of the rows that didn't pass in an earlier run."""
+"""The key in the identity of a run that repeats the rows that didn't pass in an earlier run."""
 
 _Place = tuple[int, int]  # The index of a journal and the id of an item in it.
 
@@ -46,7 +46,7 @@ class JournalsTogether:
                 self._follow(order[:position], place, status)
         self._followers = frozenset(self._next.values())
         self.counted_twice: Counter[str] = Counter()
-        """By status, how many to subtract from the journals' counts, to count each item once."""
+        """By status, the number of items that the journals count twice, to subtract from sums."""
         for before, after in self._next.items():
             if status[after] == "unfinished":
                 status[after] = status[before]
@@ -55,7 +55,7 @@ class JournalsTogether:
                 self.counted_twice[status[before]] += 1
 
     def _follow(self, earlier: Sequence[int], place: int, status: dict[_Place, str]) -> None:
-        """Match the items that a run sampled again, ignoring prompts, which may have changed."""
+        """Match a run's items to the earlier ones that they repeat; their prompts may differ."""
         waiting: defaultdict[str, deque[int]] = defaultdict(deque)
         for number, digest, ended in self._read(place):
             waiting[digest.partition("-")[0]].append(number)
@@ -73,7 +73,7 @@ class JournalsTogether:
             yield from connection.execute(_STATUSES)
 
     def items(self, *, parts: bool = True) -> Iterator[tuple[Path, dict[str, Any]]]:
-        """Yield each item's first journal and its record, which is as `read_items` yields it."""
+        """Yield each item's first journal, and its record in the form that `read_items` yields."""
         for place, path in enumerate(self._paths):
             for item in read_items(path, parts=parts):
                 if (place, item["id"]) in self._followers:

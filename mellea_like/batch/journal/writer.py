@@ -189,7 +189,7 @@ class JournalFile:
             self._stack = stack.pop_all()
 
     def _compare(self, facts: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-        """Raise for another run; return whether this run allows failed items more attempts."""
+        """Raise if the journal is another run's; return whether this run allows more attempts."""
         before, again = facts["identity"], json.loads(to_json(dict(now)))
         if has_more_turns(before, again) and facts.get("text") == "all":
             return True
@@ -203,7 +203,7 @@ class JournalFile:
         return False
 
     def commit(self, rows: Mapping[str, Sequence[Row]]) -> None:
-        """Write all rows or none, by the statements that insert them. Then they are on disk."""
+        """Write rows, grouped by their SQL, in one transaction; return once they are on disk."""
         connection = self._connection
         with self._using, journal_errors(self._path):
             try:

@@ -148,7 +148,7 @@ class RayKeeper:
         self._actor = actor
 
     async def acquire(self, name: str, ask: Ask) -> Exception | None:
-        """Wait until a request may be sent, and return None; return an error if it may not."""
+        """Wait until a request may be sent and return None, or return the error that forbids it."""
         answer: Exception | None = await self._answer(self._actor.acquire.remote(name, ask))
         return answer
 

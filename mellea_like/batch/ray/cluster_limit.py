@@ -1,4 +1,4 @@
-"""The limit that all actors of a dataset share. It is held by another actor, which they ask.
+"""A limit that all actors of a dataset share. Another actor holds it, and answers the others.
 
 For each request, that actor is called once before the request is sent, and once after it has
 ended. Two cores that were busy with other work managed 400 requests a second. Higher rates would
@@ -157,7 +157,7 @@ def limits_of(limit: ClusterLimit) -> list[Limit]:
 
 
 class Ask(NamedTuple):
-    """A worker's question whether a request may be sent. It has only the size of the prompt."""
+    """A worker's question of whether it may send a request, with only the size of the prompt."""
 
     number: int  # Increases with each request of a worker.
     input_tokens: int
@@ -168,7 +168,7 @@ class Ask(NamedTuple):
     age: float
 
     def request(self) -> Request:
-        """Return a request whose prompt has this size."""
+        """Return a stand-in for the request, with a prompt of the same size."""
         size = BYTES_PER_TOKEN * (self.input_tokens - TOKENS_PER_MESSAGE)
         started = anyio.current_time() - self.age
         return Request(
@@ -211,7 +211,7 @@ class LimitKeeper:
         self._workers: defaultdict[str, _Worker] = defaultdict(_Worker)
 
     async def acquire(self, name: str, ask: Ask) -> Exception | None:
-        """Wait until a worker's request may be sent, and return None; return an error if not."""
+        """Wait until a worker's request may be sent and return None, or return an error."""
         worker = self._heard(name)
         asked = worker.asked[ask.number] = _Asked(ask)
         request = ask.request()
@@ -328,7 +328,7 @@ class _Permit(NamedTuple):
 
 
 def _sendable(end: RequestEnd) -> RequestEnd:
-    """Return the part of a request's end that limits need, without anything unpicklable."""
+    """Reduce a `RequestEnd` to the parts that limits need, all of which can be pickled."""
     error: BackendError | None = None
     if isinstance(end.error, RateLimited):
         error = RateLimited("refused", retry_after=end.error.retry_after)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["sample_dataset"]
 
 SHARDS_AT_A_TIME = 3
-"""The number of shards that an actor works on, so that it has calls to make as one shard ends."""
+"""The number of shards that an actor works on at a time, so that it stays busy as one ends."""
 
 
 def sample_dataset(
@@ -50,7 +50,7 @@ def sample_dataset(
     limits: ClusterLimit | None = None,
     check_cluster: bool = True,
 ) -> Dataset:
-    """Sample each row of a Ray dataset, on several actors with many calls at a time each.
+    """Sample each row of a Ray dataset, on several actors that each make many calls at a time.
 
     Like all Ray datasets, the result is lazy. It is sampled each time it is read, unless a journal
     has the rows or you call ``materialize()``. A row that fails never stops the dataset; its
@@ -93,7 +93,7 @@ def sample_dataset(
             all of them must share it, and it must support file locks. Otherwise, an actor that is
             restarted on another machine starts its shards from the beginning. A different dataset
             or prompt needs a different directory.
-        limits: the budget that all actors share.
+        limits: the rates, the budget or both that all actors share.
         check_cluster: whether to check first that the cluster has enough free capacity. Pass False
             if the cluster grows by itself, or if other jobs will end and make room.
 

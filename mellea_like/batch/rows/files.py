@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 __all__ = ["LONGEST_LINE", "begins_results", "read_rows", "row_writer"]
 
 LONGEST_LINE = 16 * 2**20
-"""The most bytes of a line. No model takes that much input, and some files have no line ends."""
+"""The maximum bytes in a line. No model takes that much input, and some files have no line ends."""
 
 LONGEST_NAME = 100
-"""The most characters of a name to quote in an error."""
+"""The maximum number of characters to quote of a name in an error."""
 
 PIECE = 2**20
 """The bytes to skip at a time in a line that is too long."""
@@ -201,7 +201,7 @@ def _csv(
 
 
 def _wrong(fields: list[str], names: list[str] | None) -> str:
-    """Describe the fault of a row, or of the first line if ``names`` is None; ``''`` if none."""
+    """Describe the fault in a row or, without ``names``, in the first line; ``''`` if none."""
     try:
         "".join(fields).encode("utf-8")
     except UnicodeEncodeError:
@@ -218,7 +218,7 @@ def _wrong(fields: list[str], names: list[str] | None) -> str:
 def row_writer(
     file: BinaryIO, format: RowFormat, columns: Mapping[str, str] | None = None
 ) -> RowWriter:
-    """Return a writer of results. Each result follows its input, in ``columns`` or else as JSON."""
+    """Return a writer of inputs and results; without ``columns``, an input is written as JSON."""
     if format is RowFormat.PARQUET:
         from mellea_like.batch.rows.parquet import ParquetWriter  # noqa: PLC0415 (an extra)
 
@@ -229,7 +229,7 @@ def row_writer(
 
 
 def begins_results(start: bytes, format: RowFormat) -> bool:
-    """Return whether a file, given its first line, may contain results or is empty."""
+    """Return whether a file that begins with ``start`` is empty or may contain results."""
     if not start:
         return True
     if format is RowFormat.PARQUET:

@@ -75,11 +75,11 @@ _SUFFIXES = {
 
 
 class Row(dict[str, Any]):
-    """One row: its values by name, all of which JSON can express.
+    """A row of an input file: its values by name, all of which JSON can express.
 
-    ``number`` is the line on which it begins, from 1. In Parquet, which has no lines, it is the
-    number of the row. ``id`` is its position in its run, if the row comes from a file of results.
-    ``place`` is its position in the file, from 0, if several processes share the rows.
+    ``number`` is the line on which the row begins or, in Parquet, the number of the row, from 1.
+    ``id`` is the row's position in the earlier run, if it was read from that run's results.
+    ``place`` is the row's position in the file, from 0, if several processes share the rows.
     """
 
     __slots__ = ("id", "number", "place")
@@ -131,11 +131,11 @@ def as_json(value: Any) -> str:
 
 
 HALVES = "rows with halves of characters, replaced by U+FFFD"
-"""The words for the rows that `whole` has changed, which a notice puts after their number."""
+"""The description of rows that `whole` has changed, for notices that count them."""
 
 
 def whole(value: Any) -> Any:
-    """Return a value without surrogates, which UTF-8 lacks: pairs are joined, others replaced."""
+    """Join surrogate pairs in a value, and replace lone surrogates: UTF-8 allows neither."""
     if isinstance(value, str):
         try:
             value.encode()
@@ -156,7 +156,7 @@ def of_results(names: Sequence[str]) -> bool:
 
 
 def input_of(row: Row, place: str) -> Row | None:
-    """Return the input row of a result; None if the result passed. Raise if it is no result."""
+    """Return the input of a result, or None if the result passed; raise if it isn't a result."""
     told: Mapping[str, Any] = row
     names = list(row)
     given: Any = row.get("input")
@@ -175,13 +175,13 @@ def input_of(row: Row, place: str) -> Row | None:
 
 
 def flat_names(columns: Sequence[str] | None) -> list[str]:
-    """Return the columns of a file of results. If names collide, the result's are changed."""
+    """Return the columns of a file of results; rename result columns that the input also has."""
     names = ["input"] if columns is None else list(columns)
     return [*names, *free_names(names, RESULT_FIELDS)]
 
 
 def free_names(taken: Sequence[str], wanted: Sequence[str]) -> list[str]:
-    """Return names like the ``wanted`` ones that differ from each other and from ``taken``."""
+    """Return the ``wanted`` names, with a prefix where needed to be unique and not ``taken``."""
     found: list[str] = []
     for field in wanted:
         name = field

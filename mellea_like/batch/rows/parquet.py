@@ -86,7 +86,7 @@ class GroupWriter:
         self._rows: list[dict[str, Any]] = []
 
     def add(self, row: dict[str, Any]) -> None:
-        """Add a row, and write its group if that is full. Values must fit their columns."""
+        """Add a row, and write the row group once it is full. Values must fit their columns."""
         self._rows.append(row)
         if len(self._rows) == ROWS_WRITTEN:
             self._write_group()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["RowTemplate"]
 
 ROW = "row"
-"""The template's name for the whole row, for fields whose names aren't identifiers."""
+"""The name of the whole row in a template, needed for fields whose names aren't identifiers."""
 
 
 class RowTemplate:
