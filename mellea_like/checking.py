@@ -159,7 +159,7 @@ class CheckResult(Generic[T]):
 
 
 class NoJudge:
-    """A stand-in for a missing judge. A requirement that needs a judge is refused in advance."""
+    """A stand-in for a missing judge; a call whose requirements need a judge is refused early."""
 
     can_judge = False
     unfit = "there is none"
@@ -248,7 +248,7 @@ async def check(
 
     Returns:
         The result. If a requirement can't be judged (the judge is down, a validator has a bug),
-        its status is ``"errored"``, and nothing is raised.
+        the result's status is ``"errored"``, and nothing is raised.
 
     Raises:
         TypeError: an argument is of the wrong type.

@@ -190,7 +190,7 @@ class UnansweredToolCalls(SamplingFailed):
 
     Args:
         message: the tools, and what to do.
-        result: the result, which has them in ``tool_calls``.
+        result: the result, which has the calls in ``tool_calls``.
         agent: all rounds, if `run_agent` reached its limit of rounds.
     """
 

@@ -72,7 +72,7 @@ class HookRun:
         return payload
 
     async def announce(self, payload: Payload) -> None:
-        """Run the handlers of a payload's hook when nothing can be changed any more."""
+        """Run the handlers of a payload's hook at the call's end; ignore changes, log errors."""
         try:
             for handler in self._by_hook[payload.hook].sequential:
                 try:
@@ -196,7 +196,7 @@ def _identity(handler: Handler) -> int:
 
 
 async def _run(handler: Handler, payload: Payload) -> Any:
-    """Run a handler within its time limit; a cancellation nobody asked for counts as a failure."""
+    """Run a handler within its time limit; treat a cancellation nobody asked for as a failure."""
     with foreign("it"):
         if not handler.may_wait:
             return await handler.function(payload)

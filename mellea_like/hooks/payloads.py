@@ -135,7 +135,7 @@ class GenerationPostCallPayload(Payload):
         retry: how many times this request was tried before.
         generation: the reply.
         usage: the cost of the request.
-        duration: how long it took, in seconds.
+        duration: how long the request took, in seconds.
     """
 
     hook = HookType.GENERATION_POST_CALL
@@ -155,7 +155,7 @@ class GenerationErrorPayload(Payload):
         retry: how many times this request was tried before.
         error: the error.
         usage: the cost of the request, as far as it is known.
-        duration: how long it took, in seconds.
+        duration: how long the request took, in seconds.
     """
 
     hook = HookType.GENERATION_ERROR
@@ -172,7 +172,7 @@ class ValidationPreCheckPayload(Payload):
 
     Attributes:
         candidate: the reply to validate.
-        requirements: its requirements. Handlers may add more, but none is ever dropped.
+        requirements: the reply's requirements. Handlers may add more, but can't drop any.
     """
 
     hook = HookType.VALIDATION_PRE_CHECK
@@ -243,7 +243,7 @@ class SamplingLoopEndPayload(Payload):
         stop_reason: why the call stopped.
         decision: the decision of the selection, as in the result; or None.
         started: when the call began (UTC).
-        elapsed: how long it took, in seconds.
+        elapsed: how long the call took, in seconds.
     """
 
     hook = HookType.SAMPLING_LOOP_END

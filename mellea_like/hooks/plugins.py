@@ -56,7 +56,7 @@ class Handler:
     priority: int
     timeout: float
     may_wait: bool
-    """Whether it has an ``await``. Without one, it can't be interrupted."""
+    """Whether the function has an ``await``. Without one, it can't be interrupted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +82,10 @@ def hook(
     copy of the payload, or raise `Blocked`.
 
     Args:
-        hook_type: when it runs.
-        mode: how it runs.
+        hook_type: when the handler runs.
+        mode: how the handler runs.
         priority: lower runs earlier; handlers of equal priority run in the order registered.
-        timeout: the longest it may take, in seconds.
+        timeout: the longest the handler may take, in seconds.
 
     Returns:
         A decorator that returns the function itself.
@@ -113,11 +113,12 @@ def hook(
 class Plugin:
     """Base class of plugins whose handlers share state: async methods marked with `hook`.
 
-    If a subclass overrides a handler without a mark, it runs at the same hooks in the same way.
-    With a new mark, it runs as the new mark says. If it is set to None, it doesn't run.
+    If a subclass overrides a handler without marking it again, the new method runs at the same
+    hooks in the same way. With a new mark, it runs as that mark says. If a subclass sets a handler
+    to None, the handler doesn't run.
 
     Attributes:
-        name: its name in errors and logs; the default is the class's name.
+        name: the plugin's name in errors and logs; the default is the class's name.
     """
 
     name: str = ""
@@ -135,7 +136,7 @@ class PluginSet:
     this task and in tasks started from it, and nowhere else.
 
     Args:
-        name: its name in errors.
+        name: the set's name in errors.
         plugins: plugins, marked functions, and further sets.
         priority: the priority of all handlers in the set; None keeps that of each handler.
 

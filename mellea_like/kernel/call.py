@@ -67,7 +67,7 @@ class Rules:
 
 @dataclass(slots=True)
 class Parts:
-    """The parts that the draws of one spec share."""
+    """The backend, the validation and the messages that all draws with one spec share."""
 
     spec: Any
     backend: Backend
@@ -78,7 +78,7 @@ class Parts:
 
 
 class Call:
-    """One call of ``sample``: made, run once, and forgotten."""
+    """One call of ``sample``: its options, its race, and all that has happened so far."""
 
     last_stage: int | None = None
     """The number of the last stage, in a call that has stages."""
@@ -158,11 +158,11 @@ class Call:
         return race
 
     def _overriding(self, port: str) -> list[Option]:
-        """Return the options that use a port."""
+        """Return the options that override a port."""
         return [option for option in self.options if port in option.uses]
 
     def rule(self, ruling: Ruling) -> None:
-        """Carry out a ruling, at any time."""
+        """Carry out a ruling, even before or after the race."""
         if ruling.fatal is not None and ruling.fatal is self.late:
             return
         if hasattr(self, "race"):
@@ -234,7 +234,7 @@ class Call:
         return backend
 
     def refused(self, error: LimitExceeded) -> None:
-        """Stop a call that met a limit; if only its last stage met one, note that as the reason."""
+        """Stop the call if its budget is spent; if its last stage's is, only note the reason."""
         if error.stage is None:
             self.rule(Ruling(stop=True, why=Stop(StopReason.BUDGET, str(error), error)))
         elif error.stage == self.last_stage:
@@ -282,7 +282,7 @@ class Call:
         return self.clock() - self.started
 
     def resume(self, started: float, deadline: float | None) -> None:
-        """Continue a call whose lanes have ended, on another clock."""
+        """Continue a call whose lanes have ended, with a new start and deadline."""
         self.started, self.deadline = started, deadline
         self.race.resume(started, deadline)
 

@@ -1,4 +1,4 @@
-"""One draw: ask, read, check, and the record of it.
+"""One draw: ask the model, read the reply, check it, and record the draw.
 
 This code runs most often, so it avoids anything that takes more than a microsecond.
 """
@@ -93,7 +93,7 @@ class Draw:
         self.verdicts: tuple[ValidationResult, ...] = ()
         self.judged: list[tuple[Meter, Generation | None, str | None]] | None = None
         self.tried: Exception | None = None
-        """The error of its request before it was sent again."""
+        """The error after which the draw's request is sent again."""
         self.outcome = _ERRORED
         self.error: BaseException | None = None
         self.reason = ""
@@ -136,7 +136,7 @@ class Draw:
         return error
 
     async def run(self) -> None:
-        """Ask, read and check; raise only a requested cancellation, or an error for the call."""
+        """Ask, read and check; raise only requested cancellations and errors that end the call."""
         ITERATION.set(self.meta)
         try:
             ask = self.ask
@@ -203,7 +203,7 @@ class Draw:
         return Candidate(text, value, generation, seen, ask.action, self.rounds)
 
     def why_incomplete(self, reply: Generation) -> str:
-        """Explain why a reply is incomplete; empty if it is whole or accepted."""
+        """Return the reason why a reply is incomplete; empty if it is complete or accepted."""
         if self.call.rules.accept_incomplete:
             return ""
         spec = self.ask.spec
@@ -306,7 +306,7 @@ class Draw:
     def _check_usage(
         self, asked: str | None, aside: Sequence[Cost]
     ) -> tuple[tuple[str | None, Usage], ...]:
-        """Return the cost of checks and tools, and of models that failed first, by model."""
+        """Return, by model, the cost of checks, tools and the models that were asked first."""
         spent: dict[str | None, Usage] = {}
         if asked is not None and self.meter is not None:
             spent.update(_split(self.meter, self.generation, asked)[1])

@@ -81,7 +81,7 @@ class Ask:
     """The inputs of the call, or of its stage."""
     stage: int | None = None
     repairs: Slice | None = None
-    """The failure that it repairs."""
+    """The failed draw that this one repairs; None if it repairs none."""
 
     @property
     def rank(self) -> tuple[int, int]:
@@ -113,11 +113,11 @@ class Ruling(NamedTuple):
     """A decision about a race."""
 
     over: bool = False
-    """Running draws are cancelled; without a reason (``why``), the call is won."""
+    """Whether to cancel the running draws. Without a reason (``why``), the call is won."""
     stop: bool = False
-    """No further draw starts; those that are running may end."""
+    """Whether no further draw may start. Those that are running continue."""
     drop: Callable[[Ask], bool] | None = None
-    """These draws can't win any more: running ones are cancelled, others don't start."""
+    """Selects draws that can't win any more: running ones are cancelled, others don't start."""
     fatal: BaseException | None = None
     """The error that the call raises."""
     why: Stop | None = None
@@ -188,8 +188,8 @@ class Sent(NamedTuple):
 class Option:
     """An optional feature of one call; a subclass overrides the ports that it needs.
 
-    A port that wraps something gets ``go``, a function that runs it. The table of options orders
-    those of a call; the first is the outermost.
+    A port that wraps something gets ``go``, a function that runs it. A call's options are in the
+    order of the table of options; the first is the outermost.
     """
 
     call: Call
@@ -208,7 +208,7 @@ class Option:
         )
 
     def next(self, lane: int, now: float, go: Callable[[int, float], Next]) -> Next:
-        """Wrap the plan."""
+        """Wrap the plan's `Plan.next`."""
         return go(lane, now)
 
     def request(self, inner: Backend, sent: Sent) -> Backend:

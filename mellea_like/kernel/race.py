@@ -183,7 +183,7 @@ class Race:
         return self._begun and not self._alive
 
     def _accept(self, fatal: BaseException) -> bool:
-        """Keep an error that the call must raise; after the decision, it is only logged."""
+        """Keep an error that the call must raise; if the call is already decided, only log it."""
         cancellation, rest = split_cancellation(fatal)
         if cancellation is not None:
             # Nobody asked for it, so it must not leave the call as a cancellation.
@@ -212,9 +212,9 @@ class Race:
     # The lanes
 
     async def run(self) -> None:
-        """Run the lanes to their end; afterwards the call must raise ``fatal``.
+        """Run the lanes to their end. If there is a ``fatal`` error, the caller must then raise it.
 
-        A cancellation is raised as a cancellation. In any case, all lanes have ended by then.
+        A cancellation of the caller is raised. In any case, all lanes have ended by then.
         """
         if self.stopped:
             return
@@ -337,7 +337,8 @@ class Race:
     def _native_one(self, cancellation: BaseException) -> BaseException | None:
         """Return a cancellation if it is a native one, which the call must raise; else None.
 
-        No scope knows of it. If the deadline passes as well, anyio (4.16) mistakes it for its own.
+        No scope knows of it. If the deadline passes as well, anyio (4.16) takes the native
+        cancellation for its own.
         """
         return None if scope_cancelled() else type(cancellation)(*cancellation.args)
 
@@ -364,7 +365,7 @@ class Race:
         self.slices = []
 
     async def _lane(self, lane: int) -> None:
-        """Run one lane in one scope (3 µs and half a KB), and in a new one after a dropped draw."""
+        """Run one lane in a cancel scope; if a draw is dropped, continue in a new scope."""
         self._under_way += 1
         try:
             more = True
@@ -480,7 +481,7 @@ class Race:
                 self._queue.remove(lane)
 
     def _wake(self) -> None:
-        """Make the watcher ask the plan again."""
+        """Wake the watcher, the waiting lane that asks the plan again."""
         if self._watcher is not None:
             self._parked[self._watcher].set()
 
@@ -491,7 +492,7 @@ class Race:
             self._parked[self._watcher].set()
 
     def _check_standstill(self) -> None:
-        """Stop if every lane waits for news, because no lane is left to bring any."""
+        """Stop if every lane waits for news, because then no lane is left to bring any."""
         if (
             self._alive
             and self._parked_for_good == self._alive

@@ -18,12 +18,12 @@ __all__ = ["Budgets"]
 
 
 class Budgets(Option):
-    """Each request reserves its cost in every budget of the call."""
+    """Makes each request reserve its cost in every budget of the call."""
 
     def __init__(self, budgets: Sequence[Budget]) -> None:
         self._budgets = budgets
 
     def request(self, inner: Backend, sent: Sent) -> Backend:
-        """Wrap a backend."""
+        """Wrap a backend so that its requests must fit into the budgets."""
         del sent
         return within_budgets(inner, self._budgets)

@@ -58,7 +58,7 @@ class CallHooks(Option):
         self._ended = anyio.Event()
 
     async def around(self, loop_budget: int, go: Callable[[int], Awaitable[None]]) -> None:
-        """Run the call inside a task group for its hooks, which may end after the call."""
+        """Run the call inside a task group for its hooks, and wait for them after the call."""
         left: BaseException | None = None
         async with anyio.create_task_group() as tasks:
             if self._hooks is not None:
@@ -91,13 +91,13 @@ class CallHooks(Option):
                 del left  # Break the cycle between frame and exception.
 
     def tell(self, slice_: Slice) -> None:
-        """Queue a slice; never waits."""
+        """Queue a slice for delivery, without waiting."""
         if self._delivers:
             self._waiting.append(slice_)
             self._changed.set()
 
     async def _deliver(self) -> None:
-        """Hand slices over until the queue is closed and empty."""
+        """Hand queued slices to plugins and ``on_slice`` until the queue is closed and empty."""
         try:
             with self._scope:
                 while not self._scope.cancel_called:
@@ -129,7 +129,7 @@ class CallHooks(Option):
             self.call.rule(Ruling(fatal=exc))
 
     async def _close(self, cancelled: bool) -> None:  # noqa: FBT001
-        """Hand over the remaining slices, fire the last hook, and stop the tasks in time."""
+        """Hand over the remaining slices, fire the hook for the end, and stop all hook tasks."""
         unfinished = 0
         with anyio.CancelScope(shield=True):
             with anyio.move_on_after(DRAIN_SECONDS) as drain:

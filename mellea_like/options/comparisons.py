@@ -1,4 +1,4 @@
-"""Comparisons: when all draws have ended, a judge decides which of two is better."""
+"""Comparisons: when all draws have ended, a judge compares passing draws two at a time."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ NOT_FOUND = 404
 """The HTTP status for an unknown model, or for a server without a chat protocol."""
 
 ALIKE, LONG = 3, 200
-"""This many replies of this many characters are hardly ever equal by chance."""
+"""Three replies of 200 characters or more are hardly ever equal by chance."""
 
 
 class Comparisons(Option):
@@ -64,12 +64,12 @@ class Comparisons(Option):
         self._settings = setup.settings
         self._inputs = setup.inputs
         self.won: dict[tuple[int, int], float] = {}
-        """The points of the first draw of each pair, in the order in which the judge saw them."""
+        """Maps pairs of draws, in the order shown to the judge, to the points of the first one."""
         self.halted = False
         """Whether no further comparison starts."""
 
     async def settle(self) -> None:
-        """Compare the draws that have passed."""
+        """Run the selection's steps, and have the judge compare the draws that have passed."""
         selection = self._selection
         self._warn_if_all_are_alike()
         try:
@@ -81,7 +81,7 @@ class Comparisons(Option):
             self.call.race.fatal = exc
 
     def _warn_if_all_are_alike(self) -> None:
-        """Log if a backend seems to ignore seeds and temperature."""
+        """Log a warning if all replies are alike, as if seeds and temperature were ignored."""
         texts = (s.text for s in self.call.slices if s.generation is not None)
         if len(first := next(texts, "")) < LONG or self._inputs.temperature == 0:
             return
@@ -95,7 +95,7 @@ class Comparisons(Option):
             self._settings.warn_once(what)
 
     async def run(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """Compare pairs, round after round, until the selection needs no more."""
+        """Compare pairs, round after round, until the selection asks for no more pairs."""
         selection, call = self._selection, self.call
         stopped = call.race.why
         call.undecided = True  # Until all pairs are compared.
@@ -156,7 +156,7 @@ class Comparisons(Option):
         return SamplingTimeout(f"sampling {self.call.id}: the time was up before all was compared")
 
     def failed(self, error: Exception) -> None:
-        """Note the error of a comparison, and stop comparing if it is permanent."""
+        """Note the error of a comparison, and stop comparing if the next ones would fail, too."""
         if (
             isinstance(error, HookError)
             or (isinstance(error, LimitExceeded) and error.result is None)
@@ -167,7 +167,7 @@ class Comparisons(Option):
             self._selection.errors.append(error)
 
     async def answer(self, order: tuple[int, int]) -> float:
-        """Ask the judge to compare two draws, and return the points of the first."""
+        """Ask the judge to compare two draws, and return the points of the first one."""
         one, other = (self._selection.passed[i] for i in order)
         call, selection = self.call, self._selection
         options, seed = call.rules.judge_options, self._inputs.options.seed
@@ -202,7 +202,7 @@ class Comparisons(Option):
 
 
 class _Orders:
-    """A plan that asks about each pair in one order, and then in the other."""
+    """The plan of a race of comparisons: it hands out the pairs, each in both orders."""
 
     def __init__(self, option: Comparisons, orders: Sequence[tuple[int, int]], lanes: int) -> None:
         self.lanes = lanes
@@ -219,7 +219,7 @@ class _Orders:
 
 
 class _Comparison:
-    """One question to the judge, as the body of a race, and its own record."""
+    """One comparison by the judge, as the body of a race; it is also its own record."""
 
     def __init__(self, option: Comparisons, ask: Any, started_at: float) -> None:
         self.ask = self.iteration = ask

@@ -1,8 +1,8 @@
 """Check replies while they arrive, and close hopeless ones, which saves their remaining tokens.
 
 `WatchedReplies` is next to the backend, where the pieces arrive. `TakenVerdicts`, which turns a
-rejection into a failed draw, is outside of retries, budgets and hooks, so these see an ordinary
-reply.
+rejection into a failed draw, is outside of retries, budgets and hooks, so that all of these see an
+ordinary reply.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class WatchedReplies(Option):
     """Applies the incremental checks to replies of a backend that streams."""
 
     def request(self, inner: Backend, sent: Sent) -> Backend:
-        """Wrap a backend that generates."""
+        """Wrap a backend that generates, if anything checks its replies while they arrive."""
         every = self.call.rules.check_all
         if sent.purpose != "generate" or not is_watched(sent, every=every):
             return inner
@@ -37,7 +37,7 @@ class TakenVerdicts(Option):
     """Turns a rejected reply into a failed draw, with the verdicts that rejected it."""
 
     def request(self, inner: Backend, sent: Sent) -> Backend:
-        """Wrap a backend that generates."""
+        """Wrap a backend that generates, if anything checks its replies while they arrive."""
         watched = sent.purpose == "generate" and is_watched(sent, every=self.call.rules.check_all)
         return _Taken(inner, self) if watched else inner
 
@@ -48,7 +48,7 @@ class _Taken(BackendWrapper):
         self._option = option
 
     async def generate(self, request: Request) -> Generation:
-        """Answer one request."""
+        """Answer one request; raise `NotAnAnswer` if the reply was rejected early."""
         reply = await self.inner.generate(request)
         if isinstance(reply, EarlyRejection):
             if reply.fault is not None:
@@ -59,12 +59,12 @@ class _Taken(BackendWrapper):
 
 
 def is_watched(sent: Sent, *, every: bool) -> bool:
-    """Return whether anything checks replies while they arrive."""
+    """Return whether anything checks replies while they arrive; see `watches` for ``every``."""
     return hasattr(sent.backend, "stream") and any(watches(sent.spec, every=every).values())
 
 
 def watches(spec: Spec, *, every: bool) -> dict[str, Any]:
-    """Return the checks that may look at a reply while it arrives."""
+    """Return the checks to run on an arriving reply; with ``every``, all verdicts are needed."""
     tools = spec.tools
     # With tools, a reply may begin with words and continue with a call: nothing can be said of its
     # value then, nor of its text if the draw continues after it.

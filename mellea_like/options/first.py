@@ -16,7 +16,7 @@ _OVER = Ruling(over=True)
 
 
 class First(Option):
-    """The first slice that passes decides the call."""
+    """Ends the call when a slice has passed, which is then the winner."""
 
     hears = Outcome.PASSED
 

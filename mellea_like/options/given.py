@@ -16,10 +16,10 @@ __all__ = ["Given"]
 
 
 class Given(Option):
-    """Answers with the action's reply. It is outermost, so no other option sees a request."""
+    """Answers with the reply that the action holds, before any other option sees a request."""
 
     def request(self, inner: Backend, sent: Sent) -> Backend:
-        """Wrap the backend that would generate; judges are asked as usual."""
+        """Replace a backend that generates; return a judge unchanged."""
         if sent.purpose != "generate":
             return inner
         return _Given(inner, sent.spec.action.reply)
@@ -31,6 +31,6 @@ class _Given(BackendWrapper):
         self._reply = reply
 
     async def generate(self, request: Request) -> Generation:
-        """Return the reply."""
+        """Return the given reply without sending the request."""
         request.meter.sent_nothing()
         return self._reply

@@ -16,13 +16,13 @@ __all__ = ["GivingUp"]
 
 
 class GivingUp(Option):
-    """Ends a call if the tally of its verdicts shows that it is hopeless."""
+    """Ends a call when its verdicts show that some requirement is hardly ever met."""
 
     def __init__(self, tally: Tally) -> None:
         self._tally = tally
 
     def hear(self, slice_: Slice) -> Ruling | None:
-        """Count the verdicts on a slice."""
+        """Count the verdicts on a slice; end the call if further draws would not help."""
         if slice_.outcome is not Outcome.FAILED and not slice_.passed:
             return None
         why = self._tally.add(slice_)

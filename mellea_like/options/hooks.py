@@ -41,7 +41,7 @@ __all__ = ["CheckHooks", "Hooks", "RepairHooks", "RequestHooks"]
 
 
 class Hooks:
-    """The plugins of one call: each hook is fired with the payload of its type."""
+    """Fires the hooks of one call's plugins, each with its own type of payload."""
 
     rule: Callable[[Ruling], None]
     """Carries out a ruling, such as the end of the call after a failed hook."""
@@ -61,7 +61,7 @@ class Hooks:
         amend: Callable[[Any, Any, str], Any] | None = None,
         **fields: Any,
     ) -> Any:
-        """Fire a hook for a draw or for the whole call; its failure ends the call."""
+        """Fire a hook for a draw or for the whole call; if a handler fails, end the call."""
         try:
             return await self.run.fire(self.payload(hook, at, **fields), amend)
         except HookError as exc:
@@ -82,13 +82,13 @@ class Hooks:
 
 
 class RepairHooks(Option):
-    """Tells plugins what the strategy asks after a failure."""
+    """Tells plugins what the strategy has chosen to ask after a failure."""
 
     def __init__(self, hooks: Hooks) -> None:
         self._hooks = hooks
 
     async def draw(self, draw: Draw, go: Callable[[Draw], Awaitable[None]]) -> None:
-        """Report a repair before its draw."""
+        """Run a draw; if it repairs a failure, tell plugins first."""
         ask = draw.ask
         if ask.repairs is not None:
             # It is about the failure, so its handlers see that iteration.
@@ -107,7 +107,7 @@ class RepairHooks(Option):
 
 
 class CheckHooks(Option):
-    """Plugins may add requirements before a check, and object to a pass after it."""
+    """Lets plugins add requirements before a check, and object to a pass after it."""
 
     def __init__(self, hooks: Hooks) -> None:
         self._hooks = hooks
@@ -187,13 +187,13 @@ class CheckHooks(Option):
 
 
 class RequestHooks(Option):
-    """Plugins see each request, including retries and judges', and may change its options."""
+    """Lets plugins see each request, including retries and judges', and change its options."""
 
     def __init__(self, hooks: Hooks) -> None:
         self._hooks = hooks
 
     def request(self, inner: Backend, sent: Sent) -> Backend:
-        """Wrap a backend."""
+        """Wrap a backend so that its requests fire hooks."""
         del sent
         return _Heard(inner, self._hooks)
 
@@ -204,7 +204,7 @@ class _Heard(BackendWrapper):
         self._hooks = hooks
 
     async def generate(self, request: Request) -> Generation:
-        """Answer one request, and report it."""
+        """Answer one request, and fire the hooks before and after it."""
         listened = self._hooks.run.types
         if HookType.GENERATION_PRE_CALL in listened:
             request = await self._before(request)

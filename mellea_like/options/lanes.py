@@ -17,7 +17,7 @@ _GOES_ON = Chain.GOES_ON
 
 
 class Lanes:
-    """Each lane runs a chain on its own turns until the chain or the turns end.
+    """The plan in which each lane runs one chain on its own turns, until either ends.
 
     Without ``race``, the lanes run one after another.
     """
@@ -54,5 +54,5 @@ class Lanes:
         self._depths[slice_.chain] = self._loop_budget
 
     def unused(self, ask: Ask) -> None:
-        """End the chain of a turn that can't win, because its later turns can't, either."""
+        """End the chain of a turn that can't win: the chain's later turns can't win, either."""
         self._depths[ask.chain] = self._loop_budget

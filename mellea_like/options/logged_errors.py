@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 __all__ = ["LoggedErrors"]
 
 NUMBER = re.compile(r"\d+")
-"""The part in which errors of one kind may differ: ids, times."""
+"""Matches the numbers, such as ids and times, in which alike error messages may differ."""
 
 
 class LoggedErrors(Option):
-    """Logs the errors of a call when its race is over."""
+    """Logs the errors of a call's draws when all lanes have ended."""
 
     logged = 0
-    """How many slices were looked at."""
+    """The number of slices whose errors have been logged."""
 
     def ended(self) -> None:
-        """Log the errors of the draws that were not looked at before."""
+        """Log the errors of the draws that have ended since the last time."""
         slices = self.call.slices
         # Earlier rounds have logged their own draws.
         known = max(self.logged, self.call.race.replayed)

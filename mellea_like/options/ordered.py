@@ -15,7 +15,7 @@ __all__ = ["Ordered"]
 
 
 class Ordered(Option):
-    """When a slice passes, turns of higher rank are dropped, and those of lower rank still run."""
+    """Drops all turns of higher rank when a slice passes; turns of lower rank still run."""
 
     best: Slice | None = None
     hears = Outcome.PASSED
@@ -33,7 +33,7 @@ class Ordered(Option):
         return Ruling(drop=later)
 
     def choose(self, facts: Facts) -> Choice | None:
-        """Choose the lowest rank; not final if the call was cut short before lower ranks ended."""
+        """Choose the passing slice of lowest rank; it isn't final if the call was cut short."""
         if self.best is None:
             return None
         cut = facts.cancelled or facts.timed_out or facts.stopped is not None

@@ -25,7 +25,7 @@ class Chain(Enum):
     GOES_ON = 1
     ENDED = 2
     BROKEN = 3
-    """A permanent error has ended it."""
+    """A permanent error has ended the chain."""
 
 
 _GOES_ON = Chain.GOES_ON
@@ -33,20 +33,20 @@ _GOES_ON = Chain.GOES_ON
 
 @dataclass(slots=True)
 class Memory:
-    """A chain's state before its next draw: its question, and its failures."""
+    """What a chain asks at present, and the failures that led to it."""
 
     action: Action[Any]
     context: Context
     failures: tuple[Slice, ...] = ()
     to_repair: Slice | None = None
-    """The last failure, until the chain is asked again."""
+    """The failure that the next ask has to repair; None once ``repair`` was called for it."""
 
 
 class Repairs:
     """Decides what a chain asks next: the same again, or what the strategy's ``repair`` returns.
 
     Args:
-        ways: the inputs and the repair of each stage; one pair for a call without stages.
+        ways: each stage's inputs and ``repair`` function; one pair for a call without stages.
         strategy: the strategy's name, for errors.
         several: whether several draws must pass, so that a chain continues after a pass.
     """
@@ -60,7 +60,7 @@ class Repairs:
     def ask(
         self, iteration: int, subsample: int, depth: int, chain: int, stage: int | None = None
     ) -> Ask | None:
-        """Return what a chain asks at a turn; None if the turn is of no use to it."""
+        """Return what a chain asks at a turn; None if the chain can't use the turn."""
         spec, repair = self._ways[stage or 0]
         memory = self._memory.get(chain)
         if memory is None:

@@ -24,7 +24,7 @@ __all__ = ["Restarts"]
 
 
 class Restarts(Option):
-    """Asks the schedule how long a request may take, and tells the plan of each replacement."""
+    """Replaces a request that takes longer than the schedule allows, and tells the plan."""
 
     def __init__(self, schedule: SchedulePlan, plan: Scheduled) -> None:
         self.schedule = schedule
@@ -32,12 +32,12 @@ class Restarts(Option):
         self.waiting: set[anyio.CancelScope] = set()
 
     def stops(self) -> None:
-        """Let requests under way take as long as they need, because nothing could replace them."""
+        """Lift the time limit of requests under way, because no draw may start any more."""
         for scope in self.waiting:
             scope.deadline = math.inf
 
     def request(self, inner: Backend, sent: Sent) -> Backend:
-        """Wrap a backend that generates."""
+        """Wrap a backend that generates, so that its slow requests are replaced."""
         return inner if sent.purpose != "generate" else _Impatient(inner, self, sent)
 
 

@@ -29,7 +29,7 @@ class Retries(Option):
         self._policy = policy
 
     def request(self, inner: Backend, sent: Sent) -> Backend:
-        """Wrap a backend."""
+        """Wrap a backend so that its requests wait for the gate and are retried."""
         return _Retried(inner, gate_before(sent.backend), self._policy, self.call)
 
 

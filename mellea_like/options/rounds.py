@@ -21,7 +21,7 @@ __all__ = ["Rounds"]
 
 
 class Rounds(Option):
-    """Replays earlier draws, lets some new ones start, and keeps the next ask for later.
+    """Replays earlier draws, lets a number of new ones start, and then pauses the call.
 
     This works because ``repair`` is pure: what a lone lane asks next depends only on the records
     of its earlier draws.
@@ -30,12 +30,12 @@ class Rounds(Option):
         earlier: the slices of earlier rounds, in the order they were recorded.
         heard: called with each new slice in the step that records it; None for no callback.
         marks: the marks of the earlier draws, by iteration, to which a selection adds those of new
-            ones; None if they aren't kept.
-        wrap: puts a backend around each one that the call uses; see `Wrapped`.
+            draws; None if marks aren't kept.
+        wrap: wraps each backend that the call uses in another one; see `Wrapped`.
     """
 
     paused = False
-    """Whether this round has made its draws, and another could start."""
+    """Whether this round has made its draws, and the call could make more."""
     left: int | None = None
     """How many draws may still start; None for any number."""
     _kept: Ask | None = None
@@ -55,11 +55,11 @@ class Rounds(Option):
 
     @property
     def in_parts(self) -> bool:
-        """Whether the call is made in several parts."""
+        """Whether the call makes its draws in several runs."""
         return bool(self._earlier) or self.left is not None
 
     def next(self, lane: int, now: float, go: Callable[[int, float], Next]) -> Next:
-        """Let a draw start while some are left."""
+        """Replay earlier draws, then let new ones start until this round has made its draws."""
         ask, self._kept = self._kept or go(lane, now), None
         race = self.call.race
         while isinstance(ask, Ask) and ask.iteration in self._earlier:
@@ -80,10 +80,10 @@ class Rounds(Option):
 
 
 def as_drawn(slice_: Slice, ask: Ask) -> Slice:
-    """Return a recorded slice with its action and conversation, which a record only describes.
+    """Return a recorded slice with its real action and conversation, which a record only describes.
 
-    ``repair`` is pure, so it returns them again. If it now words the action differently, the text
-    in the record is used.
+    They are taken from ``ask``, because ``repair`` is pure and so returns the same ones again. If
+    the action is worded differently now, the text in the record is used.
     """
     if not isinstance(slice_.action, RecordedAction):
         return slice_  # It never left memory.

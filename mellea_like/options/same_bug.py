@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 __all__ = ["SameBug", "SameBugInOrder", "SameBugWaits"]
 
 PATIENCE = 0.05
-"""The minimum number of seconds that a lane waits for the other lanes after a bug."""
+"""The least number of seconds that a lane waits for the other lanes after a bug."""
 
 
 class SameBug(Option):
-    """The call ends once as many draws as there are lanes have had the same bug."""
+    """Ends the call once as many draws as there are lanes have had the same bug."""
 
     hears = Outcome.ERRORED
 
@@ -31,7 +31,7 @@ class SameBug(Option):
         self._lanes = lanes
 
     def hear(self, slice_: Slice) -> Ruling | None:
-        """Count the draws with the same bug as this one."""
+        """Count the draws with the same bug as this one; end the call if there are enough."""
         if (bug := bug_of(slice_)) is None:
             return None
         times = times_seen(bug, self.call.slices)
@@ -47,7 +47,7 @@ class SameBug(Option):
 
 
 class SameBugWaits(SameBug):
-    """After a bug, a lane waits, so that other lanes can show whether they hit the same bug."""
+    """Like `SameBug`, and makes a lane wait after a bug, to see whether other lanes hit it, too."""
 
     def __init__(self, lanes: int) -> None:
         super().__init__(lanes)
@@ -67,7 +67,7 @@ class SameBugWaits(SameBug):
 
 
 class SameBugInOrder(Option):
-    """In an ordered call, each lane looks only at its own draws; those of others depend on time."""
+    """Ends a lane of an ordered call if its own draws repeat a bug, whatever other lanes do."""
 
     hears = Outcome.ERRORED
 

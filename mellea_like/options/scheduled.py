@@ -1,4 +1,4 @@
-"""A schedule as a plan: it says how many draws may start, and when to ask it again.
+"""The plan of a call with a schedule, which says how many draws may start, and when to ask again.
 
 A chain that waits for its repair is only data in the plan, until an idle lane continues it. So
 there are only as many lanes as draws may run at the same time, however many chains wait.
@@ -43,13 +43,13 @@ class TurnPool:
         self.left = lanes * loop_budget
 
     def has(self, chain: int) -> bool:
-        """Return whether a chain has a turn; a number past the lanes is that of a new chain."""
+        """Return whether there is a turn for a chain; chains beyond the lanes are new chains."""
         if self.pooled:
             return self.left > 0
         return chain < len(self._next) and self._next[chain] < self._loop_budget
 
     def take(self, chain: int) -> Turn | None:
-        """Take the next turn for a chain; None if there is none for it."""
+        """Take the next turn for a chain; return None if no turn is left for it."""
         if not self.has(chain):
             return None
         lane = chain
@@ -128,12 +128,12 @@ class Scheduled:
         self._look_again = -math.inf
 
     def unused(self, ask: Ask) -> None:
-        """End the chain of a turn that can't win, because its later turns can't, either."""
+        """End the chain of a turn that can't win: the chain's later turns can't win, either."""
         self._running.pop(ask.chain, None)
         self._look_again = -math.inf
 
     def redrawn(self, chain: int, now: float) -> None:
-        """Take note of a draw whose request was replaced: its age counts from now."""
+        """Take note that a draw's request was replaced, so that the draw counts as started now."""
         self._running[chain] = now
         self._look_again = -math.inf
 
@@ -188,7 +188,7 @@ class Scheduled:
 
 
 def checked(answer: Any) -> tuple[int, float | None]:
-    """Check a schedule's decision before any draw starts."""
+    """Return a schedule's decision, or raise ``TypeError`` if it isn't valid."""
     try:
         more, look_again = answer
         more = index(more)

@@ -37,7 +37,7 @@ class Selected(Option):
         selection: the configuration.
         state: the selection's state in this call.
         budgets: the call's budgets, which a scorer's requests must also fit into.
-        marks: the marks of earlier draws, by iteration, to which new ones are added; None to keep
+        marks: the marks of earlier draws, by iteration; new marks are added to them. None to keep
             no marks.
     """
 
@@ -102,7 +102,7 @@ class Selected(Option):
         return Ruling(over=True) if self.state.hear(slice_, mark) else None
 
     def _mark_again(self, slice_: Slice) -> Any:
-        """Compute the mark of a slice of an earlier round again."""
+        """Compute the mark of a slice again, if it is from an earlier round."""
         reply = slice_.generation
         if self._mark is None or reply is None:
             return None
@@ -126,7 +126,7 @@ class Selected(Option):
 
 
 def _decision(state: SelectionState, facts: Facts) -> Decision:
-    """Ask a selection to decide among the slices that passed; if none has, explain that instead."""
+    """Return the selection's decision or, if no slice passed, a decision without a winner."""
     if state.passed:
         decision = state.decide()
     else:

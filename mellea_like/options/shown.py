@@ -1,4 +1,4 @@
-"""Show a draw's text as soon as it is certain to pass; from then on, no other draw can win."""
+"""Show a draw's text once it is certain to pass; from then on, no other draw can win."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Shown(Option):
         return _ShownReplies(inner, self)
 
     async def draw(self, draw: Draw, go: Callable[[Draw], Awaitable[None]]) -> None:
-        """Count a draw that passes as cancelled if another one is shown."""
+        """Run a draw; if it passes while another draw is shown, count it as cancelled."""
         await go(draw)
         if self.iteration not in {None, draw.meta.iteration} and draw.outcome is Outcome.PASSED:
             draw.outcome = Outcome.CANCELLED
@@ -63,7 +63,7 @@ class Shown(Option):
         return Ruling(over=True) if self.iteration in {None, slice_.iteration} else None
 
     def choose(self, facts: Facts) -> Choice | None:
-        """Choose the draw that is shown; other passes came too late."""
+        """Choose the draw that is shown, even if other draws have passed."""
         if self.iteration is None:
             return None
         won = (i for i, s in enumerate(facts.slices) if s.passed and s.iteration == self.iteration)
@@ -76,7 +76,7 @@ class _ShownReplies(BackendWrapper):
         self._option = option
 
     async def generate(self, request: Request) -> Generation:
-        """Answer one request, always as a stream."""
+        """Answer one request through the backend's stream, even if the caller doesn't stream."""
         return await self._whole(request)
 
     @asynccontextmanager
@@ -110,7 +110,7 @@ class _ShownReplies(BackendWrapper):
 
 
 def _certain(watch: EarlyWatch, text: str, piece: str) -> bool:
-    """Return whether a reply will pass, whatever follows."""
+    """Return whether a reply that begins with ``text`` will pass, however it continues."""
     try:
         watch.feed(text, piece)
     except Exception:  # noqa: BLE001 (the check of the whole reply asks once more, and raises it)

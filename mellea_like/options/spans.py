@@ -25,7 +25,7 @@ __all__ = ["CheckSpans", "DrawSpans", "RequestSpans"]
 
 
 class DrawSpans(Option):
-    """A span around each draw; draws are also counted by outcome."""
+    """Puts a span around each draw, and counts draws by outcome."""
 
     def __init__(self, telemetry: CallTelemetry) -> None:
         self._telemetry = telemetry
@@ -41,7 +41,7 @@ class DrawSpans(Option):
 
 
 class CheckSpans(Option):
-    """A span around each check."""
+    """Puts a span around each check."""
 
     def __init__(self, telemetry: CallTelemetry) -> None:
         self._telemetry = telemetry
@@ -59,13 +59,13 @@ class CheckSpans(Option):
 
 
 class RequestSpans(Option):
-    """A span around each request, with its cost."""
+    """Puts a span around each request, and records the request's cost."""
 
     def __init__(self, telemetry: CallTelemetry) -> None:
         self._telemetry = telemetry
 
     def request(self, inner: Backend, sent: Sent) -> Backend:
-        """Wrap a backend."""
+        """Wrap a backend so that each request has a span."""
         del sent
         return _Traced(inner, self._telemetry)
 
@@ -76,7 +76,7 @@ class _Traced(BackendWrapper):
         self._telemetry = telemetry
 
     async def generate(self, request: Request) -> Generation:
-        """Answer one request."""
+        """Answer one request inside a span, and record its cost."""
         telemetry, started = self._telemetry, anyio.current_time()
         error: BaseException | None = None
         generation: Generation | None = None

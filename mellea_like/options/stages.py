@@ -24,7 +24,7 @@ __all__ = ["StageBudgets", "Stages"]
 
 
 class Stages(Repairs):
-    """Chains whose turns belong to stages; each stage has its own inputs."""
+    """Decides what a chain asks in an escalation, where each turn belongs to a stage."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Stages(Repairs):
     def ask(
         self, iteration: int, subsample: int, depth: int, chain: int, stage: int | None = None
     ) -> Ask | None:
-        """Return what a chain asks at a turn; None if the turn's stage is over for it."""
+        """Return what a chain asks at a turn; None if the turn's stage is over for that chain."""
         # A plugin may have raised the loop budget. The last stage has the additional turns.
         stage = self._by_depth[min(depth, len(self._by_depth) - 1)]
         if stage in self.over or (chain, stage) in self._broken:
@@ -63,7 +63,7 @@ class Stages(Repairs):
         return super().ask(iteration, subsample, depth, chain, stage)
 
     def hear(self, slice_: Slice) -> Chain:
-        """Take note of a draw; a permanent error ends its stage for the chain."""
+        """Take note of a draw; if it had a permanent error, end its stage for its chain."""
         chain, stage = slice_.chain, slice_.stage or 0
         if self._costs is not None:
             first = slice_.depth == self._by_depth.index(stage)
@@ -78,7 +78,7 @@ class Stages(Repairs):
 
 
 class StageBudgets(Option):
-    """The requests of a stage have to fit into its own budget; a refusal ends the stage."""
+    """Makes a stage's requests fit into the stage's budget; a refused request ends the stage."""
 
     def __init__(self, stages: Sequence[Stage], plan: Stages) -> None:
         self._stages = stages

@@ -21,10 +21,10 @@ __all__ = ["ToolRounds"]
 
 
 class ToolRounds(Option):
-    """Offers the call's tools in each request, checks the calls, and runs read-only tools."""
+    """Offers the call's tools in each request, checks tool calls, and runs read-only tools."""
 
     def request(self, inner: Backend, sent: Sent) -> Backend:
-        """Wrap a backend that generates."""
+        """Wrap a backend that generates, so that its replies may call tools."""
         if sent.purpose != "generate":
             return inner
         return _ToolLoop(inner, sent, self)
@@ -38,7 +38,7 @@ class _ToolLoop(BackendWrapper):
         self._option = option
 
     async def generate(self, request: Request) -> Generation:
-        """Answer one request, keeping the draw up to date for its record."""
+        """Ask, run the read-only tools that the reply calls, and repeat until it calls none."""
         box, meter, rounds = self._box, request.meter, 0
         reply: Generation
         draw = self._option.call.draw_of(request)

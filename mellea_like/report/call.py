@@ -74,13 +74,13 @@ def headline(trace: TraceView) -> list[tuple[str, str]]:
 
 
 def outcomes_of(trace: TraceView) -> list[tuple[str, int]]:
-    """Return the number of a call's draws by outcome, as pairs."""
+    """Return each outcome and the number of the call's draws that ended in it."""
     counts = Counter(str(s.outcome) for s in trace.slices)
     return [(str(outcome), counts[outcome]) for outcome in Outcome if counts[outcome]]
 
 
 def fates_of(trace: TraceView) -> dict[str, int]:
-    """Return the tokens of a call by their use, a key of `FATES`."""
+    """Return the number of a call's tokens for each use, which is a key of `FATES`."""
     went: dict[str, int] = dict.fromkeys(FATES, 0)
     for fate, usage in trace.fates:
         went[fate] += usage.total_tokens

@@ -27,7 +27,7 @@ class Breakdown(NamedTuple):
 
 
 def breakdown(parts: Iterable[tuple[str, str, int]], scope: str) -> Breakdown:
-    """Return the parts of a whole as a `Breakdown`; each has a kind of sign, a name, a number."""
+    """Chart the parts of a whole, each given as its outcome, its name and its number."""
     some = [part for part in parts if part[2]]
     whole = sum(number for _, _, number in some)
     boxes: list[Html] = []
@@ -47,7 +47,7 @@ def breakdown(parts: Iterable[tuple[str, str, int]], scope: str) -> Breakdown:
 
 
 def rate_bar(share: float, begin: float = 0.0) -> Html:
-    """Draw a share as a bar in a track, from ``begin`` on; both are from 0 to 1."""
+    """Draw a bar that starts at ``begin`` and is ``share`` long; the full width is 1."""
     place = html('x="{}%" width="{}%"', f"{100 * begin:.5g}", f"{100 * share:.5g}")
     bar = html('<rect {} height="8" rx="4" class="fill"/>', place)
     return html(
@@ -105,7 +105,7 @@ def columns(counts: Sequence[tuple[str, int]], thing: str, along: str) -> Html |
 
 
 def numbers(found: Distribution) -> list[tuple[str, int]]:
-    """Count each whole number from 1; all that are too great share the last column."""
+    """Count each whole number from 1 in its own column; the last column may cover a range."""
     most = round(found.most)
     alone = most if most <= MOST_COLUMNS else MOST_COLUMNS - 1
     made = [(str(number), found.values.count(number)) for number in range(1, alone + 1)]
@@ -114,11 +114,11 @@ def numbers(found: Distribution) -> list[tuple[str, int]]:
 
 
 STEPS = ((1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8), (1, 1.5, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,))
-"""The possible ends of columns, times a power of ten; the finest steps come first."""
+"""The values, times powers of ten, at which columns may end; the finest steps are first."""
 
 
 def sizes(found: Distribution, write: Callable[[float], str]) -> list[tuple[str, int]]:
-    """Return columns of growing width with counts of values; each is named by its upper end."""
+    """Count the values in ranges of growing width, each named after its upper end."""
     high = found.most
     if high <= 0:
         return []
@@ -152,7 +152,7 @@ SIDE = 44
 
 
 def coverage_chart(curve: Sequence[Coverage]) -> Html:
-    """Draw the coverage by number of draws, measured and extrapolated, with intervals."""
+    """Draw the share of items that pass by number of draws, with intervals and extrapolation."""
     measured = [p for p in curve if not p.extrapolated]
     beyond = [measured[-1], *(p for p in curve if p.extrapolated)]
     reach = math.log2(max(curve[-1].draws, 2))

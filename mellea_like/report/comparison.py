@@ -29,7 +29,7 @@ MOST_ROWS = 25
 """The most requirements to show, those with the greatest difference first."""
 
 EXACT = 1000
-"""The most differing items for an exact test. For more, the normal distribution is used."""
+"""The most items with different results to test exactly; for more, it is approximated."""
 
 _NAME = 200
 
@@ -53,9 +53,9 @@ class Comparison:
 
     @property
     def gain(self) -> tuple[float, float, float]:
-        """The second run's pass rate minus the first run's, and the ends of its 95 % interval.
+        """The second run's pass rate minus the first run's, and the ends of the 95 % interval.
 
-        All three numbers are from -1 to 1; the first is NaN if one run has no finished items. The
+        All three numbers are from -1 to 1; the first is NaN if a run has no finished items. The
         runs are treated as independent samples. If their items are the same, the true interval is
         narrower. Source: R. G. Newcombe, "Interval estimation for the difference between
         independent proportions: comparison of eleven methods", Statistics in Medicine 17, 1998
@@ -74,7 +74,7 @@ class Comparison:
 
     @property
     def chance(self) -> float:
-        """The probability of a difference at least this great by chance alone (McNemar's test).
+        """The p-value of the difference on the items that both runs share (McNemar's test).
 
         Source: Q. McNemar, "Note on the sampling error of the difference between correlated
         proportions or percentages", Psychometrika 12, 1947.
@@ -114,7 +114,7 @@ def compare(first: Recorded, second: Recorded) -> Comparison:
 def _side_by_side(
     first: Iterator[ItemView], second: Iterator[ItemView]
 ) -> Iterator[tuple[ItemView | None, ItemView | None]]:
-    """Pair the items of two runs by their ids, which must ascend; None is for a missing item."""
+    """Pair the items of two runs by id, with None for a missing item; ids must ascend."""
     one, other = next(first, None), next(second, None)
     while one is not None or other is not None:
         if other is None or (one is not None and one.id < other.id):
@@ -293,7 +293,7 @@ def _rates(made: Comparison) -> list[tuple[str, str, str, str]]:
 
 
 def _causes(made: Comparison) -> list[tuple[str, str, str]]:
-    """Return the numbers of failed items whose best reply didn't meet each requirement."""
+    """Count each run's failed items by the requirements that their best replies missed."""
     causes = made.first.final_failures, made.second.final_failures
     runs = made.first, made.second
     found: list[tuple[int, str, str, str]] = []

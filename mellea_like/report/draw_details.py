@@ -24,7 +24,7 @@ __all__ = ["FULL", "Capacity", "block", "conversation", "decided", "panels", "to
 
 
 class Capacity(NamedTuple):
-    """The most draws, characters in total, and characters of one text that are shown."""
+    """Limits on the details shown: draws, characters in total, and characters of one text."""
 
     panels: int
     texts: int
@@ -38,7 +38,7 @@ _REASON = 1000
 
 
 def panels(trace: TraceView, scope: str, room: Capacity) -> Html:
-    """Return panels that can be opened, with the details of each draw, in the order of ending."""
+    """Return a collapsed panel with each draw's details, in the order in which the draws ended."""
     drawn, left_out = trace.cut(room.panels)
     shown = drawn.slices
     winners, names = drawn.winners, trace.names
@@ -168,7 +168,7 @@ def _content(content: object, limit: int, *, pictures: bool) -> Html:
 
 
 def _placeholder(part: Mapping[str, Any]) -> str:
-    """Describe a part that isn't text. A journal's reference may be in place of its data."""
+    """Describe a part that isn't text, even if a journal has replaced its data by a reference."""
     kind = part.get("type")
     inside: Any = part.get(kind) if isinstance(kind, str) else None
     values = cast("dict[str, Any]", inside).values() if isinstance(inside, dict) else ()
@@ -247,7 +247,7 @@ def _sent(
     scope: str,
     limit: int,
 ) -> Html:
-    """Return the messages sent for a draw, with a link for those that an earlier draw also had."""
+    """Return the messages sent for a draw; a link replaces those shown with an earlier draw."""
     place, messages = prompt_since(trace.prompts, s.prompt, first)
     since = conversation(messages, limit)
     if place is None:

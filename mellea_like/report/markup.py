@@ -119,7 +119,7 @@ _AS = {
     "compared": "unfinished",
     "other": "unfinished",
 }
-"""The outcomes whose sign is that of another outcome."""
+"""Maps outcomes without a sign of their own to the outcomes whose signs they use."""
 
 
 _PATTERNS = """\

@@ -28,14 +28,14 @@ __all__ = [
 ]
 
 ANY_MODEL = "any model"
-"""The name in a price table for the price of all models that it doesn't name."""
+"""The name in a price table whose price applies to all models that the table doesn't name."""
 
 MOST_MODELS = 50
 """The most models to count separately. All further models are counted together."""
 
 
 class Money(NamedTuple):
-    """A sum of money: the known amount, and whether that is all."""
+    """A sum of money: the known amount, and whether it is complete."""
 
     known: float = 0.0
     complete: bool = True
@@ -90,7 +90,7 @@ Shares: TypeAlias = "dict[tuple[int | None, str | None], ModelShare]"
 def _parts_of(
     s: SliceView, model: str | None, prices: Prices | None
 ) -> list[tuple[str | None, Usage, Money]]:
-    """Split the cost of a draw into the cost of its model and of each model of its checks."""
+    """Split the cost of a draw by model: the draw's own model, then the models of its checks."""
     checks, usage = s.check_usage, s.usage
     own = usage - sum((spent for _, spent in checks or ()), Usage())
     parts: list[tuple[str | None, Usage, Money]] = []

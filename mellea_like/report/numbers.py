@@ -100,7 +100,7 @@ def moment(stamp: str | None) -> str:
 
 
 def tokens_of(usage: Usage, written: Callable[[float], str]) -> tuple[str, str]:
-    """Return a text for tokens in, with cached ones, and one for tokens out, with reasoning."""
+    """Describe the input tokens (and how many were cached) and the output tokens, as two texts."""
     cached, thought = usage.cached_input_tokens, usage.reasoning_tokens
     return (
         f"{written(usage.input_tokens)} tokens in" + f" ({written(cached)} cached)" * bool(cached),

@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 PAUSE = 10.0
-"""The least seconds between two times of work that count as a pause; shorter gaps are work."""
+"""A gap of at least this many seconds between two periods of work doesn't count as work."""
 
 MOST_NAMES = 200
 """The most requirements, and the most kinds of errors, to count by name."""
@@ -47,10 +47,10 @@ LISTED = 10
 """The most items in the list of the slowest items, and in the list of failed items."""
 
 DEEPEST = 9
-"""The depth from which all deeper repairs are counted together."""
+"""Repairs at this depth and all deeper ones are counted together."""
 
 UNREADABLE = "(it was no answer that could be read)"
-"""The name among the requirements for replies that could not be read as an answer."""
+"""The name under which an unreadable reply counts as a requirement that was missed."""
 
 
 class Distribution:
@@ -205,8 +205,8 @@ class RunFigures:
         self.until_passed = Distribution()
         self.outcomes: Counter[str] = Counter()
         self.shown: dict[int, tuple[int, int, int]] = {}
-        """The numbers of draws, passes and cancelled draws of each item, by the item's hash; equal
-        items are added up.
+        """The numbers of draws, passes and cancelled draws of each item, by the item's hash. Equal
+        items have one entry, with their sums.
         """
         self._shown: dict[
             tuple[int, int, int], tuple[int, int, int]
@@ -220,7 +220,7 @@ class RunFigures:
                 start, end = map(datetime.fromisoformat, (opened, closed))
                 self._intervals.add(start.timestamp(), max(start, end).timestamp())
         self.open_end = any(closed is None for _, closed in sittings)
-        """Whether the end of a sitting is unknown, so that ``elapsed`` is a lower bound."""
+        """Whether it is unknown when some sitting ended, so that ``elapsed`` is a lower bound."""
         self._slowest: list[tuple[float, int, Mapping[str, Any]]] = []
         self._failed: list[tuple[float, int, Mapping[str, Any]]] = []
         self.too_few = 0
@@ -370,9 +370,9 @@ class RunFigures:
     def elapsed(self) -> float | None:
         """The seconds that the run was working; None if unknown.
 
-        That is the time when the journal was open, or when finished items were being sampled. The
-        time between an interruption and the resumed run doesn't count, but gaps of less than ten
-        seconds do.
+        The run is working while its journal is open, or while items that finish are being sampled.
+        The time from an interruption until the run is resumed doesn't count, unless it is under
+        ten seconds.
         """
         if self.facts.started is None or not self._intervals:
             return None
@@ -380,7 +380,7 @@ class RunFigures:
 
     @property
     def coverage(self) -> CoverageCurve | None:
-        """The share of items that pass by the number of draws; None if no draw was judged."""
+        """The share of items that pass, by number of draws; None if no draw was judged."""
         if not any(draws for draws, _, _ in self.shown.values()):
             return None
         return coverage_curve(self.shown.values())

@@ -131,7 +131,7 @@ def latency_words(figures: RunFigures) -> str:
 
 
 def identity_of(figures: RunFigures) -> list[tuple[str, str]]:
-    """Return the names and values of the parts of a run's identity, and its prices."""
+    """Return the settings that identify a run, and its prices, as names and values."""
     lines = [
         (clip(name, _NAME), clip(_plain(value), _IDENTITY))
         for name, value in figures.facts.identity.items()

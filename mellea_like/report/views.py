@@ -200,7 +200,7 @@ class TraceView:
 
     @property
     def models(self) -> list[str | None]:
-        """The model of each draw: its reply's, else its stage's only one, else the one asked."""
+        """Each draw's model: from its reply, else its stage's only one, else the one requested."""
         named: dict[int | None, set[str]] = {}
         for s in self.slices:
             if s.model is not None:
@@ -222,7 +222,7 @@ class TraceView:
 
     @cached_property
     def independent_draws(self) -> list[SliceView]:
-        """The judged draws with the prompt, model and stage of a first draw, so without repairs."""
+        """The judged draws with a first draw's prompt, model and stage, which excludes repairs."""
         firsts = [s for s in self.slices if s.depth == 0]
         prompts = {s.prompt for s in firsts}
         models = {s.model for s in firsts} - {None}
@@ -250,17 +250,17 @@ class TraceView:
 
     @property
     def kind(self) -> Hashable:
-        """A key that equal items share: the action, the prompt and the requirements, or None."""
+        """A key that equal items share, from the task and the requirements; None without draws."""
         for s in self.slices:
             return s.action, repr(self.sent(s.prompt)), tuple(v.description for v in s.verdicts)
         return None
 
     def sent(self, place: int) -> list[Mapping[str, Any]]:
-        """Return all messages of the conversation at an index."""
+        """Return all messages of the conversation at index ``place`` of ``prompts``."""
         return prompt_at(self.prompts, place)
 
     def until_passed(self) -> int:
-        """Return how many draws a call took until one passed, skipping cancelled ones."""
+        """Return how many draws the call took until one passed, not counting cancelled draws."""
         winner = self.winner
         if self.decides:  # A later draw may have won.
             winner = next(s for s in self.slices if s.passed)
@@ -271,7 +271,7 @@ class TraceView:
         )
 
     def cut(self, most: int) -> tuple[TraceView, int]:
-        """Return a view of up to ``most`` draws, the best among them, and the number left out."""
+        """Return a view of at most ``most`` draws, including the best, and the number left out."""
         left_out = len(self.slices) - most
         if left_out <= 0:
             return self, 0
@@ -302,9 +302,9 @@ class ItemView:
     def so_far(self, run: Mapping[str, Any] | None = None) -> TraceView | None:
         """Return the item's trace or, if it isn't finished, a trace of its draws so far.
 
-        A journal stores prompts only with the result. So draws of an unfinished item count as
-        having the same prompt if they have the same action. If the action's text isn't kept, they
-        do only if the run's strategy repeats the action.
+        A journal stores prompts only with an item's result. Until then, draws with the same action
+        count as draws with the same prompt. If the journal doesn't keep texts, this applies only
+        if the run's strategy always repeats the action.
         """
         slices: Sequence[Mapping[str, Any]] = self.plain.get("drawn", ())
         if not slices:
@@ -338,7 +338,7 @@ class RunView:
 
 @contextmanager
 def damage(thing: str) -> Generator[None]:
-    """Enter a block in which errors caused by malformed data become ``ValueError``."""
+    """Turn errors that malformed data causes in the block into ``ValueError``."""
     try:
         yield
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as exc:

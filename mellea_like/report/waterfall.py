@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["MOST_ROWS", "anchor", "waterfall"]
 
 MOST_ROWS = 200
-"""The most lanes to draw. A picture of more would not be useful."""
+"""The most lanes to draw, because a chart with more would not be useful."""
 
 _ROW, _BAR = 34, 28
 _AXIS = 24
@@ -26,16 +26,16 @@ _THINNEST = 0.6
 """The least width of a draw's bar, in per cent, for draws that took almost no time."""
 
 _ROOMY, _SLIM = 11, 4
-"""The widths, in per cent, from which a bar on a phone has room for mark and number, or a mark."""
+"""The least width of a bar, in per cent, for its mark and number to fit, and for the mark alone."""
 
 
 class _Paint(NamedTuple):
-    """The length of the time axis, the names of the draws, and the prefixes of ids."""
+    """Settings for drawing a waterfall: its length in seconds, the draws' names, id prefixes."""
 
     reach: float
     names: Mapping[int, str]
     panels: str | None
-    """The prefix of the ids of the draws' panels; None if bars are no links."""
+    """The prefix of the ids of the draws' panels, to which bars link; None for no links."""
     patterns: str
 
 
@@ -66,7 +66,7 @@ def waterfall(trace: TraceView, scope: str, *, links: bool, patterns: str | None
 
 
 def span_of(trace: TraceView) -> float:
-    """Return the length of a call's time axis."""
+    """Return the length of a call's time axis, in seconds."""
     return max(trace.elapsed, *(s.ended_at for s in trace.slices), 1e-9)
 
 

@@ -130,7 +130,7 @@ def new_cancellations() -> Generator[None]:
 def split_cancellation(
     error: BaseException,
 ) -> tuple[BaseException | None, BaseException | None]:
-    """Return the cancellation in an error and the remaining error, which trio may group."""
+    """Split an error, which on trio may be a group, into its cancellation and the rest."""
     if isinstance(error, BaseExceptionGroup):
         group = cast("BaseExceptionGroup[BaseException]", error)
         cancellation, rest = group.split(cancellations())
@@ -194,7 +194,7 @@ class foreign:  # noqa: N801 (it reads as a function)
 
 
 def cancellation_lost() -> bool:
-    """Return whether a native cancellation, raised only once, was swallowed or made an error."""
+    """Return whether a native cancellation, which is raised once, was swallowed or replaced."""
     return native_cancel_requests() > 0 and not scope_cancelled()
 
 

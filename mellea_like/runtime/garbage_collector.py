@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["relaxed_gc"]
 
 OBJECTS = 50_000
-"""The number of new objects between two collections: those of several hundred pending calls."""
+"""The number of new objects between two collections, as several hundred pending calls have."""
 
 _lock = threading.Lock()
 _active: list[int] = []

@@ -332,9 +332,9 @@ class BaseSamplingStrategy:
             ToolError: a tool raised in every draw; this is the first such error.
             ImportError: a tool is a JSON Schema, and the package ``jsonschema``, which checks its
                 calls, isn't installed. It is part of the extra ``checks``.
-            BackendError: every draw ended in an error; this is the first.
-            Exception: the same, if the backend's first error is of another type; or an exception
-                of `repair`, or of a validator whose ``on_error`` is ``"raise"``.
+            BackendError: every draw ended in an error; this is the first one.
+            Exception: the first error, if every draw ended in one and it is of another type; or
+                an exception of `repair`, or of a validator whose ``on_error`` is ``"raise"``.
         """
         inputs = prepare_call(
             self.__settings,
@@ -444,10 +444,10 @@ class BaseSamplingStrategy:
         With ``release="prefix"``, text comes as soon as its draw is certain to pass. That is when
         every requirement has an incremental check (``Requirement(stream=...)``) that has returned
         ``Verdict.PASS`` for the text so far, or there are no requirements. From then on no other
-        draw can win. If a draw can't be certain before its end, its text comes in one piece when
-        it has passed: with a judge, a ``format``, a parser, ``tools`` that draws run themselves or
-        have to call, an escalation, a schedule, a plugin that decides validations, a backend that
-        doesn't stream, or a selection other than ``"first"``.
+        draw can win. With some features, no draw can be certain before its end: a judge, a
+        ``format``, a parser, ``tools`` that draws run themselves or have to call, an escalation, a
+        schedule, a plugin that decides validations, a backend that doesn't stream, or a selection
+        other than ``"first"``. Then the text comes in one piece when its draw has passed.
 
         If a reply fails after some of its text has been yielded, the iteration raises
         `ReplyBroken`. This happens if its stream broke, it was cut off at its length limit, time

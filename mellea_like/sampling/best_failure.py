@@ -30,9 +30,9 @@ def best_failure(slices: Sequence[Slice]) -> int:
 
 
 def deepest_failure(slices: Sequence[Slice]) -> int:
-    """Return the position of the deepest slice among those nearest to passing.
+    """Return the position of the slice nearest to passing; ties go to the deepest.
 
-    Ties go to the lowest id.
+    Further ties go to the lowest id.
     """
     return max(
         range(len(slices)),

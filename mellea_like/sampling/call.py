@@ -41,7 +41,7 @@ __all__ = ["RunningCall"]
 _PAUSED = Ending(None, StopReason.EXHAUSTED, None)
 _JUDGED = (Outcome.PASSED, Outcome.FAILED)
 _WITH_RECORD = (HookError, LimitExceeded, RequirementError, SamplingFailed)
-"""Errors that have room for the record of a call."""
+"""The errors that a call's record can be attached to."""
 
 
 class RunningCall:
@@ -142,13 +142,13 @@ class RunningCall:
 
     @property
     def usage(self) -> Usage:
-        """The cost of its draws and comparisons so far."""
+        """The cost of the call's draws and comparisons so far."""
         compared = Usage() if self._selected is None else self._selected.usage
         return sum((s.usage for s in self._call.slices), compared)
 
     @property
     def usage_by_model(self) -> list[tuple[str | None, Usage]]:
-        """The cost of its draws and comparisons so far, by model."""
+        """The cost of the call's draws and comparisons so far, by model."""
         parts = [part for s in self._call.slices for part in s.usage_by_model]
         if self._selected is not None:
             parts.append((self._selected.model, self._selected.usage))
@@ -173,7 +173,7 @@ class RunningCall:
                 )
 
     def _money(self) -> tuple[float, str] | None:
-        """Return the cost so far and its currency, if a budget has the prices of all its models."""
+        """Return the cost so far and its currency, if a budget has prices for all models used."""
         prices = next((b.prices for b in self._inputs.budgets if b.prices), None)
         spent = [(model, usage) for model, usage in self.usage_by_model if usage != Usage()]
         if not prices or any(price_for(model, prices) is None for model, _ in spent):
@@ -230,7 +230,7 @@ class RunningCall:
         return error
 
     async def _begin(self, loop_budget: int) -> int:
-        """Ask the plugins for the loop budget."""
+        """Fire the hook for the start, and return the loop budget, which plugins may change."""
         settings, inputs, hooks = self._settings, self._inputs, self._hooks
         assert hooks is not None  # noqa: S101 (one of them asked)
 
@@ -265,7 +265,7 @@ class RunningCall:
         }
 
     def _conclude(self, *, cancelled: bool = False) -> Ending:
-        """Decide how the call ended, once."""
+        """Return how the call ended, which is decided only once."""
         if self._ending is None:
             call, turns = self._call, self._settings.concurrency_budget * self._settings.loop_budget
             facts = call.facts(turns, self._due, cancelled=cancelled)

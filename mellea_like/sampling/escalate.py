@@ -117,24 +117,24 @@ class ExpectedCost:
     """Moves to the next stage if a pass is expected to cost less there.
 
     After each failed draw of a call, its stage is compared with the next one. If a draw of a stage
-    costs c, and its pass rate in this call is believed to be Beta(a, b), a pass is expected to
-    cost
+    costs c, and the stage's pass rate in this call is believed to be Beta(a, b), a pass is expected
+    to cost
 
         c (a + b) / a
 
-    which is the cost of a draw divided by the chance that the next one passes. If the next stage's
-    number is lower, no further attempt of this stage starts in the call. So each stage has at
-    least one attempt, and at most its ``turns``.
+    which is the cost of a draw divided by the probability that it passes. If that is lower in the
+    next stage, no further attempt of this stage starts in the call. So each stage has at least one
+    attempt, and at most its ``turns``.
 
     - a and b are learned by `PassRates`, for each stage and its model, from the first attempt that
       each lane makes there. Later attempts are made only in hard calls, so they would make the
       rate too low. (If a stage carries failures on, all attempts count, because later ones ask
       something else.) Because calls differ, all this experience counts as at most ``strength``
       draws. Each failed draw of the stage in this call adds 1 to b.
-    - c is the average cost of the tokens of the same attempts, including judges'. Before any are
-      known, those of another stage are used, or else one token of each kind.
+    - c is the average cost of the tokens of the same attempts, including judges'. Until such tokens
+      are known, those of another stage are used, or else one token of each kind.
 
-    It works only with one lane, because among draws that race it would see only the quick ones.
+    The rule works only with one lane: if draws raced, it would see only the quick ones.
 
     It learns across calls, so share one object among the calls of a strategy.
 
@@ -201,8 +201,8 @@ class ExpectedCost:
         """Learn from a draw.
 
         Args:
-            key: the key of its pass rate.
-            slice_: its record.
+            key: the key under which pass rates are kept.
+            slice_: the draw's record.
         """
         self.rates.learn(key, slice_)
         judged = slice_.outcome in {Outcome.PASSED, Outcome.FAILED}
@@ -250,8 +250,8 @@ class StageCosts:
 
         Args:
             stage: the draw's stage.
-            slice_: its record.
-            telling: whether other calls may learn from it.
+            slice_: the draw's record.
+            telling: whether later calls may learn from the draw, too.
 
         Returns:
             Whether a pass is expected to cost less in the next stage.
@@ -351,11 +351,11 @@ class Escalate(BaseSamplingStrategy):
         return self._after.begin(facts, [stage.model for stage in inputs.stages])
 
     def repair(self, history: Sequence[Slice]) -> tuple[Action[Any], Context]:
-        """Choose the first draw's action and conversation again; stages choose for themselves."""
+        """Repeat the first draw's action and conversation. Calls use `Stage.repair` instead."""
         return history[0].action, history[0].context
 
     def select_from_failure(self, slices: Sequence[Slice]) -> int:
-        """Choose the deepest of the draws nearest to passing, which is the biggest model's."""
+        """Choose the draw nearest to passing; ties go to the deepest, made by the biggest model."""
         return deepest_failure(slices)
 
 

@@ -14,7 +14,7 @@ class Exclusion(NamedTuple):
     """Two features that exclude each other.
 
     Attributes:
-        one: a feature; the table lists them all.
+        one: a feature, as described at `EXCLUSIONS`.
         other: the feature that it excludes.
         why: the reason, as a clause.
     """
@@ -42,7 +42,7 @@ EXCLUSIONS = (
     Exclusion("rounds", "schedule", "a round says when draws start"),
     Exclusion("rounds", "stage_budget", "what a stage has spent isn't kept"),
 )
-"""All pairs that exclude each other.
+"""All pairs of features that exclude each other.
 
 The features are:
 
@@ -51,7 +51,7 @@ The features are:
 - a ``schedule``, one that depends on timing (``timed``), or one that pools attempts (``pooled``);
 - ``give_up``, and more than one lane (``lanes``);
 - an escalation's ``stages``, its rule ``after`` (``cheaper``), a stage with a budget
-  (``stage_budget``), and two arguments that it refuses: ``backend`` and ``loop_budget``;
+  (``stage_budget``), and the arguments ``backend`` and ``loop_budget``, which it refuses;
 - a ``stream``, an ``agent``, a request's number of ``choices``, and ``rounds`` over many items.
 """
 
@@ -60,7 +60,7 @@ def why_not_together(features: Mapping[str, str]) -> str | None:
     """Explain which two features exclude each other.
 
     Args:
-        features: the features in use, with the user's name for each.
+        features: the features in use, each with the name by which the user knows it.
 
     Returns:
         A sentence about the first pair in the table; None if all can be combined.
@@ -75,10 +75,10 @@ def check_together(*groups: Mapping[str, str]) -> None:
     """Make sure that features can be combined.
 
     Args:
-        *groups: the features in use, with the user's name for each.
+        *groups: the features in use, each with the name by which the user knows it.
 
     Raises:
-        ValueError: two of them can't.
+        ValueError: two of them exclude each other.
     """
     features: dict[str, str] = {}
     for group in groups:
@@ -89,13 +89,13 @@ def check_together(*groups: Mapping[str, str]) -> None:
 
 
 def features_of(settings: Any) -> dict[str, str]:
-    """Return the features of a strategy's configuration, by the names of its arguments.
+    """Return the features that a strategy's configuration uses.
 
     Args:
         settings: the strategy's ``settings``.
 
     Returns:
-        The features, with the user's name for each.
+        The features, each with the name by which the user knows it.
     """
     found: dict[str, str] = {}
     selection, schedule = settings.selection, settings.schedule

@@ -1,4 +1,4 @@
-"""From the user's arguments to a call's inputs; mistakes are found before the first request."""
+"""Make a call's inputs from the user's arguments; find mistakes before the first request."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Settings(Rules):
     give_up: PerRequirement | None
     telemetry: Telemetry
     warned: set[str] = field(default_factory=set[str], repr=False, compare=False)
-    """This strategy's log messages, which aren't repeated with each call."""
+    """The warnings that were logged about this strategy, which aren't logged again."""
     stages: tuple[Stage, ...] = ()
 
     @property
@@ -208,7 +208,7 @@ class CallArguments(TypedDict, total=False):
 
 
 class Arguments(CallArguments, total=False):
-    """The other arguments of `BaseSamplingStrategy.sample` and its variants; see there."""
+    """Further arguments of `BaseSamplingStrategy.sample` and its variants."""
 
     context: Context | Sequence[MessageLike] | None
     backend: Backend | None
@@ -355,7 +355,7 @@ def backends_of(
 
 
 def judges_of(requirements: object) -> list[Any]:
-    """Return the judges of requirements that have their own; None stands for the call's."""
+    """Return each requirement's judge; None stands for the call's judge."""
     judges: list[Any] = []
     if isinstance(requirements, str | Requirement) or not isinstance(requirements, Collection):
         return judges

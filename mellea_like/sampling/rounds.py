@@ -53,7 +53,7 @@ class CallInRounds(Generic[T]):
 
     @property
     def budgets(self) -> tuple[Budget, ...]:
-        """The budgets that limit its requests, and the budgets that contain those."""
+        """The budgets that limit the call's requests, and the budgets that contain those."""
         return tuple(dict.fromkeys(one for budget in self._inputs.budgets for one in budget.chain))
 
     @property

@@ -74,14 +74,14 @@ class MultiTurnStrategy(BaseSamplingStrategy):
         return followed_up(history[0].action, history[-1])
 
     def select_from_failure(self, slices: Sequence[Slice]) -> int:
-        """Choose the deepest of the draws nearest to passing, because it was repaired most."""
+        """Choose the draw nearest to passing; ties go to the deepest, which was repaired most."""
         return deepest_failure(slices)
 
 
 def followed_up(
     first: Action[Any], last: Slice, required: Sequence[str] = ()
 ) -> tuple[Action[Any], Context]:
-    """Continue the conversation of a failed draw, with its problems and the requirements."""
+    """Continue a failed draw's conversation with a message about its problems and ``required``."""
     context = last.context_after
     made = last.generation
     silent = made is not None and not (reply_message(made).text.strip() or made.tool_calls)

@@ -136,7 +136,7 @@ class StreamedReply(Generic[T]):
         return self._pieces.popleft()
 
     def _take(self, piece: str) -> None:
-        """Queue a piece for the iteration; from now on, it is part of the winner's text."""
+        """Queue a piece of the winner's text for the iteration, and remember it as shown."""
         if piece:
             self._shown += piece
             self._pieces.append(piece)

@@ -114,8 +114,8 @@ class SyncSampler:
         Args:
             action: see `BaseSamplingStrategy.sample`.
             requirements: see `BaseSamplingStrategy.sample`.
-            strategy: how to sample, instead of the sampler's strategy. It may share the limiters
-                and budgets of others.
+            strategy: how to sample, instead of the sampler's strategy. It may share limiters
+                and budgets with other strategies.
             timeout: the longest to wait, in seconds. After that, the call is cancelled, its
                 requests are closed, and ``TimeoutError`` is raised. (With a strategy's ``timeout``
                 or a budget's ``seconds``, the call returns the result so far instead.)
@@ -125,10 +125,10 @@ class SyncSampler:
             The result.
 
         Raises:
-            TimeoutError: it took longer than ``timeout``.
+            TimeoutError: the call took longer than ``timeout``.
             concurrent.futures.CancelledError: the sampler was closed in the meantime.
-            RuntimeError: the sampler is closed; or this is the thread of its own event loop, where
-                an inline or async function of a call would wait for itself.
+            RuntimeError: the sampler is closed; or an inline or async function of one of its calls
+                called this, and would wait for itself.
             ValueError: ``timeout`` is not over 0.
             Exception: the errors of `BaseSamplingStrategy.sample`.
         """
@@ -156,7 +156,7 @@ class SyncSampler:
 
 
 def run_once(call: Callable[[], Awaitable[T]], backends: Iterable[Any]) -> T:
-    """Run a call in a new event loop, in a new thread if this one's event loop is running."""
+    """Run a call in a new event loop; if this thread already runs one, in a new thread."""
     if running_loop() is not None:
         thread = _LoopThread(backends)
         try:

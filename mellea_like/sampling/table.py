@@ -2,8 +2,8 @@
 
 A row makes one option from a call's setup, or returns None if the call doesn't need it. The first
 option is the outermost: a draw's span includes its time limit, and the hooks of requests see each
-try, because retries are outside them. One option isn't in the table, because it surrounds the call
-before this is set up: the hooks of the call (`options/call_hooks.py`).
+try, because retries are outside them. The hooks of the call (`options/call_hooks.py`) aren't in the
+table, because they begin before the other options are made.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ class Setup:
         return plan
 
     def can_fail(self) -> bool:
-        """Return whether a draw can fail except by its backend or an incomplete reply."""
+        """Return whether anything but its backend or an incomplete reply can make a draw fail."""
         inputs = self.inputs
         return bool(
             inputs.requirements

@@ -63,16 +63,16 @@ class Toolbox:
 
     @property
     def run_in_draws(self) -> bool:
-        """Whether any of them may run in draws."""
+        """Whether any of the tools may run in draws."""
         return self.rounds > 0 and self.choice != "none" and any(t.read_only for t in self.tools)
 
     @property
     def leaves_texts(self) -> bool:
-        """Whether a draw's text stays the same, whatever tools it calls after the text."""
+        """Whether a draw's text is final as soon as it arrives, even if tool calls follow it."""
         return not self.run_in_draws and self.choice in {None, "auto", "none"}
 
     def runs(self, calls: Sequence[ToolCall]) -> bool:
-        """Return whether a draw runs a reply's calls itself, because all tools are read-only."""
+        """Return whether a draw itself runs a reply's calls: only if all are of read-only tools."""
         return self.run_in_draws and bool(calls) and all(self[c.name].read_only for c in calls)
 
     def watches(self, *, every: bool) -> dict[str, CallWatch]:
@@ -84,7 +84,7 @@ class Toolbox:
         return next(tool for tool in self.tools if tool.name == name)
 
     def checked(self, reply: Generation, rounds: int) -> Generation:
-        """Return a reply with its calls parsed; raise ``ValueError`` if it may not make them."""
+        """Return a reply with its calls parsed; raise ``ValueError`` if one is wrong or missing."""
         calls = reply.tool_calls
         if self.choice == "none" and calls:
             msg = f"the reply calls {_names(calls)}, and no tool may be called: answer with text"
@@ -334,7 +334,7 @@ async def run_tools(
 def _known(
     result: SamplingResult[Any], tools: Sequence[ToolSource] | None
 ) -> tuple[tuple[ToolCall, ...], Toolbox]:
-    """Return the winner's calls and their tools, all of which can run."""
+    """Return the winner's calls and their tools; raise ``ValueError`` if one can't run."""
     known: Toolbox | None = result.toolbox
     if tools is not None:
         from mellea_like.telemetry import Telemetry  # noqa: PLC0415 (beside the call's)

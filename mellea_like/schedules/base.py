@@ -135,7 +135,7 @@ class SchedulePlan(ABC):
         """Learn from a draw that has ended, with any outcome. The default does nothing.
 
         Args:
-            slice_: its record.
+            slice_: the draw's record.
         """
 
 
@@ -170,7 +170,7 @@ class BaseSchedule(ABC):
     def timing_dependent(self) -> bool:
         """Whether timing, or another call, influences which draws are made.
 
-        If so, it can't be combined with ``selection="ordered"``, and neither can a schedule with
+        Such a schedule can't be combined with ``selection="ordered"``, and neither can one with
         `pooled`.
         """
         return True

@@ -64,7 +64,7 @@ class _Wide(SchedulePlan):
     width: int
 
     def decide(self, progress: CallProgress) -> Go:
-        """Fill the width, less the chains that permanent errors have ended."""
+        """Fill up to ``width`` draws, less one for each chain ended by a permanent error."""
         return Go(max(0, self.width - progress.broken - len(progress.running)))
 
 
@@ -175,7 +175,7 @@ class _Hedging(SchedulePlan):
     model: str | None
 
     def decide(self, progress: CallProgress) -> Go:
-        """Fill the width, less the chains that permanent errors have ended."""
+        """Fill up to ``width`` draws that aren't slow, less one for each broken chain."""
         width = max(0, self.width - progress.broken)
         if progress.wanted is not None:
             width = min(width, progress.wanted)

@@ -160,7 +160,7 @@ def bug_of(slice_: Slice) -> Bug | None:
 
 
 def times_seen(bug: Bug, slices: Sequence[Slice]) -> int:
-    """Count the draws that errored because of a bug; 0 if its requirement ever got a verdict."""
+    """Count the draws that a bug ended; 0 if its requirement got a verdict in any other draw."""
     seen = 0
     for slice_ in slices:
         if slice_.passed:

@@ -1,4 +1,4 @@
-"""Learn from calls: how long draws take, and how often those of a stage pass."""
+"""Learn from calls how long draws take, how often they pass, and how many tokens they use."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class LatencyQuantiles:
         Args:
             seconds: the duration, at least 0 and finite.
             key: the kind of work that took this long.
-            censored: whether it would have been longer without a cancellation.
+            censored: whether the work would have taken longer if it hadn't been cancelled.
 
         Raises:
             ValueError: the duration is negative or not finite.
@@ -99,7 +99,7 @@ class LatencyQuantiles:
         came from a `CachedBackend`'s file is ignored.
 
         Args:
-            slice_: its record.
+            slice_: the draw's record.
             key: the kind of work that took this long.
             before: the seconds that the draw spent on requests before a restart. They have already
                 been recorded.
@@ -253,7 +253,7 @@ class PassRates:
 
         Args:
             key: the kind of draw.
-            passed: whether it met its requirements.
+            passed: whether the draw met its requirements.
         """
         counts = _now_used(self._known, key, _Counts)
         counts.passes = counts.passes * self._fading + passed
@@ -264,7 +264,7 @@ class PassRates:
 
         Args:
             key: the kind of draw.
-            slice_: its record.
+            slice_: the draw's record.
         """
         if slice_.outcome is Outcome.PASSED or slice_.outcome is Outcome.FAILED:
             self.observe(key, slice_.outcome is Outcome.PASSED)
@@ -315,7 +315,7 @@ class MeanTokens:
 
         Args:
             key: the kind of draw.
-            usage: its tokens.
+            usage: the draw's tokens.
         """
         sums = _now_used(self._known, key, lambda: [0, 0, 0])
         for place, number in enumerate((1, usage.input_tokens, usage.output_tokens)):

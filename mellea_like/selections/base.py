@@ -149,8 +149,8 @@ class SelectionState(ABC):
 
         Returns:
             Pairs of indices in ``passed``. For each pair, the engine asks the judge in both
-            orders, and passes the result to ``compared``. Then it calls this again, until there
-            are no more pairs.
+            orders, and passes the result to ``compared``. Then it calls `pairs` again, until there
+            are none left.
         """
         return []
 
@@ -185,7 +185,7 @@ class SelectionState(ABC):
         """Decide among the draws that passed. This is called only if at least one has passed.
 
         Returns:
-            The decision. Without a winner, it isn't complete.
+            The decision. If it has no winner, its ``complete`` is False.
         """
 
     def by_rank(self, i: int) -> tuple[int, int]:
@@ -205,14 +205,14 @@ class BaseSelection(ABC):
     def mark(self) -> Callable[[Candidate], Any | Awaitable[Any]] | None:
         """The function that marks each candidate that passes, for example with a score or a key.
 
-        It is called as validators are. If it raises, the draw counts as errored. None if
-        candidates need no mark.
+        It is called as validators are; if it raises, the draw counts as errored. The property is
+        None if candidates need no mark.
         """
         return None
 
     @property
     def features(self) -> tuple[str, ...]:
-        """Its features, by their names in the table of options that exclude each other."""
+        """The selection's features, by their names in the table of exclusions."""
         return ("several", "scored")
 
     @abstractmethod
@@ -232,7 +232,7 @@ class BaseSelection(ABC):
 
 @lru_cache
 def unjudged(name: str) -> Requirement:
-    """Return the requirement that a record shows as errored if a selection's ``mark`` raised."""
+    """Return the requirement to record as errored when a selection's ``mark`` raises."""
     return Requirement(f"{name} can judge it", lambda _: True, name=name, inline=True)
 
 
@@ -333,7 +333,7 @@ class _Calls:
 
 
 def _comparable(key: Any) -> Any:
-    """Make sure that a key equals itself. A NaN doesn't, and an array has no single answer."""
+    """Return a key if ``key == key`` is true, else raise: NaNs and arrays can't be compared."""
     try:
         same = bool(key == key)  # noqa: PLR0124
     except Exception as exc:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["BestOf", "Consensus", "Tournament", "word_overlap"]
 
 QUICK = 2000
-"""Comparing takes at most 0.7 ms if the number of texts times their total length is up to this."""
+"""The highest product of texts and total characters to compare on the event loop (0.7 ms)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +122,8 @@ class Consensus(BaseSelection):
 
     This is for free text, in which hardly any two draws are equal, so that a vote has no majority.
     When n draws have passed, each pair is compared once in a worker thread, in n (n - 1) / 2 calls
-    of ``similarity``. A cancellation stops that, but the call's timeout does not. A few short
-    texts are compared on the event loop.
+    of ``similarity``. A cancellation stops the comparisons, but the call's timeout does not. A few
+    short texts are compared on the event loop.
 
     Args:
         similarity: a synchronous, symmetric function of two `Candidate` objects that returns a

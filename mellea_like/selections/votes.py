@@ -92,7 +92,7 @@ class Vote(BaseSelection):
 
     @property
     def features(self) -> tuple[str, ...]:
-        """Its features. Votes without weights keep no scores."""
+        """The selection's features. Votes without weights keep no scores."""
         return ("several",) if self.weight is None else ("several", "scored")
 
     @property
@@ -141,7 +141,7 @@ class _Tally:
 
 
 class _Ballot(NamedTuple):
-    """A draw that has ended. Its answer is None if it has no vote."""
+    """A draw that has ended; ``answer`` is None if the draw has no vote."""
 
     slice: Slice
     answer: int | None
@@ -216,7 +216,7 @@ class _VoteState(SelectionState):
         return ""
 
     def _count_in_line(self) -> None:
-        """Count the votes of draws before the first one that has not ended."""
+        """Count votes in the order in which draws started, up to the first that hasn't ended."""
         confidence, at_least = self._config.confidence, self._config.at_least
         assert confidence is not None  # noqa: S101 (else nothing is in line)
         votes = self._in_line
@@ -336,7 +336,7 @@ class Collect(BaseSelection):
 
     @property
     def features(self) -> tuple[str, ...]:
-        """Its features: several winners, and no scores."""
+        """The selection's features: several winners, and no scores."""
         return ("several", "collect")
 
     @property

@@ -30,7 +30,7 @@ Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
 """A length of time in seconds, at most a day."""
 
 Whole = Annotated[int, Field(ge=1, strict=True)]
-"""A number of things, at least 1."""
+"""A whole number, at least 1."""
 
 Text = Annotated[str, Field(min_length=1, strict=True)]
 """A text that isn't empty."""
@@ -41,7 +41,7 @@ Name = Annotated[str, StringConstraints(min_length=1, strict=True, strip_whitesp
 
 
 class Section(BaseModel):
-    """A frozen section. Unknown names are errors, which show no value: it could be a key."""
+    """A frozen section that refuses unknown names. Errors show no values, which could be keys."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(
         extra="forbid", frozen=True, hide_input_in_errors=True

@@ -63,20 +63,20 @@ class SelectionSpec:
 
     @property
     def judged(self) -> bool:
-        """Whether it asks a judge model."""
+        """Whether the selection asks a judge model."""
         by_judge = self.kind == "best" and self.by.partition(":")[0] == "judge"
         return by_judge or self.kind == "tournament"
 
     @property
     def features(self) -> tuple[str, ...]:
-        """Its features, as they are called in the table of options that exclude each other."""
+        """The selection's features, by their names in the table of exclusions."""
         if self.kind in {"first", "ordered"}:
             return (self.kind,)
         kept = {"collect": "collect", "vote": "counted"}
         return ("several", kept.get(self.kind, "scored"))
 
     def make(self, judge: Backend, turns: int) -> Selection:
-        """Make the selection for calls of ``turns`` draws, with an ``n`` that is at most that."""
+        """Make the selection for calls of up to ``turns`` draws; a greater ``n`` is reduced."""
         n = None if self.n is None else min(self.n, turns)
         match self.kind:
             case "best" if self.judged:
@@ -97,7 +97,7 @@ class SelectionSpec:
 
 
 def parse_selection(text: str, n: int | None = None) -> SelectionSpec:
-    """Parse a selection; ``n`` replies must pass before it decides, or its default number."""
+    """Parse a selection that decides when ``n`` replies have passed; None for its default."""
     name, colon, rest = text.partition(":")
     kind, by = name.strip().lower(), rest.strip()
     if kind not in _FORMS:

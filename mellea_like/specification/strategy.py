@@ -65,7 +65,7 @@ CARRIES: Mapping[StrategyName, Carry] = {
     "repair": "best",
     "multi-turn": "chat",
 }
-"""Which failures the first model of an escalation sees."""
+"""Maps a strategy to the failures that the first model of an escalation sees."""
 
 
 def _readable(expression: str) -> str:
@@ -233,8 +233,8 @@ class StrategySpec(Section):
         judge_options: options for judges. The default is temperature 0, unless the judge's model
             refuses that. ``temperature: null`` uses the server's default.
         escalate: bigger models, each of which takes over if the draws of the one before have
-            failed. ``loop`` is then the number of draws of the first model, and ``repair`` shows
-            it the best failure.
+            failed. ``loop`` is then the number of draws of the first model. With ``repair``, that
+            model sees the best failure.
         escalate_when: when the next model takes over: ``spent``, when the draws of the one before
             are used up, or ``cheaper``, when a pass is expected to cost less there, which needs
             prices.
@@ -406,8 +406,8 @@ class StrategySpec(Section):
     ) -> BaseSamplingStrategy:
         """Make the strategy; ``settings`` are further arguments of its class.
 
-        ``stages`` are the stages of ``escalate``, already made, and ``first`` the options of the
-        stage before them.
+        ``stages`` are the stages made from ``escalate``, and ``first`` has the options of the first
+        model, whose stage comes before them.
         """
         # Refusals with a 429 are counted separately.
         refusals = max(self.retries + 1, Retry().rate_limit_attempts)

@@ -48,7 +48,7 @@ __all__ = [
 
 
 MOST_MONEY = 1e12
-"""An amount that nobody has, but that is small enough to calculate with."""
+"""The highest price that is accepted: absurdly high, but low enough to calculate with."""
 
 
 def beside(info: ValidationInfo, path: str | Path) -> Path:
@@ -108,11 +108,11 @@ class Upstream(Section):
 
     @property
     def judges(self) -> bool:
-        """Whether it can judge requirements in words."""
+        """Whether the upstream can judge requirements in words."""
         return bool(getattr(self, "can_judge", False))
 
     def make_limits(self, store: Store | None = None, name: str | None = None) -> list[Limit]:
-        """Make the limits of its requests. Processes share the rates through a store, if given."""
+        """Make the limits of the upstream's requests; with a store, processes share the rates."""
         limits: list[Limit] = []
         if self.requests_per_minute is not None or self.tokens_per_minute is not None:
             limits.append(
@@ -247,7 +247,7 @@ class ProviderUpstream(Upstream):
     can_judge: bool = True
 
     def make(self, place: str) -> Backend:
-        """Make the backend. Errors begin with ``place``, the path of this section."""
+        """Make the backend. Error messages begin with ``place``, the path of this section."""
         try:
             from mellea_like.backends.pydantic_ai import PydanticAIBackend  # noqa: PLC0415 (extra)
 
@@ -272,7 +272,7 @@ class PythonUpstream(Upstream):
     can_judge: bool = True
 
     def find(self, place: str) -> Any:
-        """Import the backend, or the function that makes it. Errors begin with ``place``."""
+        """Import the backend or the function that makes it. Error messages begin with ``place``."""
         if self.backend is None:
             msg = f"{place}backend is missing: write backend: package.module:name"
             raise ValueError(msg)

@@ -304,7 +304,7 @@ def instruments_of(provider: MeterProvider) -> Instruments:
 
 
 def meters_of(provider: MeterProvider | None) -> MeterProvider | None:
-    """Return ``provider``, or the process's if that is None; None if it records nothing."""
+    """Return ``provider`` or, if it is None, the process's; return None if nothing is recorded."""
     meters = provider or metrics.get_meter_provider()
     # The proxy that is in place until a provider is set has no public name.
     silent = isinstance(meters, metrics.NoOpMeterProvider) or (

@@ -18,8 +18,8 @@ SESSION_ID: ContextVar[str | None] = ContextVar("mellea_like_session", default=N
 def session(session_id: str) -> Generator[None]:
     """Record the calls in a block as parts of one session, such as a conversation.
 
-    Their spans and those of their requests get two attributes: ``session.id`` from OpenTelemetry's
-    conventions for sessions, which Phoenix and Langfuse use to group calls, and
+    The spans of the calls and of their requests get two attributes: ``session.id`` from
+    OpenTelemetry's conventions for sessions, which Phoenix and Langfuse use to group calls, and
     ``gen_ai.conversation.id``.
 
     Args:

@@ -51,7 +51,7 @@ SHARES = (0.25, 0.5, 0.75)
 """The shares of a reply's duration after which a request is cancelled."""
 
 NOTICEABLE = 0.01
-"""A request that is cancelled sooner than this, in seconds, may be answered anyway."""
+"""A request that is cancelled after fewer seconds than this may be answered anyway."""
 
 RACES = 1
 """How many cancelled requests may be answered anyway, because the clock isn't exact."""
@@ -175,7 +175,7 @@ answered, or refused with a `BackendError` that isn't retryable |
 
 @dataclass
 class _Run:
-    """One request to cancel. ``too_late`` is true if it was answered although cancelled before."""
+    """One request that is cancelled; ``too_late`` is true if it was answered all the same."""
 
     request: Request
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)

@@ -113,8 +113,8 @@ class Trial:
     def stand_in(self) -> Callable[..., Any]:
         """Return a function that runs the body as often as needed, async if the body is.
 
-        An async one is run by the project's plugin for async tests, in the event loop of the
-        test's async fixtures.
+        An async function is run by the project's plugin for async tests, in the event loop of
+        the test's async fixtures.
         """
 
         @functools.wraps(self.body, updated=())
@@ -182,7 +182,7 @@ class Trial:
         return None
 
     def _affordable(self) -> bool:
-        """Return whether the budget covers one more run that costs as much as the dearest so far.
+        """Return whether the budget covers one more run, at the highest cost of a run so far.
 
         The first run of a test runs alone, because its cost is not known yet.
         """

@@ -103,7 +103,7 @@ class VirtualClock:
         raise DeadlockError(msg)
 
     def _at_standstill(self) -> bool:
-        """Cancel the run; return False if there is none, or if it has been cancelled before."""
+        """Cancel the run; return False if nothing runs, or if the run was cancelled before."""
         if self._scope is None or self._stuck:
             return False
         self._stuck = [str(task.name) for task in anyio.get_running_tasks()]
