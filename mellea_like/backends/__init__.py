@@ -1,7 +1,7 @@
 """Backends: models that generate replies.
 
-The parts of a larger backend are in modules whose names begin with its name. A backend that needs
-an optional dependency is imported when it is first used.
+A larger backend is split into modules whose names begin with the backend's name. A backend that
+needs an optional dependency is imported when it is first used.
 """
 
 from typing import TYPE_CHECKING

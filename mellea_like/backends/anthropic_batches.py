@@ -43,15 +43,16 @@ __all__ = ["AnthropicBatches"]
 OFFICIAL_URL = "https://api.anthropic.com"
 
 BEFORE, AFTER = b'{"requests":[', b"]}"
-"""The envelope of a job's requests."""
+"""The JSON before and after the requests in the body that creates a job."""
 
 LIMITS = JobLimits(requests=100_000, bytes=256_000_000 - len(BEFORE + AFTER))
-"""https://platform.claude.com/docs/en/build-with-claude/batch-processing#batch-limitations"""
+"""Anthropic's limits for a job
+(https://platform.claude.com/docs/en/build-with-claude/batch-processing#batch-limitations)."""
 
 KEPT = ": Anthropic keeps them for 29 days after a job's creation"
 
 WITH_SAMPLING = "2023-06-01"
-"""The last version of the API with temperatures: a client may ask for it in its headers."""
+"""The last version of the API with temperatures. A client can select it in its headers."""
 
 PAGE = 100
 
@@ -67,7 +68,7 @@ STATUSES = {
     "timeout_error": 504,
     "overloaded_error": 529,
 }
-"""https://platform.claude.com/docs/en/api/errors"""
+"""The HTTP status of each type of error (https://platform.claude.com/docs/en/api/errors)."""
 
 UNRUN: dict[str, Literal["expired", "cancelled"]] = {"expired": "expired", "canceled": "cancelled"}
 
@@ -75,8 +76,8 @@ UNRUN: dict[str, Literal["expired", "cancelled"]] = {"expired": "expired", "canc
 class AnthropicBatches(SDKBatches):
     """A model behind Anthropic's Message Batches: answers within a day, at half the price.
 
-    Anthropic checks a job's requests only when they run. So `body` raises an error for a request
-    that Anthropic is known to refuse. Its jobs have no place for a key, so ``find`` recognizes a
+    Anthropic checks a job's requests only when they run, so `body` raises an error for a request
+    that Anthropic is known to refuse. Anthropic's jobs can't store a key, so ``find`` recognizes a
     job by the custom ids of its results, once the job has ended. Results are kept for 29 days. This
     class works on asyncio and trio, and in one event loop after another. It retries nothing.
 
@@ -92,7 +93,7 @@ class AnthropicBatches(SDKBatches):
             and has no ``seed``. It has no ``temperature`` and no ``top_p`` either, unless a
             ``client`` asks for the API's version 2023-06-01. ``extra`` may have ``thinking`` or
             ``output_config``, for example.
-        can_judge: whether it may judge requirements.
+        can_judge: whether the model may judge requirements.
         output: how to ask for a reply in a ``format``: ``"json_schema"`` (the API's structured
             outputs), ``"tool"`` or ``"prompt"``; see `OpenAIBackend`.
         timeout: how long the server may send nothing, in seconds; None for no limit.
@@ -166,7 +167,7 @@ class AnthropicBatches(SDKBatches):
     # --- requests and replies ---------------------------------------------------------------------
 
     def body(self, request: Request) -> dict[str, Any]:
-        """Return the body that a job has for a request; see `BatchAPI.body`."""
+        """Return the body of one request of a job; see `BatchAPI.body`."""
         options = self._options(request)
         body = messages_body(
             request,
@@ -213,7 +214,7 @@ class AnthropicBatches(SDKBatches):
             return False  # Its results are deleted, so it could be of no use.
 
     async def _has(self, client: anthropic.AsyncAnthropic, state: JobState, prefix: str) -> bool:
-        """Return whether the first result of an ended job has a custom id with the prefix."""
+        """Return whether the custom id of an ended job's first result begins with the prefix."""
         async with aclosing(self._results(client, state, whole=False)) as results:
             async for result in results:
                 return result.custom_id.startswith(prefix)

@@ -1,7 +1,8 @@
 """Anthropic's Messages API as plain data: writing and checking requests, and reading replies.
 
-Anthropic checks a job's requests only when they run. So this module refuses in advance whatever
-the API documents that it refuses (https://platform.claude.com/docs/en/api/messages).
+Anthropic checks a job's requests only when they run. So this module refuses, in advance, each
+request that the API would refuse according to its documentation
+(https://platform.claude.com/docs/en/api/messages).
 """
 
 from __future__ import annotations
@@ -33,16 +34,19 @@ IMAGES = ("image/jpeg", "image/png", "image/gif", "image/webp")
 
 MOST_IMAGE_BYTES = 10 * 2**20
 MOST_IMAGES = 600
-"""https://platform.claude.com/docs/en/build-with-claude/vision#general-limits"""
+"""The most images in a request
+(https://platform.claude.com/docs/en/build-with-claude/vision#general-limits)."""
 
 SAMPLING = ("temperature", "top_p", "top_k")
-"""Options that are refused, whatever their values, since the API's version 2026-10-21. The SDK asks
-for that version since 2.0 (https://platform.claude.com/docs/en/api/versioning)."""
+"""Options that the API has refused, whatever their values, since its version 2026-10-21. The SDK
+has asked for that version since its own release 2.0
+(https://platform.claude.com/docs/en/api/versioning)."""
 
 LACKING = {"seed": "seeds", "speed": "fast mode in batches"}
 
 LEAST_THINKING = 1024
-"""https://platform.claude.com/docs/en/build-with-claude/extended-thinking"""
+"""The smallest budget for thinking, in tokens
+(https://platform.claude.com/docs/en/build-with-claude/extended-thinking)."""
 
 CALL_ID = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -83,9 +87,9 @@ def messages_body(
         request: the request.
         options: its options, completed by the backend's defaults.
         model: the model's name.
-        output: how to ask for output of a type; None if the request has no ``format``.
+        output: how to ask for typed output; None if the request has no ``format``.
         sampling: whether this version of the API has ``temperature``, ``top_p`` and ``top_k``.
-        narrowed: reduces a JSON Schema to the keywords that the API supports.
+        narrowed: a function that reduces a JSON Schema to the keywords that the API supports.
 
     Returns:
         The fields of the body.
@@ -120,7 +124,7 @@ def _demand(
     narrowed: Callable[[dict[str, Any]], dict[str, Any]],
     extra: dict[str, Any],
 ) -> None:
-    """Add the fields that ask for output of a type."""
+    """Add the fields that ask for typed output."""
     match output.mode:
         case "json_schema":
             form = {"type": "json_schema", "schema": narrowed(output.schema)}
@@ -154,14 +158,14 @@ class _Conversation:
         self.system: list[str] = []
         self.turns: list[dict[str, Any]] = []
         self._open_calls: set[str] = set()
-        """Calls of tools that have no answers yet, by their ids."""
+        """The ids of tool calls that have no answers yet."""
         for number, message in enumerate(messages, 1):
             self._take(message, f"message {number} ({message.role})")
         self._refuse_open_calls()
         self._refuse_ends()
 
     def _take(self, message: Message, where: str) -> None:
-        """Add a message, which error messages call ``where``."""
+        """Add a message; errors refer to it as ``where``."""
         if message.role == "system" and not self.turns:
             self.system.append(message.text)
         elif message.role == "tool":
@@ -352,7 +356,7 @@ class MessageReply(Gathered):
 
 
 def count_message(message: Mapping[str, Any], meter: RequestMeter) -> None:
-    """Settle a meter at the usage that a message reports; cached tokens count as input, too."""
+    """Settle a meter with the usage that a message reports; cached tokens count as input, too."""
     usage = message.get("usage")
     counts = cast("dict[str, Any]", usage) if isinstance(usage, dict) else {}
     names = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")

@@ -1,7 +1,7 @@
 """Providers' batch APIs: a job of many requests that is answered within a day, at half the price.
 
 A `BatchAPI` writes requests for one provider, reads its answers, and manages its jobs. It keeps no
-state: its user, such as `BatchJobs`, remembers which jobs there are.
+state: its caller, such as `BatchJobs`, remembers which jobs exist.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class JobState(NamedTuple):
 
 
 class Intention(NamedTuple):
-    """A note of a job that is about to be created, with all that is needed to find it again.
+    """A record of a job that is about to be created, with all that is needed to find it again.
 
     Attributes:
         key: the job's own key, unique among all jobs of all runs: at most 40 letters, digits and
@@ -111,8 +111,8 @@ class JobOutcome(NamedTuple):
         status: the HTTP status of the error; None if there is none.
         retryable: whether the same request may succeed in another job, for example after a server
             error or a rate limit.
-        unrun: why the request was never run, ``"expired"`` or ``"cancelled"``, in which case it
-            costs nothing; empty if it was run.
+        unrun: ``"expired"`` or ``"cancelled"`` if the request was never run, so that it costs
+            nothing; empty if it was run.
     """
 
     reply: dict[str, Any] | None = None
@@ -123,7 +123,7 @@ class JobOutcome(NamedTuple):
 
 
 class JobResult(NamedTuple):
-    """The outcome of one request, which is identified by its custom id."""
+    """The custom id of one request, and the request's outcome."""
 
     custom_id: str
     outcome: JobOutcome
@@ -138,7 +138,7 @@ class BatchAPI(Protocol):
         where: the server's URL, without credentials. Together with ``name`` and ``model``, it
             identifies the `BatchAPI` that a stored job belongs to.
         limits: how large a job may be.
-        defaults: the options used where a request's options leave something open.
+        defaults: defaults for the options that a request leaves open.
         can_judge: whether the model may judge requirements.
     """
 
@@ -156,7 +156,7 @@ class BatchAPI(Protocol):
     # Requests and replies: pure
 
     def body(self, request: Request) -> dict[str, Any]:
-        """Return the body that this provider's jobs have for a request.
+        """Return the body of a request, in this provider's batch format.
 
         Args:
             request: the request; its options are completed by ``defaults``.
@@ -188,7 +188,7 @@ class BatchAPI(Protocol):
         Args:
             request: the request, with the same ``format`` and tools as the one that was sent.
             outcome: the request's outcome.
-            meter: the meter to settle at the reply's cost.
+            meter: the meter to settle with the reply's cost.
 
         Returns:
             The reply.
@@ -205,10 +205,10 @@ class BatchAPI(Protocol):
     # Jobs
 
     async def known(self) -> Sequence[str]:
-        """Return the ids of the newest jobs, to be noted before another one is created.
+        """Return the ids of the newest jobs. Store them before you create another job.
 
-        When `find` meets one of these ids in the provider's list, it can stop searching. So no
-        clock is needed.
+        If `find` meets one of these ids in the provider's list, it can stop searching. So it need
+        not compare the jobs' times with this computer's clock.
 
         Raises:
             BackendError: the provider can't be asked.
@@ -223,8 +223,8 @@ class BatchAPI(Protocol):
             lines: the path of a file with the lines that `line` returned.
 
         Returns:
-            The argument ``uploaded`` of `create`: the id of the provider's file, or the path
-            ``lines`` if the provider takes the requests when the job is created.
+            The value for the argument ``uploaded`` of `create`: the id of the provider's file, or
+            the path ``lines`` if the provider takes the requests when the job is created.
 
         Raises:
             BackendError: the requests were refused, or couldn't be sent.
@@ -276,7 +276,7 @@ class BatchAPI(Protocol):
     def results(self, state: JobState) -> AbstractAsyncContextManager[AsyncIterator[JobResult]]:
         """Iterate over the results of an ended job, in any order and at most one for each request.
 
-        A request without a result was never run: not every provider lists expired requests.
+        If a request has no result, it was never run: some providers don't list expired requests.
 
         Args:
             state: the job's state.

@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 JSON_LINES = "application/jsonl"
-"""The media type of a file. To guess it from the name, Python would read the system's list."""
+"""The media type of an uploaded file. Python would have to read a system file to guess it."""
 
 CHUNK = 2**16
 """The number of bytes of a file that are sent at a time."""
@@ -65,10 +65,10 @@ def write_line(fields: Mapping[str, Any]) -> str:
 
 
 class Mapped(mmap.mmap):
-    """A memory-mapped file whose size the HTTP library can find out like that of any file."""
+    """A memory-mapped file whose size an HTTP library can find with ``seek``."""
 
     def seek(self, pos: int, whence: Literal[0, 1, 2, 3, 4] = 0) -> int:  # type: ignore[override]
-        """Move, and return the new position, which `mmap.mmap.seek` does only since Python 3.13."""
+        """Move to a position, and return it. Before Python 3.13, `mmap.mmap.seek` returns None."""
         super().seek(pos, whence)
         return self.tell()
 
@@ -80,10 +80,10 @@ def _map(path: Path) -> Mapped:
 
 @asynccontextmanager
 async def mapped(path: Path) -> AsyncGenerator[Mapped]:
-    """Map a file into memory for sending, so that the whole file is never in memory.
+    """Map a file into memory for sending, so that it is never loaded as a whole.
 
     Args:
-        path: the file, which isn't empty.
+        path: the file, which must not be empty.
 
     Yields:
         The mapped file. Its ``read`` only copies memory, so reading a part needs no thread.

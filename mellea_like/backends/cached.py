@@ -75,22 +75,21 @@ class CachedBackend(BackendWrapper):
 
     This is for development, tests and evaluations: a program that runs again sends no request
     twice. The key of a reply covers everything that shapes it: the backend, the conversation, the
-    options with their seed, the format, the tools, whether it is a verdict, and the iteration. So
-    the draws of a call stay different from each other, and the next run of the program gets the
-    same draws. A retry has the same key as the failed attempt.
+    options with their seed, the format, the tools, whether the reply is a verdict, and the
+    iteration. So the draws of a call stay different from each other, and the next run of the
+    program gets the same draws. A retry has the same key as the failed attempt.
 
-    Two calls that ask the same get the same draws, even within one run. If they ask at the same
-    time on one event loop, one waits for the other's reply. (Streams don't wait: each call gets
-    its own reply, and the first one to end is kept.) If the calls should differ, as in an
-    evaluation that samples each task several times, give each its own ``seed``.
+    Two equal calls get the same draws, even within one run. If they run at the same time on one
+    event loop, one waits for the other's replies. (Streams don't wait: each call gets its own
+    reply, and the first one to end is kept.) If the calls should differ, as in an evaluation that
+    samples each task several times, give each its own ``seed``.
 
     A reply from the file costs nothing. Its usage is ``Usage(cache_hits=1)``. Budgets and rate
     limits around this backend charge nothing for it, but must have room for the request. Such a
     reply streams word by word if the inner backend streams.
 
-    Errors aren't kept, nor are incomplete replies, nor values that JSON can't express. If a reply
-    can't be written, for example because the disk is full, it is still returned, and a warning is
-    logged.
+    Errors, incomplete replies, and values that JSON can't express aren't kept. If a reply can't be
+    written, for example because the disk is full, it is still returned, and a warning is logged.
 
     Args:
         inner: the backend inside.
@@ -117,21 +116,21 @@ class CachedBackend(BackendWrapper):
         return f"<{type(self).__name__} {self.inner!r} in {self.path}>"
 
     def apart(self, name: str) -> CachedBackend:
-        """Return the same cache for requests that need replies other than those kept so far.
+        """Return a backend that uses the same file, but not the replies of this one.
 
         Args:
-            name: distinguishes these requests from others, such as the number of an evaluation's
-                sample.
+            name: distinguishes the requests to the returned backend from others. It may be the
+                number of an evaluation's sample, for example.
 
         Returns:
-            A backend with the same file. Its statistics start at 0.
+            The backend. Its statistics start at 0.
         """
         other = CachedBackend(self.inner, self.path, name=f"{self._name} {name}")
         other._file, other._under_way = self._file, self._under_way
         return other
 
     def statistics(self) -> CacheStatistics:
-        """Return how many requests were answered from the file, passed on, and kept."""
+        """Return the numbers of hits, misses and kept replies."""
         return CacheStatistics(self._hits, self._misses, self._kept)
 
     async def generate(self, request: Request) -> Generation:
@@ -248,7 +247,7 @@ class CachedBackend(BackendWrapper):
 
 
 class _Hit:
-    """The cost of a reply from the file."""
+    """The cost of a reply from the file: one cache hit, and no request."""
 
     usage = HIT
 
@@ -261,7 +260,7 @@ async def _pieces(reply: Generation) -> AsyncGenerator[str | Generation]:
 
 
 class _UnderWay:
-    """The requests in progress, so that an equal request can wait for the reply."""
+    """The requests in progress. An equal request waits until the earlier one has ended."""
 
     def __init__(self) -> None:
         self._ended: dict[tuple[object, bytes], anyio.Event] = {}
@@ -271,7 +270,7 @@ class _UnderWay:
 
     @asynccontextmanager
     async def first(self, key: bytes, request: Request) -> AsyncGenerator[None]:
-        """Enter a block, after an equal request that is already in progress has ended."""
+        """Wait until an equal request that is in progress has ended, and enter a block."""
         place = (running_loop(), key)
         ended = self._ended.get(place)
         if ended is not None:
@@ -292,7 +291,7 @@ class _UnderWay:
 
 
 class _File:
-    """The file. All methods block."""
+    """The SQLite file with the replies. All methods block."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -309,7 +308,7 @@ class _File:
             return None if row is None else read_reply(row[0], HIT)
 
     def keep(self, key: bytes, reply: str) -> None:
-        """Write a reply, unless another process has already written one."""
+        """Write a reply under a key, unless the file already has one."""
         with self._opened() as db, db:
             db.execute("INSERT OR IGNORE INTO replies VALUES (?, ?)", (key, reply))
 

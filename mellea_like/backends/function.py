@@ -40,9 +40,10 @@ class FunctionBackend:
     httpx2, aiohttp and trio), and after a `mellea_like.errors.BackendError` that is ``retryable``.
     Any other exception ends the lane.
 
-    A call of the function costs one request and no tokens. If the function returns a generation
-    with a usage, passes the request on to another backend, or calls a strategy, the call costs as
-    much as that. An error that such a strategy has already retried is not retried again.
+    A call of the function counts as one request without tokens. If the function returns a
+    generation with a usage, this usage counts instead. If it passes the request on to another
+    backend, or calls a strategy, the cost of these counts. An error that such a strategy has
+    already retried is not retried again.
 
     Args:
         function: an async function, or a plain one, which runs in a thread so that it may block.

@@ -48,11 +48,11 @@ module = module_from_spec(spec)
 spec.loader.exec_module(module)
 module.main()
 """
-"""The child's program. It is a single module, because importing the package would take longer."""
+"""The child's program. It loads a single module, because importing the package takes longer."""
 
 POLL_SECONDS = 0.01
 CRASH_SECONDS = 5.0
-"""How long the server may take to end after its connection broke, even on a busy machine."""
+"""How long to wait, after a connection error, to see whether the server's process ends."""
 
 STOP_SECONDS = 2.0
 """How long the child may take to end by itself before it is killed."""
@@ -76,7 +76,7 @@ def check_gguf(path: Path) -> None:
 
 
 class ServerProcess:
-    """The child process, which is started immediately; ask `address` whether it is ready."""
+    """The child process, which is started immediately; `address` tells when the server is ready."""
 
     def __init__(self, path: Path, config: dict[str, Any]) -> None:
         check_gguf(path)
@@ -183,7 +183,7 @@ class LlamaCppBackend(OpenAIBackend):
         timeout: how long the server may send nothing during a request, in seconds; None for no
             limit.
         options: defaults for the options that a request leaves open.
-        can_judge: whether it may judge requirements.
+        can_judge: whether the model may judge requirements.
 
     Attributes:
         provider: ``"llama.cpp"``, for telemetry.
@@ -279,7 +279,7 @@ class LlamaCppBackend(OpenAIBackend):
         self._stop()
 
     def _start(self) -> Generator[bool]:
-        """Start the server in quick steps, one per item; stop it if the generator is closed."""
+        """Start the server, yielding until it is ready; stop it on an error."""
         if self._process is not None:
             msg = "this LlamaCppBackend is entered already: one block at a time"
             raise RuntimeError(msg)
@@ -331,7 +331,7 @@ class LlamaCppBackend(OpenAIBackend):
 
 
 async def _whole(function: Callable[..., object], *arguments: object) -> object:
-    """Run a function in a thread and return its result, even if the caller is cancelled."""
+    """Run a function in a thread to its end, even if the caller is cancelled; return its result."""
     result: object = None
     with anyio.CancelScope(shield=True):
         result = await run_in_thread(function, *arguments)
@@ -339,7 +339,7 @@ async def _whole(function: Callable[..., object], *arguments: object) -> object:
 
 
 async def _explained(exc: BackendError, process: ServerProcess) -> BackendError:
-    """Return an error that reports the crash if the server has crashed, else the given error."""
+    """Return an error about the crash if the server has crashed; otherwise, return ``exc``."""
     if exc.status is not None or isinstance(exc, BackendTimeout):
         return exc
     with anyio.move_on_after(CRASH_SECONDS):

@@ -22,7 +22,8 @@ __all__ = ["main", "serve"]
 PARENT_CHECK_SECONDS = 1.0
 
 HTTP_THREADS = 64
-"""The server needs a thread for each open connection: one in use, and one kept open in a pool."""
+"""The number of HTTP threads besides ``concurrency``. Each open connection, even if idle, needs
+one."""
 
 
 def serve(config: dict[str, Any]) -> tuple[Any, str]:
@@ -51,7 +52,7 @@ def serve(config: dict[str, Any]) -> tuple[Any, str]:
 
 
 def _end_with_parent(parent: int) -> None:
-    """Return when standard input has ended; exit when the process has a new parent."""
+    """Wait until standard input ends; exit at once if the process gets a new parent."""
 
     def watch() -> None:
         while os.getppid() == parent:

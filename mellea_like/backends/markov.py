@@ -46,7 +46,7 @@ _SENTENCE_END = re.compile(
 )
 
 FEWEST_SENTENCES = 50
-"""With fewer sentences than this, the help pages are not in the form that this module expects."""
+"""Fewer sentences than this mean that Python's help pages are missing or unusable."""
 
 
 def help_sentences() -> tuple[str, ...]:
@@ -90,7 +90,7 @@ def sentences_of(text: str) -> list[str]:
 
 
 def _body(lines: list[str]) -> list[str]:
-    """Return the lines of a paragraph, without a term above its indented definition."""
+    """Return a paragraph's lines; omit the first if it is a term above its indented definition."""
     depths = [len(line) - len(line.lstrip()) for line in lines[:2]]
     defined = len(depths) > 1 and depths[1] > depths[0] and not _BULLET.match(lines[0].strip())
     return [line.strip() for line in (lines[1:] if defined else lines)]
@@ -108,10 +108,10 @@ def _read(path: str | os.PathLike[str]) -> str:
 # ----------------------------
 
 LONGEST = 32
-"""The most words of a sentence. A longer one is drawn again, and the last attempt is cut."""
+"""The most words of a sentence. A longer one is drawn again; the last try is cut off."""
 
 TRIES = 4
-"""How often a sentence is drawn at most, if it is too long or misses its theme."""
+"""The most tries at a sentence, if it is too long or misses its theme."""
 
 MORE = 0.3
 """The probability that another sentence follows."""
@@ -137,7 +137,7 @@ _WORD = re.compile(r"[^\W\d_]{3,}")
 
 
 class TrigramModel:
-    """Counts of word triples, from which it draws sentences."""
+    """Draws sentences from counts of word triples."""
 
     def __init__(self, sentences: Iterable[str]) -> None:
         self._followers: dict[tuple[str, str], list[str]] = {}
@@ -238,7 +238,7 @@ def _themes(text: str) -> frozenset[str]:
 # --- the backend ----------------------------------------------------------------------------------
 
 WORDS_A_STEP = 4
-"""A stream yields to the event loop after this number of words."""
+"""The number of words after which a stream yields to the event loop."""
 
 _training = threading.Lock()
 

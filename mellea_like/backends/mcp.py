@@ -78,7 +78,7 @@ def sampling_params(request: Request, options: Options) -> types.CreateMessageRe
     """Return the parameters of a sampling request.
 
     System messages become the system prompt, wherever they are in the conversation. A seed is left
-    out, because the protocol has no field for it, and a backend need not honor it.
+    out, because the protocol has no field for it, and backends may ignore seeds.
     """
     texts_only(request, "MCPSamplingBackend")
     system = [message.text for message in request.messages if message.role == "system"]
@@ -192,9 +192,9 @@ class MCPSamplingBackend:
 
     Make a new backend in the tool, from the tool's context, for each call of the tool. On
     connections before the protocol's revision 2026-07-28, each request is sent to the client while
-    the tool runs. Since that revision, a tool returns its requests instead: run the tool's work
-    through `SamplingRounds`. If a connection supports neither way, ``fallback`` answers; without a
-    fallback, each request raises `InvalidRequest`.
+    the tool runs. From that revision on, a tool returns its requests instead, so run the tool's
+    work through `SamplingRounds`. If a connection supports neither way, ``fallback`` answers;
+    without a fallback, each request raises `InvalidRequest`.
 
     A client shows each request to a person. If the person refuses (error code -1), the reply has
     the ``finish_reason`` ``"refusal"``. No error is ``retryable``, so nobody is asked the same
@@ -208,7 +208,7 @@ class MCPSamplingBackend:
         timeout: how long to wait for the client's answer, in seconds; None for no limit.
         options: defaults for the options that a request leaves open. A model is only a hint to the
             client.
-        can_judge: whether it may judge requirements.
+        can_judge: whether the model may judge requirements.
 
     Attributes:
         provider: ``"mcp"``, for telemetry.
@@ -253,14 +253,14 @@ class MCPSamplingBackend:
 
     @property
     def can_judge(self) -> bool:
-        """Whether this backend, or the fallback if that answers, may judge requirements."""
+        """Whether the backend that answers, this one or the fallback, may judge requirements."""
         if self._fallback is not None and not self.can_coalesce:
             return judges(self._fallback)
         return self._can_judge
 
     @property
     def can_coalesce(self) -> bool:
-        """Whether requests may be combined into one: only if the client itself answers them."""
+        """Whether requests may be combined: only if the client, not the fallback, answers."""
         return self.way == "request" or self._rounds is not None
 
     def __repr__(self) -> str:
@@ -394,7 +394,7 @@ class SamplingRounds:
 
         Args:
             backend: the backend made from the tool's context.
-            context: the same context.
+            context: the tool's context.
             work: an async function that takes the backend to sample from. It is called once,
                 however often the client calls the tool again. It must not use the context, which
                 may belong to a call that has ended.
@@ -475,7 +475,7 @@ class _Question:
 
 
 class _Work(Generic[T]):
-    """A tool's work, over all its calls."""
+    """The work of a tool, which may continue over several calls of the tool."""
 
     def __init__(self, patience: float) -> None:
         self.scope = anyio.CancelScope()
@@ -513,7 +513,7 @@ class _Work(Generic[T]):
         return question.answer
 
     async def until_it_asks(self, gather: float) -> None:
-        """Wait until the work needs its client, or has ended."""
+        """Wait until the work has new questions for its client, or has ended."""
         while not self.done.is_set():
             if self._open():
                 with anyio.move_on_after(gather):
@@ -533,7 +533,7 @@ class _Work(Generic[T]):
         return given
 
     def take(self, answers: Mapping[str, object]) -> None:
-        """Hand out the client's answers; questions that it left unanswered fail."""
+        """Pass the client's answers to the work; the requests without an answer fail."""
         if self.done.is_set():
             self.fetched.set()
         for key, question in self._questions.items():

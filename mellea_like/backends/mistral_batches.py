@@ -63,10 +63,10 @@ ENDPOINT: Final = "/v1/chat/completions"
 JOBS = "/v1/batch/jobs"
 
 KEY = "mellea_like_job"
-"""The name of a job's key in its metadata."""
+"""The name of the metadata field that has a job's key."""
 
 LIMITS = JobLimits(requests=1_000_000, bytes=512_000_000)
-"""https://docs.mistral.ai/capabilities/batch: a million requests, in files of at most 512 MB"""
+"""Mistral's limits for a job (https://docs.mistral.ai/capabilities/batch)."""
 
 MOST_HOURS = 168
 
@@ -92,7 +92,7 @@ class MistralBatches(SDKBatches):
             URL, its key and its ``async_client`` are used. It belongs to one event loop, and is
             never closed here.
         options: defaults for the options that a request leaves open.
-        can_judge: whether it may judge requirements.
+        can_judge: whether the model may judge requirements.
         output: how to ask for a reply in a ``format``, as in `OpenAIBackend`, but not ``"auto"``.
         timeout: how long the server may send nothing, in seconds; None for no limit.
         timeout_hours: the number of hours after which a job expires, 1 to 168.
@@ -166,7 +166,7 @@ class MistralBatches(SDKBatches):
     # --- requests and replies ---------------------------------------------------------------------
 
     def body(self, request: Request) -> dict[str, Any]:
-        """Return the body of a request's line, without the model, which the whole job shares."""
+        """Return the body of a request, without the model, which is set for the whole job."""
         options = self._options(request)
         self._one_model(options)
         return plain(mistral_body(request, options, output=self._demand(request, options)))
@@ -322,7 +322,7 @@ class _Client:
 
 
 def _of_sdk(sdk: Mistral, url: str, timeout: float | None) -> _Client:
-    """Return a client with the key and the HTTP client of the SDK's client."""
+    """Make a client that uses the key and the HTTP client of an SDK client."""
     given = sdk.sdk_configuration
     security = given.security() if callable(given.security) else given.security
     if security is None or not security.api_key:

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 __all__ = ["mistral_body", "readable"]
 
 CALL_ID = re.compile(r"[A-Za-z0-9]{9}")
-"""The ids of tool calls that Mistral accepts. To others it answers 400 "Tool call id has to be
-defined" or "was ... but must be a-z, A-Z, 0-9, with a length of 9"."""
+"""The ids of tool calls that Mistral accepts. It answers any other id with 400 "Tool call id has to
+be defined" or "was ... but must be a-z, A-Z, 0-9, with a length of 9"."""
 
 MOST_TEMPERATURE = 1.5
 
@@ -43,7 +43,7 @@ def mistral_body(
     Args:
         request: the request.
         options: its options, completed by the backend's defaults.
-        output: how to ask for output of a type; None if the request has no ``format``.
+        output: how to ask for typed output; None if the request has no ``format``.
 
     Returns:
         The fields of the body.
@@ -82,7 +82,7 @@ def _check(messages: tuple[Message, ...]) -> None:
 
 
 def _message(message: Message) -> dict[str, Any]:
-    """Return a message in Mistral's form, omitting reasoning and all names but a tool's."""
+    """Return a message in Mistral's form, without reasoning; only tool messages keep their name."""
     written: dict[str, Any] = {"role": message.role, "content": message.content}
     if not isinstance(message.content, str):
         written["content"] = [_part(part) for part in message.content]
@@ -110,7 +110,7 @@ def _part(part: Part) -> dict[str, Any]:
 
 
 def readable(completion: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a completion in OpenAI's form, with the parts of texts and of thoughts joined."""
+    """Convert a completion to OpenAI's form: join the parts of its text and of its thoughts."""
     choices: list[dict[str, Any]] = []
     for choice in completion["choices"]:
         message = dict(choice["message"])

@@ -96,20 +96,21 @@ class OpenAIBackend:
         api_key: the key. The default is ``OPENAI_API_KEY``; without a key, servers other than
             OpenAI's get a placeholder. Both variables are read when they are first needed.
         client: an `openai.AsyncOpenAI` instead of the URL and the key, or an object of a subclass
-            such as `openai.AsyncAzureOpenAI`, whose deployment is the default model. It is used as
-            it is, but without its retries. It belongs to one event loop, and is never closed.
+            such as `openai.AsyncAzureOpenAI`, whose deployment is the default model. It is used
+            unchanged, except that its retries are turned off. It belongs to one event loop, and is
+            never closed here.
         timeout: how long the server may send nothing, in seconds; None for no limit. Bytes that
-            aren't part of a reply don't count as sent.
+            aren't part of a reply, such as keep-alive comments, don't count.
         options: defaults for the options that a request leaves open.
-        can_judge: whether it may judge requirements.
+        can_judge: whether the model may judge requirements.
         total_timeout: the time limit of a whole request, in seconds; None for no limit.
         max_characters: the length limit of a reply with its reasoning, in characters. A longer
             reply is abandoned and raises a `MalformedResponse`.
         trust_env: whether to use the environment's proxy settings. It has no effect with
             ``client``.
-        keep_alive: whether connections stay open between requests. With None, they do, except to
-            servers on this machine. There, new connections cost nothing, and llama.cpp's server
-            sometimes closes an old one just as the next request is sent.
+        keep_alive: whether connections stay open between requests. With None, they stay open,
+            except to servers on this machine: a new connection to these costs nothing, and
+            llama.cpp's server sometimes closes an old one just as the next request is sent.
         max_connections: the largest number of open connections of an event loop, 1 or more.
             Further requests wait for a free connection, without a time limit. None leaves it to
             the SDK, which opens up to 1,000.
@@ -193,7 +194,7 @@ class OpenAIBackend:
 
     @property
     def model(self) -> str | None:
-        """The model's name; None if the server is to choose and hasn't been asked yet."""
+        """The model's name; None if the server decides and hasn't been asked yet."""
         return self._model
 
     @property
@@ -213,10 +214,10 @@ class OpenAIBackend:
     def limit_key(self) -> tuple[str, bytes] | None:
         """The key under which the server counts requests; equal keys share a `BackoffGate`.
 
-        It consists of the URL and a digest of the API key that is meaningless outside this
-        process. It is None if the API key is unknown, because the client fetches one for each
-        request or there is no valid one yet. Azure counts by deployment, so there it has the
-        deployment's URL and no API key.
+        The key consists of the URL and a digest of the API key, which is meaningless outside this
+        process. Azure counts by deployment, so an Azure client's key has the deployment's URL and
+        no API key. The key is None if the API key is unknown, because the client fetches one for
+        each request or no valid one is set yet.
         """
         try:
             url = self.base_url.rstrip("/")  # The SDK's clients put one there.
@@ -285,7 +286,7 @@ class OpenAIBackend:
 
     @asynccontextmanager
     async def _open(self, request: Request, choices: int | None = None) -> AsyncGenerator[Incoming]:
-        """Enter a block with the reply to a request, which is closed when the block is left."""
+        """Send a request, and enter a block with its reply; close the reply after the block."""
         options = request.options.over(self.defaults)
         sending = Sending(request)
         ends = anyio.current_time() + (self._total_timeout or math.inf)
@@ -352,7 +353,7 @@ class OpenAIBackend:
         sending: Sending,
         ends: float,
     ) -> tuple[Any, OutputTool | None]:
-        """Send a request; send it again if the server refuses an output mode or our temperature."""
+        """Send a request; send it again if an output mode or a `Preferred` number is refused."""
         wanted = insisted(request.options)
         prefers = wanted is not request.options
         if prefers and model in self._refuse_temperature:

@@ -47,13 +47,13 @@ __all__ = ["OpenAIBatches"]
 PATHS = {"chat": "/v1/chat/completions", "responses": "/v1/responses"}
 
 KEY = "mellea_like_job"
-"""The name of a job's key in its metadata."""
+"""The name of the metadata field that has a job's key."""
 
 OPENAI = JobLimits(requests=50_000, bytes=200_000_000)
-"""https://platform.openai.com/docs/guides/batch"""
+"""OpenAI's limits for a job (https://platform.openai.com/docs/guides/batch)."""
 
 AZURE = JobLimits(requests=100_000, bytes=200_000_000)
-"""https://learn.microsoft.com/azure/ai-services/openai/how-to/batch"""
+"""Azure's limits for a job (https://learn.microsoft.com/azure/ai-services/openai/how-to/batch)."""
 
 ENDED = ("completed", "failed", "expired", "cancelled")
 
@@ -69,10 +69,10 @@ PASSING = ("server_error", "rate_limit_exceeded", "timeout")
 """The codes of temporary errors, after which the same request may succeed."""
 
 PAGE = 100
-"""The most jobs in a page of the list."""
+"""The most jobs on a page of the provider's list of jobs."""
 
 FILE_SECONDS = 2.0
-"""The seconds after which Azure is asked again whether it has read a file."""
+"""The interval, in seconds, at which to check whether Azure has processed a file."""
 
 
 class OpenAIBatches(SDKBatches):
@@ -89,7 +89,7 @@ class OpenAIBatches(SDKBatches):
             ``base_url`` and ``api_key``. It is used unchanged, except that its retries are turned
             off. It belongs to one event loop, and is never closed here.
         options: defaults for the options that a request leaves open.
-        can_judge: whether it may judge requirements.
+        can_judge: whether the model may judge requirements.
         output: how to ask for a reply in a ``format``, as in `OpenAIBackend`, but not ``"auto"``,
             because a job can't try one mode after another.
         api: ``"chat"`` for chat completions, or ``"responses"`` for the Responses API. The latter
@@ -149,7 +149,7 @@ class OpenAIBatches(SDKBatches):
     # --- requests and replies ---------------------------------------------------------------------
 
     def body(self, request: Request) -> dict[str, Any]:
-        """Return the body of a request's line; see `BatchAPI.body`."""
+        """Return the body of a request; see `BatchAPI.body`."""
         options = self._options(request)
         self._one_model(options)
         output = self._demand(request, options)

@@ -88,7 +88,7 @@ def _demand(body: dict[str, Any], output: Demand, *, official: bool) -> None:
 
 
 def output_tool(tool: OutputTool, *, official: bool) -> dict[str, Any]:
-    """Return, in the protocol's form, the tool whose arguments are the reply."""
+    """Convert the tool whose arguments are the reply to the protocol's form."""
     function: dict[str, Any] = {"name": tool.name, "description": tool.description}
     if not official:
         # Other servers may not know "strict", and enforce the schema anyway.
@@ -112,7 +112,7 @@ def _strict(schema: dict[str, Any], *, official: bool) -> tuple[dict[str, Any], 
     subset. If that is impossible (for example for a mapping with free keys), it is sent without
     ``strict``. Other servers (llama.cpp, vLLM) compile the whole schema into a grammar, so they
     get all its keywords. But some of them read ``strict`` as OpenAI does, so the schema's objects
-    are closed, and one with an optional property is sent without ``strict``.
+    are closed, and a schema with an optional property is sent without ``strict``.
     """
     try:
         return (_narrowed(schema) if official else _closed(schema)), True

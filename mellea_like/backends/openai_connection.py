@@ -278,7 +278,7 @@ class Incoming:
         return bool(events)
 
     def _postpone(self, time_left: anyio.CancelScope) -> None:
-        """Move the time limit after an event. Other bytes count as silence."""
+        """Extend the time limit after an event. Bytes that end no event don't extend it."""
         self._silent_at = self._now() + self._silence
         if time_left.deadline < min(self._silent_at, self._ends):
             # Setting it takes as long as reading an event, so it is set rarely and a little late.
@@ -327,7 +327,7 @@ def _body(response: Any) -> AsyncGenerator[bytes]:
 
 
 async def _as_it_comes(response: Any) -> AsyncGenerator[bytes]:
-    """Yield the parts of a body as ``aiter_raw`` does, but without its chunker."""
+    """Yield the parts of a body like ``aiter_raw``, but without the overhead of its chunker."""
     stream: Any = aiter(response.stream)
     try:
         async for part in stream:

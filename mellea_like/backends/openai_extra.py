@@ -27,14 +27,14 @@ KNOWN: Mapping[str, frozenset[str]] = {
     "function": frozenset({"name", "arguments"}),
     "usage": frozenset({"prompt_tokens", "completion_tokens", "total_tokens"}),
 }
-"""The fields that other modules read, by the objects that contain them."""
+"""The fields that other modules read, by the kind of object that contains them."""
 
 NAMES = frozenset({"id", "index", "type", "format", "name", "role", "mime_type"})
-"""Fields whose texts come complete, perhaps repeated in each piece."""
+"""Fields whose text is complete in each piece, so that pieces are not joined."""
 
 
 class FurtherFields:
-    """The fields of one reply that no other module reads, by the objects that contain them."""
+    """Collects the fields of one reply that no other module reads."""
 
     __slots__ = ("_found",)
 
@@ -62,7 +62,7 @@ class FurtherFields:
 
     @property
     def extra(self) -> Mapping[str, Any]:
-        """The extra fields received so far, by the objects that contain them."""
+        """The extra fields received so far, by the kind of object that contains them."""
         return Extra(_settled(self._found)) if any(self._found.values()) else NO_EXTRA
 
 
@@ -99,7 +99,7 @@ def _grown(name: str, before: Any, more: Any) -> Any:
 
 
 def _add_item(items: list[Any], item: Any) -> None:
-    """Add an item to a list. An item with the index of an earlier one is a piece of that one."""
+    """Add an item to a list, or extend the earlier item that has the same index."""
     if not isinstance(item, dict):
         items.append(item)
         return

@@ -46,7 +46,7 @@ class _Call:
     name: str = ""
     arguments: StringIO = field(default_factory=StringIO)
     received: int = 0
-    """The number of characters of the arguments received, even if the text has taken them over."""
+    """The number of characters of arguments received, including those moved to the reply's text."""
     further: FurtherFields = field(default_factory=FurtherFields)
 
 
@@ -77,7 +77,7 @@ class Gathered(ABC):
         self.done = False
         self.began = False
         self.call_pieces: list[CallPiece] | None = None
-        """The pieces of tool calls that the caller hasn't taken yet; None if it takes none."""
+        """The pieces of tool calls that the caller hasn't taken yet; None if it wants none."""
 
     @property
     def ended(self) -> bool:
@@ -160,8 +160,8 @@ class Gathered(ABC):
     def _call_of(self, index: int | None, id_: str, name: str) -> _Call:
         """Return the call that a piece belongs to, or a new one.
 
-        Some servers send no index, or the same index for all calls. Then a new id begins a new
-        call; without an index or an id, a name does.
+        Some servers send no index, or the same index for all calls. So a new id begins a new call.
+        If there is neither an index nor an id, a name begins one.
         """
         for call in reversed(self._calls):
             if call.index == index and (not id_ or call.id in ("", id_)):
@@ -312,8 +312,8 @@ class Reply(Gathered):
 class Replies:
     """Several replies to one request, whose chunks are interleaved.
 
-    A reply is handed over when it ends, except for the last one to end, which waits for the usage
-    at the end of the stream. If only one reply has begun, there may be no other, so it waits too.
+    Each reply is handed over when it ends, but the last one waits for the usage at the end of the
+    stream. So does a reply that is the only one so far, because there may be no other.
     """
 
     def __init__(
@@ -400,7 +400,7 @@ def read_usage(
     least: int = 0,
     names: tuple[str, str] = CHAT_USAGE,
 ) -> None:
-    """Record the usage that a server reports on the meter, unless the numbers make no sense."""
+    """Update a meter with the usage that a server reports, unless the numbers make no sense."""
     if not isinstance(usage, dict):
         return
     counts = cast("dict[str, Any]", usage)
@@ -420,7 +420,7 @@ def read_usage(
 
 
 def _part(counts: dict[str, Any], details: str, name: str, whole: int) -> int:
-    """Return how many of ``whole`` tokens are of one kind; 0 if that is missing or impossible."""
+    """Return the number of tokens of one kind; 0 if it is missing, or more than ``whole``."""
     said: Any = counts.get(details)
     part = cast("dict[str, Any]", said).get(name) if isinstance(said, dict) else None
     return part if type(part) is int and 0 <= part <= whole else 0

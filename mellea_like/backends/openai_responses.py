@@ -38,7 +38,7 @@ def responses_body(
     official: bool,
     output: Demand | None = None,
 ) -> dict[str, Any]:
-    """Return the body of a request to the Responses API, without the seed, and with storing off."""
+    """Return the body of a Responses API request. It omits the seed and turns storing off."""
     if options.stop:
         msg = "the Responses API has no stop texts: leave the option stop out, or use api='chat'"
         raise InvalidRequest(msg)
@@ -84,7 +84,7 @@ def _demand(body: dict[str, Any], output: Demand, *, official: bool) -> None:
 
 
 def _tool(tool: dict[str, Any]) -> dict[str, Any]:
-    """Convert a tool of the chat protocol. There, tools aren't strict by default; here they are."""
+    """Convert a chat tool. Chat tools aren't strict by default, but tools of this API are."""
     return {"type": "function", "strict": False, **tool["function"]}
 
 

@@ -25,7 +25,7 @@ from mellea_like.errors import AuthenticationFailed
 __all__ = ["OpenAIServer", "azure_client"]
 
 NO_KEY = "no-key-needed"
-"""Sent to other servers if there is no key: the SDK insists on one, and local servers ignore it."""
+"""The key for servers other than OpenAI's if none is given, because the SDK needs one."""
 
 AZURE = ".openai.azure.com"
 

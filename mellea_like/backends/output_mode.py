@@ -3,8 +3,8 @@
 Nothing here waits or knows a wire format. A backend has an `OutputModes` and takes an
 `OutputAttempt` from it for each request with a format. It writes the attempt's `Demand` in its own
 protocol, and passes refusals to the attempt. After a refusal, the backend immediately sends the
-request again in the next mode, within the same draw. The refused request counts as sent, but as
-one on which the server did no work.
+request again in the next mode, within the same draw. The refused request counts as a request
+without tokens.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ MAX_SCHEMA = 32_000
 TOOL_SERVERS = ("api.anthropic.com", "api.deepseek.com")
 """Servers that accept a tool but not a schema.
 
-Anthropic's ignores ``response_format``, so it would not even refuse it (docs.anthropic.com,
-"OpenAI SDK compatibility"). DeepSeek's answers 400 "This response_format type is unavailable now".
+Anthropic's server doesn't refuse ``response_format``, but ignores it (docs.anthropic.com, "OpenAI
+SDK compatibility"). DeepSeek's answers 400 "This response_format type is unavailable now".
 """
 
 WRAPPED = "value"
-"""The property that holds a reply that isn't an object, because a tool's arguments must be one."""
+"""The argument of the output tool that holds the reply, if the format isn't an object."""
 
 _PROMPT = (
     "Reply with one JSON value that is valid against this JSON Schema, and with nothing else: no"
@@ -102,7 +102,7 @@ class OutputTool:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """The type that a request asks for, in one mode.
+    """A request's way of asking for typed output, in one mode.
 
     Args:
         mode: the way to ask.
@@ -130,7 +130,7 @@ def check_output(output: object) -> OutputMode:
 
 
 def demand(request: Request, mode: Mode) -> Demand:
-    """Return the demand of a request with a format, in one mode.
+    """Return the `Demand` of a request with a format, for one mode.
 
     Args:
         request: the request.
@@ -181,7 +181,7 @@ def _tool(request: Request, made: Demand) -> OutputTool | None:
 
 
 def _as_object(schema: dict[str, Any]) -> dict[str, Any] | None:
-    """Return an object's schema with ``type`` at its root; None if it isn't an object's."""
+    """Return a schema with ``type`` at its root; None if it isn't the schema of an object."""
     if "$ref" in schema:
         definitions = schema.get("$defs", {})
         root = definitions.get(str(schema["$ref"]).removeprefix("#/$defs/"))
@@ -192,7 +192,7 @@ def _as_object(schema: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _with(messages: Sequence[Message], asked: str) -> tuple[Message, ...]:
-    """Return the conversation with a demand appended to the user's last message."""
+    """Return the conversation, with ``asked`` appended to the user's last message."""
     # Some models take no system message, and one at the top would defeat the server's prompt
     # cache.
     for at in range(len(messages) - 1, -1, -1):
@@ -241,7 +241,7 @@ _NAMING = ("properties", "$defs", "patternProperties", "dependentSchemas")
 
 
 def reply_text(tool: OutputTool, arguments: str) -> str:
-    """Return the reply that the arguments of the output tool's call contain."""
+    """Return the reply contained in the arguments of a call of the output tool."""
     if not tool.wrapped:
         return arguments
     try:
@@ -300,9 +300,10 @@ _Refused = tuple["str | None", str, Mode]
 
 
 class OutputModes:
-    """How a backend asks for typed output: in the mode it was given, or in one its server accepts.
+    """Decides how a backend asks for typed output: in a fixed mode, or in one its server accepts.
 
-    It remembers refusals for each model or, if a server refused only one schema, for that schema.
+    It remembers which modes a server refused for a model or, if only a schema was refused, for that
+    schema.
 
     Args:
         output: the mode. ``"auto"`` tries one mode after the other until the server accepts one.
@@ -333,7 +334,7 @@ class OutputModes:
 
 
 class OutputAttempt:
-    """One request's typed output, asked for in one mode after another; see `OutputModes.begin`.
+    """One request for typed output, made in one mode after another; see `OutputModes.begin`.
 
     Attributes:
         demand: the demand to send next.

@@ -81,7 +81,7 @@ class PydanticAIBackend:
             named in `pydantic_ai.settings.ModelSettings` or in the provider's own settings
             (such as ``anthropic_thinking``) become settings. All other entries are sent unchanged
             (as ``extra_body``).
-        can_judge: whether it may judge requirements.
+        can_judge: whether the model may judge requirements.
         total_timeout: the time limit of a whole request, in seconds; None for no limit.
 
     Attributes:
@@ -186,7 +186,7 @@ class PydanticAIBackend:
     async def _begin(
         self, stack: AsyncExitStack, model: Model, request: Request, asking: _Asking
     ) -> AsyncIterator[str | Generation]:
-        """Send a request; send it again if the model refuses a temperature that nobody chose."""
+        """Send a request; send it again if the model refuses a `Preferred` temperature."""
         options, wanted = request.options, insisted(request.options)
         if not self._refuses_temperature:
             try:
@@ -241,7 +241,7 @@ async def _tell_when_sent(request: Any) -> None:  # noqa: RUF029 (httpx awaits i
 
 
 class _OpenModel:
-    """A model for one event loop; if ``tells``, its client reports when a request has been sent."""
+    """A model for one event loop. If ``tells``, its client reports when a request has been sent."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -375,7 +375,7 @@ class _Generators:
 
     If nobody runs a generator to its end, the event loop closes it at garbage collection: asyncio
     starts a task for that, and trio warns. Providers' SDKs leave several behind with each reply.
-    If steps are awaited through this object, the task that started their generators closes them.
+    This object records the generators, so that the task that started them can close them.
     """
 
     __slots__ = ("_begun",)
@@ -413,7 +413,7 @@ class _Generators:
 
 
 class _Step(Generic[T]):
-    """An awaitable with hooks that are set only while its code runs, not while it waits."""
+    """Awaits a step, with generator hooks that are set only while the step's code runs."""
 
     __slots__ = ("_generators", "_step")
 

@@ -285,7 +285,7 @@ class Reply:
         return piece
 
     def refused(self, response: wire.ModelResponse) -> str:
-        """Return the text of a refusal, which comes last, unless the reply has other text."""
+        """Return a refusal's text, known only at the end; empty if the reply has other text."""
         said = str((response.provider_details or {}).get("refusal") or "")
         if not said or self._text:
             return ""
@@ -293,7 +293,7 @@ class Reply:
         return said
 
     def generation(self, response: wire.ModelResponse) -> Generation:
-        """Return the whole reply, and settle the meter at its usage."""
+        """Return the whole reply, and settle the meter with its usage."""
         used = response.usage
         if used.has_values() and not used.unmeasured_requests:
             self._meter.settle(
@@ -321,7 +321,7 @@ class Reply:
 
 
 def _calls(response: wire.ModelResponse, *, given: bool) -> Iterator[ToolCall]:
-    """Yield the tool calls, except for the output tool's if it gave the reply (``given``)."""
+    """Yield the tool calls; skip that of the output tool if it gave the reply (``given``)."""
     for part in response.parts:
         if isinstance(part, wire.ToolCallPart) and not (given and part.tool_name == OUTPUT_TOOL):
             yield ToolCall(part.tool_call_id, part.tool_name, _arguments(part.args) or "{}")
@@ -420,7 +420,7 @@ CATEGORIES: tuple[tuple[type[Exception], type[BackendError], bool | None], ...] 
     (exceptions.ModelAuthenticationError, AuthenticationFailed, None),
     (exceptions.ModelRequestRejectedError, InvalidRequest, None),
 )
-"""Pydantic AI's categories of errors, the errors they become, and whether to retry, if unusual."""
+"""Pydantic AI's errors, this library's for them, and whether to retry (None for its default)."""
 
 
 def _kind(

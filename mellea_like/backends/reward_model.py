@@ -27,7 +27,7 @@ class RewardModel:
 
     It supports the three protocols of vLLM's server; llama.cpp's server has ``"rerank"`` only. The
     SDK retries failed requests. If the error persists, the candidate's draw counts as errored. If
-    the call is decided or cancelled, the request is closed.
+    the call ends before the server answers, the request is closed.
 
     Args:
         base_url: the server's URL, such as ``http://localhost:8000/v1``. The protocol's path is

@@ -228,7 +228,7 @@ def _rule_of(replies: Sequence[ScriptItem] | Rule, *, cycle: bool) -> Rule:
 
 
 class _Script:
-    """The rule that takes one item after another."""
+    """A rule that returns the items of a sequence one after another."""
 
     def __init__(self, replies: Sequence[Reply], *, cycle: bool) -> None:
         self._replies = replies

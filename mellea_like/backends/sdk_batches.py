@@ -57,7 +57,7 @@ SHOWN = 200
 """The number of characters to show of a line that can't be read."""
 
 BUGS = (TypeError, AttributeError, LookupError, RuntimeError)
-"""Exceptions for requests that can't even be written, so that nothing has been sent."""
+"""Exceptions of an SDK that couldn't even write a request, so that nothing was sent."""
 
 
 class Listed(NamedTuple):
@@ -68,7 +68,7 @@ class Listed(NamedTuple):
 
 
 class SDKBatches(ABC):
-    """One model behind one provider's batch API; see `BatchAPI`, which this implements."""
+    """A base class for implementations of `BatchAPI` that use a provider's SDK."""
 
     name: str
     limits: JobLimits
@@ -191,7 +191,7 @@ class SDKBatches(ABC):
 
     @abstractmethod
     def _entry(self, custom_id: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a body in its envelope, with the custom id."""
+        """Return a job's entry for one request: the custom id and the body."""
 
     @abstractmethod
     def _read(
@@ -201,7 +201,7 @@ class SDKBatches(ABC):
 
     @abstractmethod
     def _count(self, reply: Mapping[str, Any], meter: RequestMeter) -> None:
-        """Settle the meter at the usage that a reply reports."""
+        """Settle the meter with the usage that a reply reports."""
 
     # --- jobs -------------------------------------------------------------------------------------
 
@@ -393,7 +393,7 @@ def may_have_arrived(exc: Exception) -> bool:
 
 
 def gone(error: BackendError, kept: str) -> BackendError:
-    """Return an error saying that results were deleted if that is what ``error`` means."""
+    """Return an error about deleted results if the server answered 404 or 410, else ``error``."""
     if error.status not in (404, 410):
         return error
     msg = f"the job's results are gone{kept}: its requests have to be made again ({error})"
@@ -415,7 +415,7 @@ def result_of_line(
 
 
 def outcome_of_response(status: int, body: Any) -> JobOutcome:
-    """Return the outcome of an HTTP answer that a line of results contains."""
+    """Return the outcome that the HTTP response in a line of results stands for."""
     if 200 <= status < 300 and isinstance(body, dict):  # noqa: PLR2004
         return JobOutcome(reply=body)
     translator = Translator("", None, None, ())

@@ -51,7 +51,7 @@ class Sending:
             meter.update(input_tokens=0)
 
     def again(self) -> None:
-        """Record that the server refused the request without work, and that another replaces it."""
+        """Record that the server refused the request at no cost; the next one replaces it."""
         if self.meter is not None:
             self.meter.settle(input_tokens=0, output_tokens=0)
         self.meter = None

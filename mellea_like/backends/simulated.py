@@ -83,13 +83,14 @@ class SimulatedBackend:
     """Answers like a real server: late, sometimes very late, and sometimes wrongly or not at all.
 
     The random numbers for a request depend on the backend's seed, the request's own seed
-    (``options.seed``, or else its number in the order of arrival), and its iteration, purpose and
-    retry. So a run with a seed can be repeated, and gives the same replies whatever their timing.
+    (``options.seed``, or else its number in the order of arrival), and the request's iteration,
+    purpose and retry. So a run with a seed can be repeated, and gives the same replies whatever
+    their timing.
 
     A reply consists of the word ``passing`` or ``failing``, followed by filler words. The
-    requirement `passes` accepts those that start with ``passing``. A judge's question gets a JSON
-    verdict, which is true with the same probability. Each word counts as a token. The words of a
-    reply come at even intervals over its latency.
+    requirement `passes` accepts replies that start with ``passing``. A judge's question gets a JSON
+    verdict, which is also true with the probability ``pass_rate``. Each word counts as a token. The
+    words of a reply come at even intervals over its latency.
 
     Latencies are lognormal: half of them are below ``median`` seconds, and their logarithm has the
     standard deviation ``sigma``.

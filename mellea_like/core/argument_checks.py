@@ -20,7 +20,7 @@ LARGEST = sys.float_info.max
 
 
 def suggests_arguments(init: Callable[P, None]) -> Callable[P, None]:
-    """Make an ``__init__`` suggest the right name for a mistyped argument in its error."""
+    """Decorate an ``__init__``: its error for a mistyped argument suggests the right name."""
     names = list(inspect.signature(init).parameters)
 
     @wraps(init)
@@ -36,7 +36,7 @@ def suggests_arguments(init: Callable[P, None]) -> Callable[P, None]:
 
 
 def renamed_arguments(**names: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Make a function's error name the new argument if it is called with an old one."""
+    """Decorate a function: calls with an argument's old name raise an error with the new name."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         @wraps(function)
@@ -55,7 +55,7 @@ def renamed_arguments(**names: str) -> Callable[[Callable[P, R]], Callable[P, R]
 
 
 def unknown_argument(where: str, name: str, names: Sequence[str]) -> str:
-    """Return the message that a tool has no such argument, with a similar name if there is one."""
+    """Return the error message for a tool's unknown argument, with a similar name if any."""
     close = _close_to(name, names)
     meant = f" (did you mean {close[0]}?)" if close else ""
     return f"there is no argument {where}{meant}: it takes {', '.join(names) or 'none'}"
@@ -125,13 +125,13 @@ def is_async(function: Callable[..., object]) -> bool:
 
 
 def yields(function: Callable[..., object]) -> bool:
-    """Return whether a call of the function only makes a generator, and runs nothing."""
+    """Return whether a call of the function only makes a generator, without running its code."""
     bodies = _bodies(function)
     return any(inspect.isgeneratorfunction(b) or inspect.isasyncgenfunction(b) for b in bodies)
 
 
 def check_plain(name: str, function: Callable[..., object] | None) -> None:
-    """Refuse a function that must be awaited or iterated."""
+    """Make sure that an argument is None or a plain function, neither async nor a generator."""
     if function is not None and (not callable(function) or is_async(function) or yields(function)):
         msg = f"{name} is a plain function, not {function!r}"
         raise TypeError(msg)

@@ -55,7 +55,8 @@ __all__ = [
 
 
 MAX_SEED = 2**31
-"""Seeds are folded into 31 bits, because llama.cpp reads 32 and takes the highest for "random"."""
+"""Seeds are taken modulo this, because llama.cpp reads 32 bits, and takes the highest value for
+"random"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ class Options:
         temperature: 0 for the most likely text, higher for more variety.
         top_p: nucleus sampling: the share of probability to draw from, from 0 to 1.
         max_tokens: the longest reply, in tokens, at least 1.
-        stop: texts that end the reply and are not part of it; a lone string counts as one.
+        stop: texts that end the reply and are not part of it; a single string is also accepted.
         seed: makes replies repeatable, if the backend supports it. Each draw of a call gets its own
             seed, derived from this one.
         extra: more fields, which are sent to the backend unchanged.
@@ -106,10 +107,10 @@ class Options:
         return type(self), (*given[:-1], dict(self.extra))
 
     def over(self, defaults: Options) -> Options:
-        """Fill in the fields that these options leave open from defaults.
+        """Return these options, with open fields filled in from defaults.
 
         Args:
-            defaults: the options to fill in.
+            defaults: the options to fill in from.
 
         Returns:
             The options, with the ``extra`` fields of both; this object if there are no defaults.
@@ -193,7 +194,7 @@ JUDGE_DEFAULTS = Options(temperature=Preferred(0.0))
 
 
 def insisted(options: Options) -> Options:
-    """Return options without the numbers that this library chose."""
+    """Return options without `Preferred` numbers, which this library chose."""
     if isinstance(options.temperature, Preferred):
         return replace(options, temperature=None)
     return options
@@ -407,7 +408,7 @@ def is_backend(candidate: object) -> TypeIs[Backend]:
 
 
 def checked_reply(backend: Backend, reply: object) -> Generation:
-    """Make sure that a backend returned a reply."""
+    """Return a backend's reply; raise `TypeError` if it isn't a `Generation`."""
     if isinstance(reply, Generation):
         return reply
     msg = (
@@ -420,8 +421,8 @@ def checked_reply(backend: Backend, reply: object) -> Generation:
 class BackendWrapper:
     """A backend around another one, to which it passes all requests.
 
-    It has the inner backend's properties. Subclasses override ``generate`` and ``_stream``. A
-    wrapper streams if its inner backend does.
+    Its model, its provider and other properties are the inner backend's. Subclasses override
+    ``generate`` and ``_stream``. A wrapper streams if its inner backend does.
 
     Args:
         inner: the backend inside.
@@ -516,16 +517,16 @@ def innermost(backend: Backend) -> Backend:
 # --- the iteration under way ------------------------------------------------------------------
 
 ITERATION: ContextVar[RequestMeta | None] = ContextVar("mellea_like_iteration", default=None)
-"""The ids of the draw under way, while its reply is generated and validated."""
+"""The ids of the current draw, while its reply is generated and validated."""
 
 SPENDS_ON: ContextVar[Meter | None] = ContextVar("mellea_like_spends_on", default=None)
-"""The meter of the request or draw under way, to which calls made inside it add their cost."""
+"""The meter of the current request or draw, to which calls made inside it add their cost."""
 
 PATIENT: ContextVar[bool | None] = ContextVar("mellea_like_patient", default=None)
 """How long requests wait for a backend that is down.
 
-True means ``max_retry_after``, as in batches; False means not at all; None means as long as their
-retries may take.
+With True, they wait up to ``max_retry_after``, as in batches. With False, they don't wait. With
+None, they wait as long as their retries may take.
 """
 
 BUDGETS: ContextVar[tuple[Any, ...]] = ContextVar("mellea_like_budgets", default=())

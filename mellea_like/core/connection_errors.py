@@ -20,7 +20,7 @@ _NAMES = frozenset(
         "trio.TooSlowError",
     }
 )
-"""Names of classes by package, because the packages need not be installed."""
+"""The names of exception classes with their packages, which may not be installed."""
 
 
 def connection_failed(error: BaseException | None) -> bool:

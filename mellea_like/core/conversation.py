@@ -50,7 +50,7 @@ __all__ = [
 Role = Literal["system", "user", "assistant", "tool"]
 _ROLES = get_args(Role)
 _SAME_ROLES: Mapping[Any, Role] = {"developer": "system"}
-"""Roles of OpenAI's newer models, with their names elsewhere."""
+"""Role names that only OpenAI's newer models have, and the common names for these roles."""
 
 _NONE: tuple[()] = ()
 
@@ -70,8 +70,8 @@ class Message:
         tool_calls: the tools that an assistant's message calls.
         tool_call_id: the id of the call that a tool's message answers.
         reasoning: the model's reasoning before this message, if the server reports it.
-        extra: more fields for servers of OpenAI's chat protocol, which are sent unchanged. A
-            field ``reasoning`` replaces ``reasoning_content``.
+        extra: more fields for servers of OpenAI's chat protocol, which are sent unchanged. With a
+            field ``reasoning``, no ``reasoning_content`` is sent.
 
     Raises:
         ValueError: the role is unknown, a tool's message lacks the id of its call, or a message of
@@ -206,7 +206,7 @@ class Message:
 
 
 def joined_text(content: str | Iterable[Part]) -> str:
-    """Return a content as a text, with a line or a placeholder for each part."""
+    """Return a message's content as text, with a placeholder for each part that isn't text."""
     if isinstance(content, str):
         return content
     return "\n".join(p.text if isinstance(p, Text) else p.placeholder for p in content)
@@ -412,7 +412,7 @@ class Instruction:
 
 
 Asked: TypeAlias = "str | Message | Instruction | Mapping[str, Any] | Sequence[MessageLike]"
-"""Actions whose value is the reply's text: a task in words, or messages."""
+"""An action whose value is the reply's text: a task in words, or messages."""
 
 
 def reply_message(reply: Generation) -> Message:
@@ -428,7 +428,7 @@ def repair_text(problems: Iterable[str]) -> str:
 
 
 def said_below(messages: Iterable[Message], text: str) -> tuple[Message, ...]:
-    """Append text to a conversation's last message, or add a message if that is a tool's answer."""
+    """Append text to a conversation's last message; after a tool's answer, add a user message."""
     *earlier, last = messages
     if last.role == "tool":
         return (*earlier, last, Message("user", text))

@@ -20,8 +20,8 @@ class Answer:
     Args:
         label: the answer in words, for people. Two long answers may have the same label.
         votes: the total weight of its votes.
-        draws: the iterations of the draws that gave it, lowest rank first. Records of earlier
-            versions may lack them.
+        draws: the iterations of the draws that gave this answer, lowest rank first. Records of
+            earlier versions may lack them.
     """
 
     label: str
@@ -30,7 +30,7 @@ class Answer:
 
     @property
     def iteration(self) -> int:
-        """Its first draw, which identifies it in the decision; 0 if unknown."""
+        """The iteration of its first draw, which identifies it in the decision; 0 if unknown."""
         return self.draws[0] if self.draws else 0
 
 

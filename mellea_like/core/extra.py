@@ -47,7 +47,7 @@ def as_extra(fields: object, what: str) -> Mapping[str, Any]:
 
 
 def with_extra(written: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge extra fields into an object and the objects inside it, keeping its own fields."""
+    """Merge extra fields into an object and the objects inside it; existing fields are kept."""
     for name, value in extra.items():
         known = written.get(name)
         if isinstance(known, dict) and isinstance(value, Mapping):

@@ -40,7 +40,7 @@ _FENCE = re.compile(r"\A\s*```[A-Za-z0-9_-]*[ \t]*\r?\n(.*?)\r?\n?```\s*\Z", re.
 
 
 class FormatKey:
-    """A format as a cache key. ``P | Q`` equals ``Q | P``, but reads some replies differently."""
+    """A format as a cache key. Keys tell ``P | Q`` from ``Q | P``, although the types are equal."""
 
     __slots__ = ("format", "parts")
 
@@ -136,11 +136,11 @@ def parse_json(format: Any, text: str) -> Any:
 def parse_reply(format: Any, text: str) -> Any:
     """Read the one JSON value in a model's reply as a type.
 
-    The value may be inside prose or a code fence, and may follow a ``<think>`` block. Nothing in
-    it is repaired, and it must be unambiguous. If the type begins with a bracket (``{`` or ``[``),
-    all values in the reply that begin with it must be equal. All other brackets must match, and no
-    object may have a key twice. A value that is neither an object nor an array must be the whole
-    reply, or the whole content of its only code fence.
+    The value may be inside prose or a code fence, and may follow a ``<think>`` block. Nothing in it
+    is repaired, and it must be unambiguous. If the type's JSON begins with a bracket (``{`` or
+    ``[``), all values in the reply that begin with this bracket must be equal. All other brackets
+    must match, and no object may have a key twice. A value that is neither an object nor an array
+    must be the whole reply, or the whole content of its only code fence.
 
     If the type is a scalar (a text, a number, a date, an enum, a literal, or a union of these),
     the quotes may be missing. A text that isn't JSON of the type is read as if it were a JSON
@@ -181,7 +181,7 @@ _THINKING = re.compile(
     r"\A\s*<(think|thinking|thought|reasoning)>(?:.*?(</\1>)|)", re.DOTALL | re.IGNORECASE
 )
 _THOUGHT = re.compile(r"\A\s*[^\s{\[`].*?</think>", re.DOTALL)
-"""A thought whose opening tag was part of the prompt, because the chat template wrote it."""
+"""A thought without an opening tag, because the chat template put the tag into the prompt."""
 
 MOST_VALUES = 100
 """The most values in brackets that a reply may have, because each takes time."""
@@ -273,7 +273,7 @@ def _scalar(read: Any, text: str, choices: frozenset[str]) -> Any:
 
 
 def _may_be_bare(read: Any, text: str) -> bool:
-    """Return whether a text can be a value as it is, rather than broken JSON."""
+    """Return whether a text may be a value without quotes, rather than broken JSON."""
     if not text or (text[0] == '"' and (text[-1] == '"' or text.count('"') == 1)):
         return False
     if text.lower() in {"none", "null"}:
@@ -290,7 +290,7 @@ def _may_be_bare(read: Any, text: str) -> bool:
 
 
 def _refuse_two_readings(read: Any, text: str, value: object) -> None:
-    """Make sure that a bare choice isn't also the JSON of another value."""
+    """Raise ``ValueError`` if a bare choice can also be read as another value."""
     try:
         other = read(json.dumps(text))
     except ValueError:

@@ -39,11 +39,11 @@ _IN_STRING = re.compile(r'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
 _SCALAR = re.compile(r"[^\s,:\[\]{}\"]*+")
 
 _DATA = ("metadata", "serialization", "config")
-"""Keys of pydantic's schemas that don't matter for validation."""
+"""Keys in pydantic's schemas that don't affect validation."""
 
 
 class FormatWatch:
-    """Checks the part of a typed reply that has arrived so far; ``shape`` may replace the type."""
+    """Checks a typed reply as it arrives, against ``format`` or, if given, ``shape``."""
 
     __slots__ = ("_over", "_reading", "_text", "_type")
 
@@ -54,7 +54,7 @@ class FormatWatch:
         self._reading = self._read()
 
     def feed(self, text: str) -> str | None:
-        """Take the text so far; return why it can't become a valid reply, or None if it may."""
+        """Check the text so far; return why it can't become valid, or None if it still can."""
         if self._over:
             return None
         self._text = text
@@ -201,7 +201,7 @@ class Node(Protocol):
         """Check a value's first character."""
 
     def check(self, text: str, place: tuple[object, ...], title: str, /) -> None:
-        """Check a complete value inside another."""
+        """Check a complete value that is inside another value."""
 
     def field(self, key: str, place: tuple[object, ...], title: str, /) -> Node | None:
         """Return the rules for the value of a key; None if it depends on other values."""
@@ -316,7 +316,7 @@ class _Node:
 
     @cached_property
     def _structure(self) -> tuple[dict[str, Any], Any]:
-        """The schema of the fields or items, if it alone decides how they are read."""
+        """The schema inside wrappers that leave fields and items as they are, and its config."""
         schema, config = self._schema, self._config
         while True:
             match schema["type"]:

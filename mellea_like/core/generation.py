@@ -323,9 +323,9 @@ class Meter:
         self.started = False
         self.admission = admission
         self.answered = False
-        """Whether there is a reply that is being checked, or whose tools run."""
+        """Whether there is a reply, so that further calls are made by its checks or tools."""
         self.aside: Meter | None = None
-        """The cost of the calls made by those checks or tools; None if there were none."""
+        """The cost of calls made by the reply's checks and tools; None if there were none."""
 
     def start(self) -> RequestMeter:
         """Count one more request as sent. Its cost is unknown until it is settled.
@@ -428,7 +428,7 @@ class Meter:
 
     @property
     def parts(self) -> tuple[Cost, ...]:
-        """The counted requests, tries and calls made inside, in order."""
+        """The parts of the cost, in order: requests, tries, and calls made inside."""
         return tuple(self._requests)
 
     @property

@@ -1,4 +1,4 @@
-"""A reply that already exists, as an action. Sampling it calls no model; it only checks it."""
+"""An action whose reply already exists. Sampling it only checks the reply, and calls no model."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class GivenReply(Generic[T]):
 
     Args:
         reply: the reply.
-        action: the task that it answers, as for ``sample``; None if that is unknown. Judges see it,
-            it may have requirements, and it parses the reply.
+        action: the task that the reply answers, as for ``sample``; None if the task is unknown.
+            Judges see the task, it may have requirements, and it parses the reply.
         requirements: further requirements of this reply.
 
     Raises:

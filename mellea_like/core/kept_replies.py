@@ -21,7 +21,7 @@ _OPTIONS = tuple(Options.__dataclass_fields__)
 
 
 def described_backend(backend: Backend) -> str:
-    """Return a string that identifies a backend, the same for all that are interchangeable."""
+    """Return a string that identifies a backend. Interchangeable backends have the same string."""
     inside: Any = innermost(backend)
     if several := getattr(inside, "backends", None):  # They replace each other in outages.
         return " or ".join(map(described_backend, several))

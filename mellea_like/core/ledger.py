@@ -25,17 +25,17 @@ class LedgerRow(NamedTuple):
     """The cost of one draw, including its judges and retries.
 
     Attributes:
-        iteration: its id.
+        iteration: the draw's id.
         subsample: its lane, 0-based.
         depth: its place in that lane, 0-based.
         outcome: how it ended.
         requests: the number of requests sent.
         input_tokens: tokens of prompts, as far as they are known.
         output_tokens: tokens of replies, as far as they are known.
-        wasted_tokens: all its tokens, unless it won or helped to decide who won; otherwise 0. A
-            draw helped to decide if a selection gave it a score or a vote, or compared it. One that
-            failed, came too late or was cancelled did not. ``Collect`` needs the draws that it
-            keeps. With ``"first"`` and ``"ordered"``, only the winner is not wasted.
+        wasted_tokens: 0 if the draw won or helped to decide who won; otherwise, all its tokens. A
+            draw helped to decide if a selection gave it a score or a vote, or compared it. A draw
+            that failed, came too late or was cancelled did not help. ``Collect`` needs the draws
+            that it keeps. With ``"first"`` and ``"ordered"``, only the winner is not wasted.
         unknown: requests whose cost the server did not report.
         saved_tokens: for a reply that was rejected while it was still arriving, an estimate of the
             tokens that were saved: the mean length of the call's complete replies, less the tokens
@@ -51,8 +51,8 @@ class LedgerRow(NamedTuple):
         cache_hits: replies that came from a `CachedBackend`'s file.
         stage: the stage of an escalation, 0-based; None with other strategies.
         unpriced: requests of judges that have no price and are missing from ``cost``. If a record
-            does not name the judge's model, ``cost`` includes its requests at the price of the
-            model that drew.
+            does not name the judge's model, ``cost`` includes the judge's requests, at the price of
+            the model that drew.
     """
 
     iteration: int
@@ -83,8 +83,8 @@ class LedgerTotal(NamedTuple):
         output_tokens: tokens of replies.
         wasted_tokens: tokens of draws that neither won nor helped to decide; see `LedgerRow`.
         unknown: requests whose cost the server did not report.
-        saved_tokens: the estimated savings of early rejection; None if a row has none.
-        cost: the cost of the tokens; None if that of a row is unknown.
+        saved_tokens: the estimated savings of early rejection; None if a row's savings are unknown.
+        cost: the cost of the tokens; None if a row's cost is unknown.
         cached_input_tokens: the input tokens that came from the server's prompt cache.
         reasoning_tokens: the output tokens that the model spent on reasoning.
         cache_hits: replies that came from a `CachedBackend`'s file.
@@ -275,7 +275,7 @@ def _share(usage: Usage, model: str | None, prices: Mapping[str, Price] | None) 
 
 
 def _models(slices: Sequence[Slice]) -> dict[int | None, str]:
-    """Return the model of each stage whose replies all name the same one."""
+    """Return the model of each stage, if all of the stage's replies name the same model."""
     named: dict[int | None, set[str | None]] = {}
     for slice_ in slices:
         if slice_.generation is not None:
@@ -331,7 +331,7 @@ def _cells(part: LedgerRow | LedgerTotal, shown: Sequence[str]) -> list[str]:
 
 
 def _aligned(column: Sequence[str]) -> list[str]:
-    """Pad a column: words to the left, numbers to the right."""
+    """Align the cells of a column: words to the left, numbers to the right."""
     width = max(map(len, column))
     words = column[0] == "outcome"
     return [cell.ljust(width) if words else cell.rjust(width) for cell in column]

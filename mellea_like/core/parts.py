@@ -25,7 +25,8 @@ _IMAGES = (
     (b"GIF87a", "image/gif"),
     (b"GIF89a", "image/gif"),
 )
-"""The first bytes of each kind of image. In a WebP file, the kind comes after its length."""
+"""The first bytes of each kind of image. WebP is missing, because its name comes after the file's
+length."""
 
 _OFFICE = "application/vnd.openxmlformats-officedocument"
 _FILES = {
@@ -40,7 +41,7 @@ _FILES = {
     "xlsx": f"{_OFFICE}.spreadsheetml.sheet",
     "xml": "text/xml",
 }
-"""Types of files by ending; ``mimetypes`` would read the system's files, which differ."""
+"""Media types by file ending. Those of ``mimetypes`` differ from one system to another."""
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z\d+.-]+:")
 """The beginning of a URL. A single letter before the colon is a Windows drive instead."""
@@ -129,7 +130,7 @@ class Image:
 
     @property
     def placeholder(self) -> str:
-        """Its placeholder in a text, such as ``"[image/png, 12 KB]"``."""
+        """The picture's placeholder in a text, such as ``"[image/png, 12 KB]"``."""
         if self.data is None:
             return f"[image at {bounded(cast('str', self.url), MOST_CHARACTERS)}]"
         return f"[{self.media_type}, {shown_size(len(self.data))}]"
@@ -170,7 +171,7 @@ class Audio:
 
     @property
     def placeholder(self) -> str:
-        """Its placeholder in a text, such as ``"[audio/wav, 80 KB]"``."""
+        """The sound's placeholder in a text, such as ``"[audio/wav, 80 KB]"``."""
         return f"[audio/{bounded(self.format, MOST_CHARACTERS)}, {shown_size(len(self.data))}]"
 
     def as_dict(self) -> dict[str, Any]:
@@ -218,7 +219,7 @@ class File:
 
     @property
     def placeholder(self) -> str:
-        """Its placeholder in a text, such as ``"[application/pdf, 80 KB, report.pdf]"``."""
+        """The file's placeholder in a text, such as ``"[application/pdf, 80 KB, report.pdf]"``."""
         name = self.filename
         if self.data is None:
             return f"[file {bounded(name or cast('str', self.file_id), MOST_CHARACTERS)}]"
@@ -239,7 +240,7 @@ Part: TypeAlias = Text | Image | Audio | File
 
 
 def as_parts(content: Iterable[Part | str]) -> tuple[Part, ...]:
-    """Return the parts of a content, in which texts may be plain strings."""
+    """Return the parts of a message's content, in which texts may be plain strings."""
     parts: list[Part] = []
     for part in content:
         if isinstance(part, str):

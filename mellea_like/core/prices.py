@@ -34,7 +34,7 @@ SNAPSHOT = re.compile(r"(?P<model>.+)[-@](?:\d{4}-\d{2}-\d{2}|\d{8})")
 
 
 IN_A_JOB = ":batch"
-"""The suffix of a model's name in records of requests in a job of a provider's batch API."""
+"""The suffix that a record adds to the model's name if the request was part of a batch job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class Price:
         return spent / PER
 
     def halved(self) -> Price:
-        """Return half the price: that of the same tokens in a job of a provider's batch API."""
+        """Return half of this price, which is the price of the same tokens in a batch job."""
         cached = None if self.cached_input is None else self.cached_input / 2
         return replace(self, input=self.input / 2, output=self.output / 2, cached_input=cached)
 

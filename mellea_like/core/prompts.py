@@ -21,8 +21,9 @@ Written: TypeAlias = "list[dict[str, Any]] | dict[str, Any]"
 class Prompts:
     """Numbers conversations, and finds the longest earlier one that each of them continues.
 
-    The conversations form a tree with a message at each edge. Messages must stay alive as long as
-    this object, because it recognizes them, and conversations by their last message, by identity.
+    The conversations form a tree with a message at each edge. A message is recognized by its
+    identity, and a conversation by that of its last message. So messages must stay alive as long as
+    this object.
     """
 
     def __init__(self) -> None:
@@ -67,7 +68,7 @@ class Prompts:
 
 
 def messages_in(entry: Any) -> list[dict[str, Any]]:
-    """Return the messages that a conversation's item itself contains."""
+    """Return the messages in a conversation's item, without those of earlier conversations."""
     written = cast("dict[str, Any]", entry)["then"] if isinstance(entry, dict) else entry
     return cast("list[dict[str, Any]]", written)
 
@@ -112,7 +113,7 @@ def _before(entry: Any, place: int) -> int:
 
 
 def with_earlier(prompts: Sequence[Any], places: Iterable[int]) -> set[int]:
-    """Return ``places``, and the indices of all conversations that those continue."""
+    """Return ``places``, and the indices of all earlier conversations that these continue."""
     found = set[int]()
     for place in places:
         at: int | None = place
@@ -127,7 +128,7 @@ def rewritten(
     write: Callable[[dict[str, Any]], dict[str, Any]] = lambda message: message,
     further: int = 0,
 ) -> list[Written]:
-    """Write conversations again, with other messages, or with indices shifted by ``further``."""
+    """Copy conversations; pass each message through ``write``, and add ``further`` to indices."""
     again: list[Written] = []
     for entry in prompts:
         then = [write(message) for message in messages_in(entry)]

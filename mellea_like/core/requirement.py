@@ -82,10 +82,10 @@ class Requirement:
             counted as such. An inline validator can't be stopped either; its late verdict is
             ignored.
         weight: how much the requirement counts when the best failure is chosen; over 0.
-        check_only: whether to leave it out of the prompt. It is checked all the same.
+        check_only: whether to leave the requirement out of the prompt. It is checked all the same.
         on_error: the effect of an exception in the validator. With ``"error"``, the draw counts as
             errored and its lane continues; with ``"fail"``, the requirement has failed; with
-            ``"raise"``, the whole call raises it.
+            ``"raise"``, the whole call raises the exception.
         judge: the backend that judges this requirement, in place of the strategy's judge.
         stream: a quick check that runs on each piece of a reply as it streams in. The validator or
             judge still checks every complete reply. The stream check is a plain function of the
@@ -100,7 +100,8 @@ class Requirement:
 
     Raises:
         TypeError: the description isn't a str, the timeout isn't a number, the validator can't be
-            called with one argument, or the stream check can't be called with two or copied.
+            called with one argument, or the stream check can't be called with two arguments or
+            can't be copied.
         ValueError: an argument is out of range or can't be combined with the validator.
     """
 
@@ -230,14 +231,14 @@ class Requirement:
 
     @property
     def judged(self) -> bool:
-        """Whether a judge model judges it, or any part of it."""
+        """Whether a judge model judges this requirement, or any part of it."""
         if self.parts:
             return any(part.judged for part in self.parts)
         return self.validator is None
 
     @property
     def streams(self) -> bool:
-        """Whether it, or any part of it, has a check of replies that are still arriving."""
+        """Whether this requirement, or any part of it, has a stream check."""
         return self.stream is not None or any(part.streams for part in self.parts)
 
 
@@ -265,7 +266,7 @@ _SAME_AS_THE_OTHER = ("description", "name", "weight", "check_only")
 
 
 class _Undecided(Requirement):
-    """A requirement for a judge; calling it with a validator makes one with that validator."""
+    """A judged requirement. Calling it with a validator makes a requirement with this validator."""
 
     def __call__(self, validator: Validator) -> Requirement:
         settings: Any = {name: getattr(self, name) for name in RequirementSettings.__annotations__}
@@ -343,7 +344,7 @@ def at_least(number: int, *parts: Requirement | str) -> Requirement:
 
 
 def ready_made(make: Callable[P, Requirement]) -> Callable[P, Requirement]:
-    """Pickle a factory's requirements as calls of the factory, because validators are closures."""
+    """Pickle a factory's requirements as calls of the factory: their closures can't be pickled."""
 
     @wraps(make)
     def made(*args: P.args, **settings: P.kwargs) -> Requirement:

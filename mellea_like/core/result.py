@@ -82,8 +82,8 @@ class SamplingResult(Generic[T]):
         stop_detail: details of the stop reason, such as the budget that is spent or the
             requirement that is hopeless.
         decision: the decision of the selection; None with ``"first"`` and ``"ordered"``.
-        toolbox: the call's tools, for `run_tools`. None if it had none, or if the result was
-            unpickled or read.
+        toolbox: the call's tools, for `run_tools`. None if the call had no tools, or if the result
+            was unpickled or read from a record.
     """
 
     slices: tuple[Slice, ...]
@@ -145,8 +145,8 @@ class SamplingResult(Generic[T]):
         """The conversation for the next call.
 
         Use it as ``strategy.sample(..., context=result.context)``. It has the first attempt's
-        prompt, the winner's calls of ``read_only`` tools with their answers, and its reply. It
-        leaves out repairs and rejected replies; ``best.context_after`` has them all.
+        prompt, the winner's calls of ``read_only`` tools with their answers, and the winner's
+        reply. It leaves out repairs and rejected replies; ``best.context_after`` has them all.
 
         Raises:
             SamplingFailed: no draw passed.

@@ -60,7 +60,7 @@ __all__ = [
 ]
 
 FORMAT = "mellea_like.trace"
-"""The ``format`` of a record."""
+"""The value of the field ``format`` in a record."""
 
 VERSION = 2
 """The version of that format. Version 1 wrote each conversation in full."""
@@ -77,7 +77,7 @@ _AS_WRITTEN = ("stop_reason", "sampling_id", "elapsed", "undelivered", "stop_det
 _WHERE_KNOWN = ("stage", "asked")
 
 _SAID_BESIDES = ("refusal", "reasoning")
-"""Fields of a reply other than its text. Its tool calls are written separately."""
+"""Fields of a reply to write in addition to its text. Tool calls are written separately."""
 
 
 def to_dict(result: SamplingResult[Any]) -> dict[str, Any]:
@@ -97,8 +97,8 @@ def outline(
     """Write a call's record without its slices and their cost.
 
     The second part of the result has, for each slice, its iteration and the indices of its context
-    and its prompt in ``prompts``. ``write`` writes a message, perhaps differently than a record
-    does.
+    and its prompt in ``prompts``. ``write`` converts a message to plain data, in the form of a
+    record or in another.
     """
     prompts = Prompts()
     place = prompts.place
@@ -293,7 +293,7 @@ def _plain(value: object) -> Json:
 
 
 def _value(format: Any, text: str, written: Json) -> Any:
-    """Read a value from a reply's text or its JSON, whichever gives the same JSON again."""
+    """Read a value from a reply's text or from the written JSON, whichever reproduces the JSON."""
     read: list[Any] = []
     problem = None
     for source in (text, json.dumps(written)):
@@ -322,7 +322,7 @@ def _in_json(plain: Json) -> Json:
 
 
 def _fields(data: Mapping[str, Any], format: Any) -> dict[str, Any]:
-    """Read the fields of a result that aren't plain data."""
+    """Read the fields of a result that must be converted from plain data."""
     prompts = read_prompts(data["prompts"])
     contexts = [Context(messages) for messages in prompts]
     requirements: dict[tuple[str, str, float], Requirement] = {}

@@ -45,19 +45,18 @@ class Slice:
     """The record of one draw, from the prompt to the verdicts and the outcome.
 
     Args:
-        iteration: its id: 1-based, unique in the call, not monotonic in time.
+        iteration: the draw's id: 1-based, unique in the call, not monotonic in time.
         subsample: its lane, 0-based; ``lane`` counts from 1.
         depth: its place in that lane, 0-based; ``attempt`` counts from 1.
-        chain: the sequence of repairs that it belongs to, 0-based. It equals ``subsample``, unless
-            the schedule or the selection lets lanes use each other's attempts, and this one was
-            borrowed.
+        chain: the lane that ran the draw, 0-based. It equals ``subsample``, unless the schedule or
+            the selection had another lane use the attempt.
         action: the task, with its repairs.
-        context: the conversation that it was generated in.
+        context: the conversation that the action continued.
         messages: the messages that were sent, empty if none were. They are the context and the
             prompt, followed by calls of ``read_only`` tools and their answers, round by round.
         generation: the output, or None if the backend gave none.
-        requirements: the requirements it was checked against, in order; empty if it wasn't
-            checked.
+        requirements: the requirements that the output was checked against, in order; empty if it
+            wasn't checked.
         verdicts: the verdict on each requirement, in the same order.
         outcome: how it ended.
         error: the exception behind an errored outcome, or the one that a cancelled draw raised
@@ -103,12 +102,12 @@ class Slice:
 
     @property
     def attempt(self) -> int:
-        """Its number among the ``loop_budget`` attempts of its lane, 1-based."""
+        """The draw's number among the ``loop_budget`` attempts of its lane, 1-based."""
         return self.depth + 1
 
     @property
     def lane(self) -> int:
-        """The number of its lane, 1-based."""
+        """The number of the draw's lane, 1-based."""
         return self.subsample + 1
 
     @property
@@ -123,7 +122,7 @@ class Slice:
 
     @property
     def merit(self) -> tuple[float, float]:
-        """How near it came to passing; more is better.
+        """How near the draw came to passing; more is better.
 
         It is a pair: the total weight of the requirements that were met, and the mean of the
         verdicts' scores (0 if there are none).
@@ -142,10 +141,10 @@ class Slice:
     def may_continue(self) -> bool:
         """Whether its lane may draw again, because it has no permanent error.
 
-        A permanent error is an error of a backend that isn't retryable, or any exception that
-        doesn't come from a backend, a connection, a requirement or a tool. The error of a verdict
-        belongs to the requirement, so it isn't permanent, unless it is a permanent error of the
-        judge. An answer that is missing from a joint reply costs only this attempt.
+        A permanent error is a backend's error that isn't retryable, or an exception that doesn't
+        come from a backend, a connection, a requirement or a tool. A requirement's error is
+        permanent only if it was caused by a permanent error of the judge. If a joint reply lacks
+        this draw's answer, only this attempt is lost.
         """
         error = self.error
         if isinstance(error, RequirementError) and isinstance(error.__cause__, BackendError):
@@ -188,7 +187,7 @@ class Slice:
 
     @property
     def rank(self) -> tuple[int, int]:
-        """Its position in ``selection="ordered"``, which ignores timing: (depth, subsample)."""
+        """The draw's place in ``selection="ordered"``, which ignores timing: (depth, subsample)."""
         return self.depth, self.subsample
 
     @property
@@ -234,7 +233,7 @@ class Slice:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """The reasons for its failure, one for each problem.
+        """The reasons for the draw's failure, one for each problem.
 
         They are shortened for prompts and messages; ``verdicts`` has them in full.
         """

@@ -23,9 +23,9 @@ TOKENS_PER_MESSAGE = 4
 """The tokens that a chat template adds to each message ("How to count tokens with tiktoken")."""
 
 TOKENS_PER_IMAGE = 765
-"""A picture of 1024 by 1024 pixels on GPT-4o: 85, and 170 for each of four tiles ("Images and
-vision", OpenAI's guide). The real size isn't looked up. Other models take between a third and
-twice as many.
+"""The tokens of a picture of 1024 by 1024 pixels on GPT-4o: 85, plus 170 for each of four tiles
+("Images and vision", OpenAI's guide). The real size isn't looked up. Other models take between a
+third and twice as many.
 """
 
 TOKENS_PER_SMALL_IMAGE = 85

@@ -45,7 +45,7 @@ class FunctionTool(NamedTuple):
 
 
 class _Schema(GenerateJsonSchema):
-    """JSON Schemas without pydantic's titles, which don't help a model."""
+    """Generates JSON Schemas without pydantic's titles, which don't help a model."""
 
     ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012 (theirs)
 

@@ -119,8 +119,8 @@ class Tool:
         description: a description for the model.
         parameters: the JSON Schema of its arguments, which describes an object. Arguments that it
             doesn't list are refused, unless ``"additionalProperties"`` is true or a schema.
-        function: the function to run, or None if it runs elsewhere.
-        read_only: whether it changes nothing, so that draws may run it before they win.
+        function: the function to run, or None if the tool runs elsewhere.
+        read_only: whether the tool changes nothing, so that draws may run it before they win.
         strict: whether OpenAI's servers must keep to the schema while they generate arguments;
             None leaves it to the server.
 
@@ -186,7 +186,7 @@ class Tool:
                 mapping is a tool in OpenAI's API, or a JSON Schema whose ``title`` is the name.
             name: the tool's name, in place of the source's.
             description: the description, in place of the source's.
-            read_only: whether it changes nothing; by default as in the source, or else False.
+            read_only: whether the tool changes nothing; by default as in the source, or else False.
 
         Returns:
             The tool.
@@ -267,7 +267,7 @@ def _of_mapping(given: Mapping[str, Any], name: str | None) -> Tool:
 
 
 def resendable(call: ToolCall) -> ToolCall:
-    """Return a call that can be sent again: some servers refuse arguments that aren't JSON."""
+    """Return a call whose arguments are a JSON object, because some servers refuse any others."""
     try:
         read = json.loads(call.arguments or "{}")
     except (ValueError, RecursionError):
