@@ -265,7 +265,7 @@ class MistralBatches(SDKBatches):
 
     def _make_client(self) -> _Client:
         if self._given is not None:
-            return _of_sdk(self._given, self._url, self._timeout)
+            return _of_sdk(self._given, self._url)
         key = self._key.value if self._key else os.environ.get("MISTRAL_API_KEY", "")
         if not (key := key.strip()):
             msg = f"no API key for {self.where}: set MISTRAL_API_KEY or pass api_key="
@@ -321,7 +321,7 @@ class _Client:
         raise translator.refusal(response.status_code, response.headers, body)
 
 
-def _of_sdk(sdk: Mistral, url: str, timeout: float | None) -> _Client:
+def _of_sdk(sdk: Mistral, url: str) -> _Client:
     """Make a client that uses the key and the HTTP client of an SDK client."""
     given = sdk.sdk_configuration
     security = given.security() if callable(given.security) else given.security
@@ -332,7 +332,6 @@ def _of_sdk(sdk: Mistral, url: str, timeout: float | None) -> _Client:
     if not isinstance(http, httpx2.AsyncClient):
         msg = f"the SDK's client needs an httpx2.AsyncClient, not {type(http).__name__}"
         raise InvalidRequest(msg)
-    del timeout  # A ready client has its own.
     return _Client(http, url, security.api_key)
 
 

@@ -76,13 +76,15 @@ class Comparison:
     def chance(self) -> float:
         """The p-value of the difference on the items that both runs share (McNemar's test).
 
-        Source: Q. McNemar, "Note on the sampling error of the difference between correlated
-        proportions or percentages", Psychometrika 12, 1947.
+        It is from 0 to 1, and exact if at most 1,000 items differ; otherwise it is the normal
+        approximation with a continuity correction. Source: Q. McNemar, "Note on the sampling error
+        of the difference between correlated proportions or percentages", Psychometrika 12, 1947;
+        for the correction, A. L. Edwards, Psychometrika 13, 1948.
         """
         only = sorted((self.both[True, False], self.both[False, True]))
         differ = sum(only)
         if differ > EXACT:
-            return math.erfc((only[1] - only[0] - 1) / math.sqrt(2 * differ))
+            return math.erfc(max(only[1] - only[0] - 1, 0) / math.sqrt(2 * differ))
         ways = sum(math.comb(differ, k) for k in range(only[0] + 1))
         return min(1.0, ways / (1 << (differ - 1))) if differ else 1.0
 
@@ -269,11 +271,13 @@ def both_words(made: Comparison) -> str:
         f" passed in both, {count(both[False, False])} in neither, {count(both[True, False])} in A"
         f" only and {count(both[False, True])} in B only"
     )
-    if not both[True, False] + both[False, True]:
+    differ = both[True, False] + both[False, True]
+    if not differ:
         return f"{words}."
     p = made.chance
     shown = f"{p:.2g}" if p >= 0.001 else "< 0.001"  # noqa: PLR2004 (as it is written)
-    return f"{words} (p = {shown}, McNemar's exact test).".replace("= <", "<")
+    test = "McNemar's test" if differ > EXACT else "McNemar's exact test"
+    return f"{words} (p = {shown}, {test}).".replace("= <", "<")
 
 
 def _rates(made: Comparison) -> list[tuple[str, str, str, str]]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 
 import pytest
 from html_page import HtmlPage
 from report_kit import NASTY, calls, item, run_of, trace_of
 
 from mellea_like.report import compare, comparison_report, comparison_text
+from mellea_like.report.comparison import Comparison, both_words
+from mellea_like.report.run_figures import RunFigures
 
 
 def run_with(passed, number=10, **more):
@@ -40,6 +43,22 @@ def test_figures_stand_side_by_side():
     ):
         assert words in text
     assert all(words in HtmlPage(comparison_report(one, other)).text for words in ("A", "+40.0"))
+
+
+@pytest.mark.parametrize(
+    ("only_a", "only_b", "chance", "test"),
+    [
+        (500, 500, 1.0, "McNemar's exact test"),
+        (501, 501, 1.0, "McNemar's test"),
+        (545, 455, 0.0049, "McNemar's exact test"),
+        (546, 456, 0.0049, "McNemar's test"),
+    ],
+)
+def test_over_a_thousand_differing_items_the_test_is_approximate(only_a, only_b, chance, test):
+    both = Counter({(True, False): only_a, (False, True): only_b})
+    made = Comparison(RunFigures(run_with(())[0]), RunFigures(run_with(())[0]), both)
+    assert made.chance == pytest.approx(chance, abs=1e-4)
+    assert both_words(made).endswith(f", {test}).")
 
 
 @pytest.mark.parametrize(

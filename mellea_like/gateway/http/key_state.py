@@ -219,7 +219,7 @@ class KeyState:
             requests = plural(limits.concurrency, "request")
             message = (
                 f"the key {self.name!r} has {requests} under way and"
-                f" {limits.queue} waiting, which is all that it may: try again later"
+                f" {limits.queue} waiting, the most that it may have: try again later"
             )
             raise too_many(message, self.retry_after())
         self._here += 1
