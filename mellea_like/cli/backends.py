@@ -150,7 +150,7 @@ class Backends:
         return cached
 
     def make_budget(self, whose: str) -> Budget | None:
-        """Make the budget, which errors call ``whose``; return None if there is no limit."""
+        """Make the budget, named ``whose`` in errors; return None if there is no limit."""
         spec = self._options.spec
         if spec.budget is not None and spec.budget.money is not None and None in self.models:
             msg = (

@@ -312,7 +312,7 @@ class DrawOptions:
 def requirements_of(
     spec: StrategySpec, checks: Iterable[str], schema: Path | None
 ) -> list[Requirement]:
-    """Make a specification's requirements, and add those ``checks`` that run code."""
+    """Make a specification's requirements. Of ``checks``, add only those that run code."""
     made = spec.make_requirements(schema_name="" if schema is None else f"schema:{schema.name}")
     try:
         code = [parse_check(one, code=True) for one in checks if is_code_check(one)]

@@ -18,7 +18,7 @@ class Exit:
 
 
 class Problem(Exception):
-    """An error that the user can fix, in one sentence."""
+    """An error that the user can fix. The message is one sentence."""
 
     def __init__(self, message: str, code: int = Exit.SETUP) -> None:
         super().__init__(message)

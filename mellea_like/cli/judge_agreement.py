@@ -77,7 +77,7 @@ BETTER: dict[str, Literal["first", "second", "neither"]] = {
     "tie": "neither",
 }
 SHOWN = 20
-"""How many rows to list, at most, if a judge disagrees with their labels."""
+"""The most rows to list on which a judge disagrees with the label."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -144,7 +144,7 @@ def _store(options: ServeOptions, config: GatewayConfig) -> SQLiteStore | None:
 
 
 def _counts(config: GatewayConfig, workers: int) -> bool:
-    """Return whether the store is needed."""
+    """Return whether anything must be counted in the store: budgets, or shared limits."""
     limits: list[KeyLimits] = list(config.keys.values()) or [config.server.limits]
     if any(key.budget is not None for key in limits):
         return True

@@ -42,7 +42,7 @@ class SignalHandler:
 
     @property
     def code(self) -> int:
-        """The exit code."""
+        """The exit code: 130 if all signals were SIGINT, otherwise 143."""
         others = any(number != signal.SIGINT for number in self._received)
         return Exit.TERMINATED if others else Exit.INTERRUPTED
 

@@ -36,7 +36,7 @@ def is_terminal(stream: TextIO | None) -> bool:
 
 
 def ready_streams() -> None:
-    """Prepare standard output and error, so that odd characters and closed streams don't fail."""
+    """Prepare the output streams, so that odd characters and closed streams cause no errors."""
     if sys.stderr is None:  # pyright: ignore[reportUnnecessaryComparison]
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 (open to the end)
     for stream in (sys.stdout, sys.stderr):

@@ -30,7 +30,7 @@ IN_SCOPE = "mellea_like.gateway"
 REQUEST_ID = b"x-request-id"
 
 SANE_ID = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._-]{7,63}")
-"""The ids that callers may choose; they appear in logs and headers."""
+"""The pattern of request ids that callers may choose, because ids appear in logs and headers."""
 
 
 @dataclass(slots=True)

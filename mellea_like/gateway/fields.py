@@ -37,7 +37,7 @@ Fate: TypeAlias = Literal["honoured", "forwarded", "dropped", "refused"]
 
 UNSUPPORTED = "unsupported_parameter"
 UNKNOWN = "unknown_parameter"
-"""The error codes for fields that the gateway doesn't support or doesn't know."""
+"""The error code for a field that the gateway doesn't know."""
 
 
 class Field(NamedTuple):
@@ -304,7 +304,7 @@ class FieldRules(NamedTuple):
 
     @property
     def deep(self) -> FieldUse:
-        """The rule for unknown fields inside a chat completion's fields."""
+        """The rule for unknown fields of objects in a request: ``inside``, or else ``unknown``."""
         return self.unknown if self.inside is None else self.inside
 
 
@@ -372,7 +372,7 @@ def _fate(name: str, table: Mapping[str, Field], rules: FieldRules) -> Fate:
 
 
 def why_kept_out(place: str, name: str) -> str:
-    """Return why an unknown field inside a request is always refused; empty if it isn't."""
+    """Return why an unknown field in ``place`` is refused under any rules; empty if it isn't."""
     plain = plain_name(name)
     if place == "tool" and plain in _HOSTED:
         return "hosted tools are not metered"

@@ -80,7 +80,7 @@ def outcomes_of(trace: TraceView) -> list[tuple[str, int]]:
 
 
 def fates_of(trace: TraceView) -> dict[str, int]:
-    """Return the number of a call's tokens for each use, which is a key of `FATES`."""
+    """Count a call's tokens by their use. The uses are the keys of `FATES`."""
     went: dict[str, int] = dict.fromkeys(FATES, 0)
     for fate, usage in trace.fates:
         went[fate] += usage.total_tokens

@@ -20,14 +20,14 @@ __all__ = ["breakdown", "columns", "coverage_chart", "numbers", "rate_bar", "siz
 
 
 class Breakdown(NamedTuple):
-    """The parts of a whole, as a bar and as table rows with sign, name, number and share."""
+    """The parts of a whole, as a bar and as table rows with mark, name, number and share."""
 
     bar: Html
     rows: list[tuple[Html, str, str, str]]
 
 
 def breakdown(parts: Iterable[tuple[str, str, int]], scope: str) -> Breakdown:
-    """Chart the parts of a whole, each given as its outcome, its name and its number."""
+    """Chart the parts of a whole. A part is an outcome, a name and a number."""
     some = [part for part in parts if part[2]]
     whole = sum(number for _, _, number in some)
     boxes: list[Html] = []
@@ -114,7 +114,7 @@ def numbers(found: Distribution) -> list[tuple[str, int]]:
 
 
 STEPS = ((1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8), (1, 1.5, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,))
-"""The values, times powers of ten, at which columns may end; the finest steps are first."""
+"""Sets of values at which columns may end, times powers of ten. The finest set is first."""
 
 
 def sizes(found: Distribution, write: Callable[[float], str]) -> list[tuple[str, int]]:

@@ -38,7 +38,7 @@ _REASON = 1000
 
 
 def panels(trace: TraceView, scope: str, room: Capacity) -> Html:
-    """Return a collapsed panel with each draw's details, in the order in which the draws ended."""
+    """Return a collapsed panel of details for each draw, in the order in which the draws ended."""
     drawn, left_out = trace.cut(room.panels)
     shown = drawn.slices
     winners, names = drawn.winners, trace.names

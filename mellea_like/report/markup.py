@@ -1,4 +1,4 @@
-"""Assemble HTML and SVG from pieces, and draw the signs of outcomes.
+"""Assemble HTML and SVG from pieces, and draw the marks and bars of outcomes.
 
 Only an `Html` object is markup. Anything else is text, and is escaped.
 """
@@ -119,7 +119,7 @@ _AS = {
     "compared": "unfinished",
     "other": "unfinished",
 }
-"""Maps outcomes without a sign of their own to the outcomes whose signs they use."""
+"""Maps outcomes without a mark of their own to the outcomes whose marks they use."""
 
 
 _PATTERNS = """\
@@ -141,7 +141,7 @@ def mark(outcome: str, x: int, y: int) -> Html:
 
 
 def swatch(outcome: str) -> Html:
-    """Draw an outcome's mark, for a legend or a line of text that also names the outcome."""
+    """Draw an outcome's mark in a box, for a legend or a line that also names the outcome."""
     return html(
         '<svg class="sign" aria-hidden="true">'
         '<rect class="box {0}"/><path d="{1}" class="mark {0}"/></svg>',

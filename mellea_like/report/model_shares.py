@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 ANY_MODEL = "any model"
-"""The name in a price table whose price applies to all models that the table doesn't name."""
+"""The key in a price table for the price of all models that the table doesn't name."""
 
 MOST_MODELS = 50
 """The most models to count separately. All further models are counted together."""

@@ -50,7 +50,7 @@ DEEPEST = 9
 """Repairs at this depth and all deeper ones are counted together."""
 
 UNREADABLE = "(it was no answer that could be read)"
-"""The name under which an unreadable reply counts as a requirement that was missed."""
+"""The name under which replies that weren't answers are counted among missed requirements."""
 
 
 class Distribution:
@@ -142,7 +142,7 @@ class Tally:
 
 @dataclass(slots=True)
 class FinalFailure:
-    """The failed items whose best reply did not meet a requirement.
+    """Counts of failed items whose best reply did not meet one particular requirement.
 
     Args:
         items: the number of such items.
@@ -206,7 +206,7 @@ class RunFigures:
         self.outcomes: Counter[str] = Counter()
         self.shown: dict[int, tuple[int, int, int]] = {}
         """The numbers of draws, passes and cancelled draws of each item, by the item's hash. Equal
-        items have one entry, with their sums.
+        items share one entry, which has the sums.
         """
         self._shown: dict[
             tuple[int, int, int], tuple[int, int, int]
@@ -220,7 +220,7 @@ class RunFigures:
                 start, end = map(datetime.fromisoformat, (opened, closed))
                 self._intervals.add(start.timestamp(), max(start, end).timestamp())
         self.open_end = any(closed is None for _, closed in sittings)
-        """Whether it is unknown when some sitting ended, so that ``elapsed`` is a lower bound."""
+        """Whether a closing time of the journal is missing: ``elapsed`` is then a lower bound."""
         self._slowest: list[tuple[float, int, Mapping[str, Any]]] = []
         self._failed: list[tuple[float, int, Mapping[str, Any]]] = []
         self.too_few = 0
@@ -370,9 +370,9 @@ class RunFigures:
     def elapsed(self) -> float | None:
         """The seconds that the run was working; None if unknown.
 
-        The run is working while its journal is open, or while items that finish are being sampled.
-        The time from an interruption until the run is resumed doesn't count, unless it is under
-        ten seconds.
+        A run is working while its journal is open, and while an item that later finishes is being
+        sampled. The time between an interruption and the next start counts only if it is under ten
+        seconds.
         """
         if self.facts.started is None or not self._intervals:
             return None

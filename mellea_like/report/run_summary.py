@@ -262,7 +262,7 @@ def _line(text: str) -> str:
 
 
 def _plain(value: object) -> str:
-    """Return a part of a run's identity as text: lists as lines, objects as ``name: value``."""
+    """Return a setting's value as text: lists as lines, objects as ``name: value``."""
     if isinstance(value, str):
         return value
     if isinstance(value, list):

@@ -31,7 +31,7 @@ FATES: dict[str, str] = {
     "compared": "in comparisons of replies that passed",
     "other": "in requests whose draw is not recorded",
 }
-"""The uses of tokens, each with a description."""
+"""The ways in which a call can use tokens, each with a description."""
 
 _UNFINISHED: dict[str, Any] = {
     "prompts": [[], []],
@@ -181,7 +181,7 @@ class TraceView:
 
     @cached_property
     def winners(self) -> list[SliceView]:
-        """The draws that won, best first. There may be several if the call collects."""
+        """The draws that won, best first. There may be several, as with `Collect`."""
         decision = self.decision
         if decision is None or not self.success:
             return [] if self.winner is None else [self.winner]
@@ -200,7 +200,7 @@ class TraceView:
 
     @property
     def models(self) -> list[str | None]:
-        """Each draw's model: from its reply, else its stage's only one, else the one requested."""
+        """Each draw's model: as in its reply, else its stage's only model, else as requested."""
         named: dict[int | None, set[str]] = {}
         for s in self.slices:
             if s.model is not None:
@@ -210,7 +210,7 @@ class TraceView:
 
     @property
     def fates(self) -> list[tuple[str, Usage]]:
-        """The use of each draw's tokens (a key of `FATES`) and its cost; comparisons come last."""
+        """The use (a key of `FATES`) and cost of each draw, then of the selection's comparisons."""
         decision = self.decision
         special = dict.fromkeys(() if decision is None else decision.heard, "heard")
         special |= {s.iteration: "won" for s in self.winners}
@@ -222,7 +222,7 @@ class TraceView:
 
     @cached_property
     def independent_draws(self) -> list[SliceView]:
-        """The judged draws with a first draw's prompt, model and stage, which excludes repairs."""
+        """The judged draws that have the prompt, model and stage of first draws, so no repairs."""
         firsts = [s for s in self.slices if s.depth == 0]
         prompts = {s.prompt for s in firsts}
         models = {s.model for s in firsts} - {None}
@@ -250,7 +250,7 @@ class TraceView:
 
     @property
     def kind(self) -> Hashable:
-        """A key that equal items share, from the task and the requirements; None without draws."""
+        """A key made of task and requirements, the same for equal items; None without draws."""
         for s in self.slices:
             return s.action, repr(self.sent(s.prompt)), tuple(v.description for v in s.verdicts)
         return None

@@ -248,7 +248,7 @@ class _Batch:
             self._note(row)
 
     def _note(self, row: RowResult) -> None:
-        """Report new errors, and stop if a key is refused or too many rows in a row have errors."""
+        """Report new errors, and stop if a key is refused or too many consecutive rows failed."""
         if row.error is None:
             self._errors_in_a_row = 0
             self._only_errors = False

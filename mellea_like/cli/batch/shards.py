@@ -65,7 +65,7 @@ class _Told(NamedTuple):
 
 
 class _Ended(NamedTuple):
-    """The last message of a process; ``error`` is a sentence if not all its rows are done."""
+    """The last message of a process; ``error`` is a sentence if some of its rows aren't done."""
 
     error: str | None = None
     code: int = Exit.PASSED

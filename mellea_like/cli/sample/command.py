@@ -65,7 +65,7 @@ EPILOG = (
 )
 
 LONGEST_INSTRUCTION = 16 * 2**20
-"""The maximum size of standard input, in bytes. No model takes as much; some never end."""
+"""The maximum size of standard input, in bytes. No model takes as much; a pipe may never end."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -58,7 +58,7 @@ MOST_PROBLEMS = 20
 """The maximum number of problems reported for one reply."""
 
 CALLERS_FAULT = frozenset({400, 413, 422})
-"""The statuses with which an upstream blames the request itself, for example its length."""
+"""The statuses of upstreams' errors that blame the request itself, for example its length."""
 
 
 class Answer(ABC):
@@ -122,7 +122,7 @@ def message_of(reply: Slice, *, further: bool = False) -> dict[str, Any]:
 
 
 def further_of(reply: Slice, place: str) -> dict[str, Any]:
-    """Return the extra fields that a reply has at ``place``, except those in `KEPT_BACK`."""
+    """Return the extra fields of a reply, choice, message or usage, except those in `KEPT_BACK`."""
     found: Mapping[str, Any] = generated(reply).extra.get(place, {})
     return {name: value for name, value in found.items() if not is_kept_back(name)}
 
@@ -204,7 +204,7 @@ def _problems(reply: Slice) -> list[str]:
 
 
 def refusal_of(model: str, prepared: PreparedRequest, outcomes: Sequence[ReplyOutcome]) -> Refusal:
-    """Return the refusal if no reply is shown: 422, or an error's status if all calls raised."""
+    """Return the refusal if nothing can be shown: 422, or an error's status if all calls raised."""
     judged = [
         outcome.result
         for outcome in outcomes

@@ -54,7 +54,7 @@ SPENT = "it takes more processor time or memory than a request's checks may in a
 LONGEST_SCHEMA = 2**16
 
 REMEMBERED = 4096
-"""How many valid schemas of tools to remember, by digest, so that they needn't be tried again."""
+"""The maximum number of valid tool schemas to remember, so that they aren't checked again."""
 
 MEMORY = 2**30
 """The limit of a process's address space, in bytes. Compiling a pattern can take any amount."""
@@ -184,7 +184,7 @@ class CallersChecks:
         return made
 
     async def accept(self, param: str, schema: Mapping[str, Any]) -> None:
-        """Refuse an invalid schema of a tool; remember valid ones, because agents repeat them."""
+        """Refuse a tool's schema if it is invalid; else remember it, because agents repeat it."""
         digest = sha256(json.dumps(schema).encode("ascii")).digest()
         if not self._workers.knows(digest):
             await self._try(param, schema)

@@ -210,7 +210,7 @@ _encode = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
 
 
 def event_of(data: Mapping[str, Any], kind: str | None = None) -> bytes:
-    """Format a server-sent event. ``kind`` isn't escaped, so it must be one of our own words."""
+    """Format a server-sent event. ``kind`` isn't escaped, so it must be a fixed event name."""
     # JSON in ASCII has no line breaks of any kind, so nothing in it can end or begin an event.
     text = _encode(data)
     named = "" if kind is None else f"event: {kind}\n"

@@ -451,4 +451,4 @@ def read_chat(body: Mapping[str, Any], rules: FieldRules = DEFAULTS) -> ChatRequ
 
 
 CHECKED = ("frequency_penalty", "presence_penalty", "reasoning_effort")
-"""Fields that are forwarded after their values were checked."""
+"""Fields whose values are checked before they are forwarded."""

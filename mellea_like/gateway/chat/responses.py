@@ -265,7 +265,7 @@ WRITTEN = {
     "function_call": ("arguments", "response.function_call_arguments"),
     "custom_tool_call": ("input", "response.custom_tool_call_input"),
 }
-"""By type of call: the field that is sent piece by piece, and the prefix of its events."""
+"""For each type of call: the field sent piece by piece, and the prefix of its events' names."""
 
 
 def _place(index: int, item: Mapping[str, Any]) -> dict[str, Any]:
@@ -281,7 +281,7 @@ def _begun_item(index: int, item: dict[str, Any]) -> Iterator[Event]:
 
 
 def _ended_item(index: int, item: dict[str, Any], after: int = 0) -> Iterator[Event]:
-    """Yield the events for an item's remaining parts and for its end."""
+    """Yield the events for an item's content after the first ``after`` parts, and for its end."""
     where = _place(index, item)
     if item["type"] in WRITTEN:
         field, kind = WRITTEN[item["type"]]

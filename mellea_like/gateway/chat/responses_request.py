@@ -121,7 +121,7 @@ class _InputFile(Sent):
 
 
 def _carriable(part: Any) -> Any:
-    """Reject an unsuitable part during validation, so that the error names its place."""
+    """Reject an unsuitable part during validation, so that the error names the part's place."""
     carried(part.chat)
     return part
 
@@ -404,4 +404,4 @@ NAMES = (
     (r"^reasoning_effort", "reasoning.effort"),
     (r"^(tools\.\d+|tool_choice)\.function", r"\1"),
 )
-"""Patterns of chat completions' fields, and the names of these fields in ``/v1/responses``."""
+"""Patterns of field names in chat completions, and these fields' names in ``/v1/responses``."""

@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 LONGEST_NAME = 64
-"""The longest name of a function in chat completions."""
+"""The maximum length of a function's name in chat completions."""
 
 INPUT = "input"
 """The only argument of a function that replaces a custom tool."""
@@ -79,7 +79,7 @@ HINT = "hosted_tools: drop in the model's overrides leaves it out"
 
 
 class Sent(Fields):
-    """An object in a request; fields that aren't used here are ignored."""
+    """An object in a request. Fields that the class doesn't declare are ignored."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="ignore")
 

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 __all__ = ["CALL", "Choice", "PreparedRequest", "ReplyOutcome", "ServedModel", "warm_up"]
 
 CALL = "this call"
-"""The name of a call's own budget, in errors."""
+"""The name of the budget of a single call, in error messages."""
 
 ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 
@@ -68,7 +68,7 @@ class ReplyOutcome:
 
     @property
     def passed(self) -> bool:
-        """Whether as many replies passed as were asked for."""
+        """Whether enough replies passed."""
         return self.error is None and self.result is not None and self.result.success
 
     @property

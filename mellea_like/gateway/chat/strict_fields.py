@@ -62,7 +62,7 @@ def reject(message: str, kind: LiteralString = "wrong") -> NoReturn:
 
 
 def of_type(kinds: tuple[str, ...], what: str, *, or_text: bool = False) -> BeforeValidator:
-    """Return a validator for objects of these types and, with ``or_text``, for strings as well."""
+    """Return a validator of objects whose ``type`` is in ``kinds``; ``or_text`` allows strings."""
     return BeforeValidator(partial(_check_kind, kinds=kinds, what=what, or_text=or_text))
 
 

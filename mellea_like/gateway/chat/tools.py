@@ -24,7 +24,7 @@ __all__ = ["CallersTool", "check_calls", "tools_of"]
 
 @dataclass(frozen=True, slots=True)
 class CallersTool(Tool):
-    """A tool that the caller runs. Another process checks calls against its schema."""
+    """A tool that the caller runs. Another process checks calls against the tool's schema."""
 
     sent: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False, kw_only=True)
     watch: CallWatch | None = field(default=None, repr=False, compare=False, kw_only=True)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["ConfigError", "read_config"]
 
 SHORTEST_SECRET = 4
-"""The minimum length of a variable's value to hide in messages. Shorter ones aren't secrets."""
+"""A variable's value is hidden in messages if it has at least this many characters."""
 
 VARIABLE = re.compile(r"\$(\$?)\{([^}]*)\}")
 
@@ -115,7 +115,7 @@ def _sound_parts(given: Mapping[str, Any], context: Mapping[str, Any]) -> Parts:
         return {name: read(kind, section) for name, section in named.items()}
 
     def read_most(kind: type[S], sections: object, needed: set[str]) -> dict[str, S | None]:
-        """Read sections without their wrong fields, unless a field in ``needed`` is wrong."""
+        """Read each section without its wrong fields, or as None if one in ``needed`` is wrong."""
         found: dict[str, S | None] = {}
         named = cast("dict[str, Any]", sections) if isinstance(sections, dict) else {}
         for name, section in named.items():
@@ -178,7 +178,7 @@ class _File:
             self.fail(f"it isn't UTF-8 text, from byte {exc.start} on")
 
     def _visit(self, node: Any, place: Place) -> None:
-        """Record lines, insert variables, and refuse duplicate names."""
+        """Record the lines of a node and its parts, insert variables, refuse duplicate names."""
         line = node.start_mark.line + 1
         self._lines.setdefault(place, line)
         if isinstance(node, yaml.MappingNode):

@@ -138,7 +138,7 @@ def _can_not_judge(parts: Parts, name: str) -> bool:
 def _of_money(
     where: tuple[str, ...], parts: Parts, *models: ModelConfig | None
 ) -> Iterator[Problem]:
-    """Yield problems that keep costs from being known: no price, no model name, two currencies."""
+    """Yield the reasons why costs can't be computed: no price, no model name, two currencies."""
     used = {
         (upstream, place.upstream_model if upstream == place.upstream else None): None
         for model in models

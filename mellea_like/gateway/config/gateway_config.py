@@ -52,13 +52,13 @@ class Overrides(Section):
         loop: the most draws in a row that a request may ask for; None for the model's own number.
         concurrency: the most draws at a time that a request may ask for; None for the model's own
             number.
-        fields: exceptions from the table of a request's fields, by name. ``forward`` sends the
+        fields: exceptions to the gateway's table of request fields, by name. ``forward`` sends the
             field to the upstream unchanged, ``drop`` ignores it, and ``refuse`` answers 400.
         unknown_fields: what to do with fields that are not in the table, including those inside
             messages, parts, tool calls and tools. None forwards them to upstreams of kind
             ``openai`` and ``llama``; for other kinds, it refuses them at the top level and drops
             those inside. If they are forwarded, unknown fields of a reply are returned, too.
-            Those of ``/v1/responses`` are never forwarded, but dropped unless this is ``refuse``.
+            ``/v1/responses`` never forwards unknown fields: any value but ``refuse`` drops them.
         media_urls: whether a web URL may be given for an image. The upstream fetches it; the
             gateway never does. None allows it only for OpenAI's own servers.
         hosted_tools: what to do with tools that OpenAI's servers run, such as ``web_search``, in a

@@ -52,9 +52,9 @@ def make_app(
 ) -> Gateway:
     """Make the gateway's application.
 
-    Its lifespan opens and closes the upstreams. It runs on asyncio and trio, under any ASGI
-    server. The server in `mellea_like.gateway.http.server` also has the connection limits that a
-    gateway needs.
+    The application's lifespan opens and closes the upstreams. Any ASGI server can run it, on
+    asyncio or trio. The server in `mellea_like.gateway.http.server` also has the connection limits
+    that a gateway needs.
 
     Args:
         config: the configuration.

@@ -43,7 +43,7 @@ OTHERS = bytes(set(range(256)) - set(b"[]{},"))
 BRACKETS = bytes.maketrans(b"[]{}", b"()()")
 
 COME_BACK = 1.0
-"""How long to wait before a retry if memory is full, in seconds: a guess at when some is free."""
+"""The Retry-After, in seconds, when the memory for bodies is full. It is only a guess."""
 
 
 class BodyMemory:
@@ -91,7 +91,7 @@ class BodyShare:
 
 
 def check_headers(headers: Iterable[tuple[bytes, bytes]], server: ServerConfig) -> int:
-    """Return a body's length, or 0; refuse one that is too long, compressed or not JSON."""
+    """Return a body's declared length, or 0; refuse one that is too long or isn't plain JSON."""
     fields: dict[bytes, bytes] = {}
     for name, value in headers:
         if name in ONCE and name in fields:

@@ -82,7 +82,7 @@ CALLER_LEFT = 499
 TOO_SLOW = 408
 
 STORE_SECONDS = 5.0
-"""The seconds after which a caller may try again if its spending could not be counted."""
+"""The Retry-After, in seconds, when a key's spending can't be counted."""
 
 LINGER_SECONDS = 2.0
 """How long to read the rest of a refused body, so that the caller can read the answer."""
@@ -165,7 +165,7 @@ class Guard:
         return self.keys[self._tokens.owner(scope["headers"])]
 
     def opens_metrics(self, scope: Scope) -> bool:
-        """Return whether a request is for metrics that need a key; refuse it without that key."""
+        """Return whether a request needs the metrics key; refuse one that needs it but lacks it."""
         if self.server.metrics_key is None or scope["path"] != METRICS_PATH:
             return False
         self._check_host(scope)

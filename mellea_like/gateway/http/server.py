@@ -1,4 +1,4 @@
-"""The server: uvicorn on our own socket, with limits on connections that it lacks."""
+"""The server: uvicorn on our own socket, with connection limits that uvicorn itself lacks."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ CUT_SECONDS = 2.0
 """How long requests may take to end after they are cut off."""
 
 STRANGERS = 2
-"""At most ``max_connections`` divided by this may belong to callers that have shown no key."""
+"""Callers that have shown no key may hold ``max_connections // STRANGERS`` connections at most."""
 
 TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 TOO_MANY = (

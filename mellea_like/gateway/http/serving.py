@@ -72,7 +72,7 @@ class Serving:
 
     @property
     def ready(self) -> bool:
-        """Whether its models can be used."""
+        """Whether the configuration's models can be used."""
         return bool(self._models)
 
     def begin(self, upstreams: Mapping[str, Upstream]) -> None:
@@ -99,7 +99,7 @@ class Serving:
         self._look_for_the_end()
 
     async def wait_ended(self) -> None:
-        """Wait until it is retired and its last request has ended."""
+        """Wait until this configuration is retired and its last request has ended."""
         await self._ended.wait()
 
     def close(self) -> None:

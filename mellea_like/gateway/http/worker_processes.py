@@ -1,7 +1,7 @@
 """Several processes that serve on one socket, and their parent, which starts and ends them.
 
 They are forked before any event loop runs, and share the socket that the parent listens on. Each
-accepts a connection when it has time, so none is lost when a process dies.
+process accepts a connection when it has time, so no waiting connection is lost when one dies.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ READY, RELOAD, STOP, CUT = b"r", b"h", b"t", b"k"
 
 FIRST_PAUSE = 0.5
 LONGEST_PAUSE = 30.0
-"""The longest pause before a dead worker is replaced, in seconds. Each death doubles it."""
+"""The longest pause before a dead worker is replaced, in seconds. Each death doubles the pause."""
 
 SOUND_SECONDS = 60.0
 """The seconds of service after which a worker's earlier deaths no longer count."""
