@@ -207,8 +207,8 @@ class BatchAPI(Protocol):
     async def known(self) -> Sequence[str]:
         """Return the ids of the newest jobs. Store them before you create another job.
 
-        If `find` meets one of these ids in the provider's list, it can stop searching. So it need
-        not compare the jobs' times with this computer's clock.
+        They tell `find` where to stop in the provider's list, so that it need not compare the jobs'
+        times with this computer's clock.
 
         Raises:
             BackendError: the provider can't be asked.

@@ -270,7 +270,7 @@ class _UnderWay:
 
     @asynccontextmanager
     async def first(self, key: bytes, request: Request) -> AsyncGenerator[None]:
-        """Wait until an equal request that is in progress has ended, and enter a block."""
+        """Enter a block for a request, once any equal request in progress has ended."""
         place = (running_loop(), key)
         ended = self._ended.get(place)
         if ended is not None:

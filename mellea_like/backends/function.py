@@ -42,8 +42,8 @@ class FunctionBackend:
 
     A call of the function counts as one request without tokens. If the function returns a
     generation with a usage, this usage counts instead. If it passes the request on to another
-    backend, or calls a strategy, the cost of these counts. An error that such a strategy has
-    already retried is not retried again.
+    backend, or calls a strategy, their costs count. An error that such a strategy has already
+    retried is not retried again.
 
     Args:
         function: an async function, or a plain one, which runs in a thread so that it may block.

@@ -2,8 +2,8 @@
 
 A tool of an MCP server may ask its client to sample, and the client shows the request to a person.
 Since the protocol's revision 2026-07-28, a server no longer sends requests to its client. Instead,
-a tool returns its questions, and the client calls it again with the answers. The tool's work does
-not start over at that second call: it was kept waiting, and continues.
+a tool returns its questions, and the client calls it again with the answers. `SamplingRounds`
+keeps the tool's work waiting in between, and the second call continues this work.
 """
 
 from __future__ import annotations
@@ -525,7 +525,7 @@ class _Work(Generic[T]):
                 await self._changed.wait()
 
     def give_out(self) -> types.InputRequests:
-        """Return the questions that the client hasn't been asked yet."""
+        """Return the questions that are still to ask, and mark them as asked."""
         given: types.InputRequests = {}
         for key, question in self._open().items():
             question.given_out = True

@@ -69,7 +69,7 @@ NO_RESPONSES = "; the server may not have the Responses API: use api='chat'"
 CONNECT_SECONDS = 10.0
 
 MAX_BODY = 128 * 2**20
-"""The most bytes of an answer. Most are overhead: one token takes about 200 to 300 bytes."""
+"""The maximum size of an answer in bytes. One token takes 200 to 300 bytes, most of it overhead."""
 
 PACKAGING = 64
 """The number of bytes to allow for each character of ``max_characters``."""
@@ -353,7 +353,7 @@ class OpenAIBackend:
         sending: Sending,
         ends: float,
     ) -> tuple[Any, OutputTool | None]:
-        """Send a request; send it again if an output mode or a `Preferred` number is refused."""
+        """Send a request; if its output mode or `Preferred` temperature is refused, try without."""
         wanted = insisted(request.options)
         prefers = wanted is not request.options
         if prefers and model in self._refuse_temperature:

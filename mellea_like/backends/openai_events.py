@@ -76,7 +76,7 @@ class EventDecoder:
         return found
 
     def finish(self) -> list[bytes]:
-        """End the body; return the data of a last event that isn't followed by a blank line."""
+        """Handle the end of the body; return the data of a last event that lacks its blank line."""
         found: list[bytes] = []
         for line in (bytes(self._line), b""):
             self._read(line, found)

@@ -312,8 +312,8 @@ class Reply(Gathered):
 class Replies:
     """Several replies to one request, whose chunks are interleaved.
 
-    Each reply is handed over when it ends, but the last one waits for the usage at the end of the
-    stream. So does a reply that is the only one so far, because there may be no other.
+    A reply is handed over when it ends, except the last one, which waits for the usage at the end
+    of the stream. While only one reply has begun, it may be the last, so it also waits.
     """
 
     def __init__(

@@ -102,7 +102,7 @@ class OutputTool:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """A request's way of asking for typed output, in one mode.
+    """The data with which a request asks for typed output, in one mode.
 
     Args:
         mode: the way to ask.

@@ -420,7 +420,7 @@ CATEGORIES: tuple[tuple[type[Exception], type[BackendError], bool | None], ...] 
     (exceptions.ModelAuthenticationError, AuthenticationFailed, None),
     (exceptions.ModelRequestRejectedError, InvalidRequest, None),
 )
-"""Pydantic AI's errors, this library's for them, and whether to retry (None for its default)."""
+"""For each error of Pydantic AI: this library's error, and whether to retry (None: its default)."""
 
 
 def _kind(

@@ -57,7 +57,7 @@ SHOWN = 200
 """The number of characters to show of a line that can't be read."""
 
 BUGS = (TypeError, AttributeError, LookupError, RuntimeError)
-"""Exceptions of an SDK that couldn't even write a request, so that nothing was sent."""
+"""Exceptions that an SDK raises when it can't write a request, so that nothing was sent."""
 
 
 class Listed(NamedTuple):
@@ -415,7 +415,7 @@ def result_of_line(
 
 
 def outcome_of_response(status: int, body: Any) -> JobOutcome:
-    """Return the outcome that the HTTP response in a line of results stands for."""
+    """Convert the HTTP response in a line of results to an outcome."""
     if 200 <= status < 300 and isinstance(body, dict):  # noqa: PLR2004
         return JobOutcome(reply=body)
     translator = Translator("", None, None, ())

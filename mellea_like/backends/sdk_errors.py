@@ -55,7 +55,7 @@ SDK_ERRORS = ("OpenAIError", "AnthropicError")
 """The names of the SDKs' base exceptions. If one isn't an ``APIError``, nothing was sent."""
 
 UNSENT = ("ConnectError", "ConnectTimeout", "PoolTimeout", "UnsupportedProtocol", "InvalidURL")
-"""The names of HTTP libraries' exceptions for having no connection."""
+"""The names of HTTP libraries' exceptions which mean that no connection was made."""
 
 SHORTEST_SECRET = 4
 """The length of the shortest secret to remove, in characters; shorter texts are too common."""

@@ -20,7 +20,7 @@ TRACING = "AsyncHTTPTransport"
 
 
 class Sending:
-    """The cost of one request, counted from the moment when it was sent."""
+    """Records whether one request was sent, and counts its cost from then on."""
 
     meter: RequestMeter | None = None
     _posting = False
@@ -44,14 +44,14 @@ class Sending:
             self.sent()
 
     def failed(self, error: BackendError) -> None:
-        """Record that there is no reply; a request that the server refused costs nothing."""
+        """Record that there is no reply; a request that the server refused costs no tokens."""
         meter = self.meter
         worked = isinstance(error, BackendTimeout | MalformedResponse)
         if meter is not None and not worked and not meter.output_tokens and not meter.settled:
             meter.update(input_tokens=0)
 
     def again(self) -> None:
-        """Record that the server refused the request at no cost; the next one replaces it."""
+        """Count the request as refused, without tokens, before it is sent once more."""
         if self.meter is not None:
             self.meter.settle(input_tokens=0, output_tokens=0)
         self.meter = None

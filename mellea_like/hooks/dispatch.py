@@ -86,7 +86,7 @@ class HookRun:
             self.interrupt = exc
 
     async def _tell_others(self, payload: Payload) -> None:
-        """Run the handlers that only observe."""
+        """Run the observing handlers, and start the background handlers."""
         handlers = self._by_hook[payload.hook]
         if len(handlers.observe) == 1:
             await self._tell(handlers.observe[0], payload)

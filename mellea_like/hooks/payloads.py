@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 class _AsItIs:
-    """Any object, neither validated nor copied."""
+    """Makes pydantic accept any object in a field, without copying it."""
 
     @classmethod
     def __get_pydantic_core_schema__(cls, _source: Any, _handler: Any) -> CoreSchema:
@@ -46,7 +46,7 @@ class _AsItIs:
 
 
 class _Instance:
-    """An instance of the annotated class, not copied; the types of its fields aren't checked."""
+    """Makes pydantic check only the class of an object in a field, and not copy it."""
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, _handler: Any) -> CoreSchema:
@@ -87,7 +87,7 @@ class SamplingLoopStartPayload(Payload):
     """Passed to handlers before the first draw.
 
     Attributes:
-        action: the request.
+        action: the task.
         context: the conversation so far.
         requirements: the requirements of each draw, in order.
         loop_budget: the number of attempts of each lane. A handler may change it to an int of at
@@ -260,7 +260,7 @@ class SamplingLoopEndPayload(Payload):
 
 
 def build(hooks: Iterable[HookType]) -> None:
-    """Prepare the models of some hooks for use."""
+    """Build the payload models of some hooks now, instead of at their first use."""
     # Otherwise pydantic would do this at a model's first use, and read files on the event loop.
     wanted = set(hooks)
     for payload in Payload.__subclasses__():
@@ -269,4 +269,4 @@ def build(hooks: Iterable[HookType]) -> None:
 
 
 PAYLOADS = {kind.hook: kind for kind in Payload.__subclasses__()}
-"""The payload of each hook."""
+"""Maps each hook to the class of its payloads."""

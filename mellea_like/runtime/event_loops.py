@@ -43,7 +43,7 @@ _EARLIER: ContextVar[tuple[object, int]] = ContextVar("_EARLIER", default=(None,
 """A task, and the number of its native cancellations to ignore."""
 
 _NO_LOOP = (RuntimeError, AttributeError)
-"""The errors if no loop is running, or if another thread is still importing the module."""
+"""The errors if no loop is running, or if the library is not or only partly imported."""
 
 
 def call_soon(token: EventLoopToken, function: Callable[[], object]) -> None:

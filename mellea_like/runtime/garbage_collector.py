@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["relaxed_gc"]
 
 OBJECTS = 50_000
-"""The number of new objects between two collections, as several hundred pending calls have."""
+"""The number of new objects between two collections; several hundred pending calls make as many."""
 
 _lock = threading.Lock()
 _active: list[int] = []

@@ -61,7 +61,7 @@ def _short(arg: object) -> object:
 
 
 def inform(message: str, *args: object) -> None:
-    """Log a message at level INFO, about a problem that was overcome, with the draw's ids."""
+    """Log, at level INFO, a problem that was overcome, with the ids of the running draw."""
     ids = ITERATION.get()
     extra = {
         name: None if ids is None else getattr(ids, name)

@@ -17,7 +17,7 @@ __all__ = ["task_scope"]
 
 @asynccontextmanager
 async def task_scope() -> AsyncGenerator[TaskGroup]:
-    """Enter a block with a task group that is cancelled at its end; its errors aren't wrapped."""
+    """Open a task group, and cancel it when the block ends. The block's errors aren't wrapped."""
     # The task group would raise the error again, wrapped in an exception group.
     group = await anyio.create_task_group().__aenter__()
     try:

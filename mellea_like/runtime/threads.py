@@ -118,7 +118,7 @@ class _Threads:
             self.condition.notify()
 
     def abandon(self, job: _Job[Any]) -> bool:
-        """Give up a job; return whether it is already running, so that it can't be withdrawn."""
+        """Withdraw a job, or abandon it if it is running; return whether it was abandoned."""
         with self.condition:
             if job in self.jobs:
                 self.jobs.remove(job)

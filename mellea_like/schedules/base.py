@@ -39,8 +39,8 @@ class CallFacts(NamedTuple):
 class CallProgress(NamedTuple):
     """How far a call has come.
 
-    A chain is a sequence of draws in which each one repairs the one before. Each draw takes an
-    attempt.
+    A chain is a sequence of draws in which each one repairs the one before. Each draw uses up
+    one attempt.
 
     Attributes:
         now: the seconds since the call began.
@@ -55,7 +55,7 @@ class CallProgress(NamedTuple):
             has ended, and does not wait.
         passed: the number of draws that passed. It is 0 unless a selection wants several.
         wanted: how many more passing draws a selection may need; None if the first pass ends the
-            call. The engine runs no more draws than this number plus the schedule's
+            call. The engine runs at most this many draws at a time, plus the schedule's
             `BaseSchedule.extra`.
     """
 
@@ -86,7 +86,10 @@ class Go(NamedTuple):
 
 
 class SchedulePlan(ABC):
-    """A schedule at work in one call. Its decisions are pure; it may also learn from draws."""
+    """The state of a schedule during one call.
+
+    `decide` has no side effects. The other methods may learn from draws.
+    """
 
     __slots__ = ()
 
@@ -170,8 +173,8 @@ class BaseSchedule(ABC):
     def timing_dependent(self) -> bool:
         """Whether timing, or another call, influences which draws are made.
 
-        Such a schedule can't be combined with ``selection="ordered"``, and neither can one with
-        `pooled`.
+        Neither such a schedule nor one that is `pooled` can be combined with
+        ``selection="ordered"``.
         """
         return True
 

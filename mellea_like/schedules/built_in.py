@@ -64,7 +64,7 @@ class _Wide(SchedulePlan):
     width: int
 
     def decide(self, progress: CallProgress) -> Go:
-        """Fill up to ``width`` draws, less one for each chain ended by a permanent error."""
+        """Allow ``width`` draws in flight, less one for each chain ended by a permanent error."""
         return Go(max(0, self.width - progress.broken - len(progress.running)))
 
 
@@ -175,7 +175,7 @@ class _Hedging(SchedulePlan):
     model: str | None
 
     def decide(self, progress: CallProgress) -> Go:
-        """Fill up to ``width`` draws that aren't slow, less one for each broken chain."""
+        """Allow ``width`` draws in flight that aren't slow, less one for each broken chain."""
         width = max(0, self.width - progress.broken)
         if progress.wanted is not None:
             width = min(width, progress.wanted)
@@ -274,7 +274,7 @@ class _Restarting(SchedulePlan):
         return self.plan.decide(progress)
 
     def patience(self, restarts: int, model: str | None) -> float | None:
-        """Return the duration within which most draws end."""
+        """Return how long most draws take; None if unknown, or after ``most`` restarts."""
         if restarts >= self.schedule.most:
             return None
         usual = self.schedule.latency.quantile(self.schedule.quantile, model)

@@ -27,11 +27,11 @@ class PerRequirement:
     """Gives up if a requirement fails so often that it can hardly be met.
 
     It gives up once the probability that the requirement's pass rate is under ``threshold``
-    reaches ``confidence``. The pass rate has a Beta posterior with a uniform prior. With the
+    exceeds ``confidence``. The pass rate has a Beta posterior with a uniform prior. With the
     defaults, that takes six failures without a pass, or ten with one pass.
 
-    Only verdicts count, not requirements that were skipped or errored. That a reply is complete
-    and of the right format counts as one more requirement.
+    Only verdicts count, not requirements that were skipped or errored. Replies must also be
+    complete and of the right format; this counts as one more requirement.
 
     Args:
         threshold: the pass rate under which further draws are not worth it, between 0 and 1.
@@ -146,7 +146,7 @@ class Bug(NamedTuple):
 
 
 def bug_of(slice_: Slice) -> Bug | None:
-    """Return the validator bug that made a draw errored; None for any other draw."""
+    """Return the validator bug that ended a draw; None if something else ended it."""
     for requirement, verdict in slice_.validations:
         if (
             verdict.status is ValidationStatus.ERRORED
@@ -160,7 +160,7 @@ def bug_of(slice_: Slice) -> Bug | None:
 
 
 def times_seen(bug: Bug, slices: Sequence[Slice]) -> int:
-    """Count the draws that a bug ended; 0 if its requirement got a verdict in any other draw."""
+    """Count the draws ended by a bug; 0 if any draw passed, or has a verdict on the requirement."""
     seen = 0
     for slice_ in slices:
         if slice_.passed:

@@ -218,9 +218,9 @@ class PassRates:
     less by a factor of ``1 - 1 / memory``, so together they never count as more than ``memory``
     draws. If there are more than 1,000 keys, the least recently used one is forgotten.
 
-    The rate is that of draws, not of calls, because a hard call makes many draws. So 1 / mean is
-    the average number of draws of a call, over hard and easy ones. If draws race, only the quick
-    ones are seen. So the rate is right only for draws that are made one after another.
+    A rate is the share of draws that pass, so hard calls weigh more: they make more draws. 1 / mean
+    is the average number of draws of a call, over hard and easy calls. If draws race, only the
+    quick ones are seen. So the rate is right only for draws that are made one after another.
 
     Args:
         prior: the initial belief, as (a, b) of a Beta distribution, each over 0. The default,

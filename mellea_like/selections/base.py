@@ -71,15 +71,14 @@ class SelectionFacts(NamedTuple):
 
 
 class SelectionState(ABC):
-    """A selection at work in one call: pure and synchronous.
+    """The state of a selection during one call. Its methods are synchronous and do no I/O.
 
-    The engine tells it of each draw that starts, and gives it each draw's record in the step in
-    which the draw is recorded. ``passed`` has the records of the draws that passed, in the order
-    recorded, and ``marks`` has the marks that `BaseSelection.mark` gave them. A selection that
-    needs comparisons sets the ``judge`` (None for the call's judge) and the ``criterion``. With a
-    `judge_score`, ``judge`` is the judge that scores, so that budgets can be checked in advance.
-    The engine adds the cost of comparisons to ``usage`` and their errors to ``errors``, and sets
-    ``model`` to the judge's model.
+    The engine calls `start` when a draw starts, and `hear` in the step that records the draw.
+    ``passed`` has the records of the draws that passed, in the order recorded, and ``marks`` has
+    the marks that `BaseSelection.mark` gave them. A selection that needs comparisons sets ``judge``
+    (None for the call's judge) and ``criterion``. If a `judge_score` scores the draws, ``judge`` is
+    its judge, so that budgets can be checked in advance. The engine adds the cost of comparisons to
+    ``usage`` and their errors to ``errors``, and sets ``model`` to the judge's model.
 
     Args:
         kind: the selection's name, for the decision.
@@ -111,7 +110,7 @@ class SelectionState(ABC):
     def start(self, iteration: int) -> None:  # noqa: B027 (most need not know)
         """Note that a draw starts.
 
-        A selection may need this order, because the draws that end first are not a random sample.
+        Some selections need the order of starts: the draws that end first aren't a random sample.
 
         Args:
             iteration: the draw's id, as in its later record.
@@ -137,11 +136,11 @@ class SelectionState(ABC):
         return bool(self.reason)
 
     def wanted(self) -> int:
-        """Return how many more passing draws could matter. No more draws than that are started."""
+        """Return how many more passing draws could matter. This limits the draws in flight."""
         return max(0, self.most - len(self.passed))
 
     def enough(self) -> str:
-        """Return why no further draw is needed, once one has passed; empty if more are needed."""
+        """Return why no more draws are needed; "" if they are. `hear` calls this after a pass."""
         return "" if self.wanted() else f"{len(self.passed)} passed"
 
     def pairs(self) -> list[tuple[int, int]]:
@@ -205,14 +204,14 @@ class BaseSelection(ABC):
     def mark(self) -> Callable[[Candidate], Any | Awaitable[Any]] | None:
         """The function that marks each candidate that passes, for example with a score or a key.
 
-        It is called as validators are; if it raises, the draw counts as errored. The property is
-        None if candidates need no mark.
+        The function is called like a validator. If it raises an exception, the draw counts as
+        errored. The property is None if candidates need no mark.
         """
         return None
 
     @property
     def features(self) -> tuple[str, ...]:
-        """The selection's features, by their names in the table of exclusions."""
+        """The selection's features, as named in `EXCLUSIONS`, the list of excluded combinations."""
         return ("several", "scored")
 
     @abstractmethod
@@ -295,8 +294,8 @@ def tool_key(candidate: Candidate) -> Any:
         candidate: the reply.
 
     Returns:
-        A key for the calls that can be compared with ``==``. For a reply without calls, it is the
-        parsed value, or else the text.
+        A key that stands for the calls and can be compared with ``==``. For a reply without calls,
+        the key is the parsed value, or else the text.
     """
     return key_of(candidate)
 
@@ -310,7 +309,7 @@ def key_of(candidate: Candidate) -> Any:
 
 
 class _Calls:
-    """The tools that a reply calls, in any order."""
+    """A reply's tool calls, which equal those of another reply even if their order differs."""
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -389,7 +388,7 @@ def _equal(one: Any, other: Any) -> bool:
 
 
 def label_of(key: object) -> str:
-    """Return a key in the form that the decision shows."""
+    """Return a key as text, for an answer in the `Decision`."""
     return bounded(key if isinstance(key, str) else safe_repr(key))
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["BestOf", "Consensus", "Tournament", "word_overlap"]
 
 QUICK = 2000
-"""The highest product of texts and total characters to compare on the event loop (0.7 ms)."""
+"""Texts whose number times total length is at most this are compared on the event loop (0.7 ms)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ class Consensus(BaseSelection):
     Args:
         similarity: a synchronous, symmetric function of two `Candidate` objects that returns a
             float, which is higher for more similar ones.
-        n: how many draws must pass; a call with fewer attempts compares those that do.
+        n: how many draws must pass; a call with fewer attempts compares all that pass.
 
     Raises:
         TypeError: ``similarity`` is not callable, or is async.
@@ -212,7 +212,7 @@ class Tournament(BaseSelection):
 
     Args:
         judge: the backend that compares; None for the strategy's judge.
-        n: how many draws must pass; a call with fewer attempts compares those that do.
+        n: how many draws must pass; a call with fewer attempts compares all that pass.
         criterion: what makes a reply better, in words.
         rounds: ``"knockout"`` compares n - 1 pairs, and the loser of a pair is out. ``"pivots"``
             compares each candidate with the first ``pivots`` candidates to pass, and counts wins.
@@ -264,7 +264,7 @@ class _TournamentState(SelectionState):
         return [pair for pair in wanted if pair not in self.answers]
 
     def _knockout(self) -> list[tuple[int, int]]:
-        """Return the pairs of this round; winners of decided pairs move to the next one."""
+        """Return the pairs of the current round. When all are decided, begin the next round."""
         standing = self._in or []
         while len(standing) > 1:
             pairs = list(zip(standing[::2], standing[1::2], strict=False))

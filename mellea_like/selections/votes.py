@@ -92,7 +92,7 @@ class Vote(BaseSelection):
 
     @property
     def features(self) -> tuple[str, ...]:
-        """The selection's features. Votes without weights keep no scores."""
+        """``several`` and, if votes have weights, ``scored``; see `BaseSelection.features`."""
         return ("several",) if self.weight is None else ("several", "scored")
 
     @property
@@ -282,8 +282,8 @@ def majority_confidence(first: int, second: int) -> float:
 
     It may be computed after each vote, and the vote may be stopped at any time: if the leading
     answer is not the more frequent of the two, the chance that the result ever reaches ``c`` is at
-    most ``1 - c``. The proof: let n be the votes for either answer, and M = 2^n B(first + 1/2,
-    second + 1/2) / pi. This is the ratio of their likelihood to that of a fair coin, averaged over
+    most ``1 - c``. The proof: let n be the votes for both answers, and M = 2^n B(first + 1/2,
+    second + 1/2) / pi. M is the likelihood ratio of the votes against a fair coin, averaged over
     Beta(1/2, 1/2) (Krichevsky and Trofimov 1981). Rates below 1/2 contribute at most 1/2, so over
     the rates above 1/2 the average is at least 2 M - 1. It is a supermartingale that starts at 1,
     so the chance that it ever exceeds 1 / (1 - c) is at most 1 - c (Ville's inequality). Answers
@@ -336,12 +336,12 @@ class Collect(BaseSelection):
 
     @property
     def features(self) -> tuple[str, ...]:
-        """The selection's features: several winners, and no scores."""
+        """``several`` and ``collect``; see `BaseSelection.features`."""
         return ("several", "collect")
 
     @property
     def mark(self) -> Callable[[Candidate], Any | Awaitable[Any]] | None:
-        """The function that returns the key by which draws differ; None if equal ones count."""
+        """The function that returns a reply's key; None if replies with equal keys all count."""
         return None if self.distinct is None else keying(self.distinct)
 
     def begin(self, facts: SelectionFacts) -> _CollectState:

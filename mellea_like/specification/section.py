@@ -41,7 +41,7 @@ Name = Annotated[str, StringConstraints(min_length=1, strict=True, strip_whitesp
 
 
 class Section(BaseModel):
-    """A frozen section that refuses unknown names. Errors show no values, which could be keys."""
+    """A frozen section that refuses unknown names. Errors hide values, which may be API keys."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(
         extra="forbid", frozen=True, hide_input_in_errors=True
@@ -119,11 +119,11 @@ _MESSAGES = {
     "tuple": "takes a list",
     "union_tag": "kind takes {expected_tags}",
 }
-"""Messages for pydantic's errors, by the longest prefix of their type."""
+"""Maps prefixes of pydantic's error types to messages. The longest prefix that matches applies."""
 
 
 def message_of(error: ErrorDetails) -> str:
-    """Word one of pydantic's errors in terms of the values that its field takes."""
+    """Return the message for one of pydantic's errors, which says what values the field takes."""
     if error["type"] == "value_error":
         return error["msg"].removeprefix("Value error, ")
     kinds = [kind for kind in _MESSAGES if error["type"].startswith(kind)]

@@ -37,7 +37,7 @@ SCORES = ("length", "words", "json:PATH", "-length", "-words", "-json:PATH", "ju
 """The criteria of ``best``. With a ``-`` in front, the lowest wins."""
 
 KEYS = ("text", "lower", "json:PATH")
-"""The keys that a ``vote`` counts, or by which the replies that ``collect`` keeps must differ."""
+"""The keys of ``vote`` and ``collect``. Replies with equal keys are the same answer."""
 
 RUBRIC = "How well does it answer the request?"
 
@@ -69,14 +69,14 @@ class SelectionSpec:
 
     @property
     def features(self) -> tuple[str, ...]:
-        """The selection's features, by their names in the table of exclusions."""
+        """The selection's features; see `BaseSelection.features`."""
         if self.kind in {"first", "ordered"}:
             return (self.kind,)
         kept = {"collect": "collect", "vote": "counted"}
         return ("several", kept.get(self.kind, "scored"))
 
     def make(self, judge: Backend, turns: int) -> Selection:
-        """Make the selection for calls of up to ``turns`` draws; a greater ``n`` is reduced."""
+        """Make the selection for calls of up to ``turns`` draws; reduce ``n`` if it is greater."""
         n = None if self.n is None else min(self.n, turns)
         match self.kind:
             case "best" if self.judged:
@@ -134,7 +134,7 @@ def parse_selection(text: str, n: int | None = None) -> SelectionSpec:
 
 @dataclass(frozen=True)
 class _Score:
-    """A number computed from a text. Its field identifies it in a batch's journal."""
+    """The scorer of ``best``. A batch's journal identifies it by its field ``by``."""
 
     by: str
 
@@ -153,7 +153,7 @@ class _Score:
 
 @dataclass(frozen=True)
 class _Key:
-    """The key under which a vote counts a reply, or by which collected replies differ."""
+    """A key function for ``vote`` and ``collect``. Replies with equal keys are the same answer."""
 
     by: str
 

@@ -102,8 +102,8 @@ class BudgetSpec(Section):
 
     Args:
         requests: the most requests to the upstream.
-        input_tokens: the most tokens of prompts.
-        output_tokens: the most tokens of replies.
+        input_tokens: the most tokens of all prompts.
+        output_tokens: the most tokens of all replies.
         cancelled: the cost of a cancelled request: an ``estimate``, the amount ``reserved`` for
             it, or the amount ``received``; as in `Budget`.
     """
@@ -137,7 +137,7 @@ class BudgetSpec(Section):
         within: Budget | None = None,
         store: Store | None = None,
     ) -> Budget:
-        """Make the budget, called ``name`` in errors and charged also to ``within``."""
+        """Make the budget. Errors call it ``name``; its costs are also charged to ``within``."""
         assumed = VERDICT_TOKENS
         return Budget(
             **self._limits(),
@@ -155,8 +155,8 @@ class CallBudgetSpec(BudgetSpec):
 
     Args:
         requests: the most requests to the upstream.
-        input_tokens: the most tokens of prompts.
-        output_tokens: the most tokens of replies.
+        input_tokens: the most tokens of all prompts.
+        output_tokens: the most tokens of all replies.
         money: the most money, in the currency of the upstream's ``price``.
         cancelled: the cost of a cancelled request: an ``estimate``, the amount ``reserved`` for
             it, or the amount ``received``; as in `Budget`.
@@ -166,7 +166,7 @@ class CallBudgetSpec(BudgetSpec):
 
 
 class StageSpec(Section):
-    """A further stage of an escalation: the draws of a bigger model if the one before fails.
+    """A further stage of an escalation: a bigger model, used when the one before it has failed.
 
     Args:
         turns: the most draws in a row.
@@ -216,7 +216,7 @@ class StrategySpec(Section):
             also keeps equal replies.
         n: the number of replies that must pass before ``best``, ``vote``, ``consensus`` or
             ``tournament`` decides. None for as many as there are draws, but at most 16 for a vote,
-            and 8 for the last two.
+            and 8 for ``consensus`` and ``tournament``.
         checks: the checks, as on the command line: ``words<=20``, ``contains:TEXT``, ...
         requirements: requirements in words, which a model judges.
         json_schema: the JSON Schema of replies, or the path of its file.
@@ -224,7 +224,7 @@ class StrategySpec(Section):
         give_up: whether to stop when a requirement fails so often that more draws won't help.
         accept_incomplete: whether to accept a reply that was cut off, refused, withheld by a
             content filter, or is empty. If not, such a draw fails. By default, only the gateway
-            accepts it, and only if there are no requirements.
+            accepts such replies, and only if there are no requirements.
         retries: how often a request is retried after a transient error.
         timeout: how long a call may take, in seconds.
         iteration_timeout: how long one draw may take, in seconds; None for no limit.
@@ -337,7 +337,7 @@ class StrategySpec(Section):
         return self
 
     def _features(self) -> dict[str, str]:
-        """Return the features in use, by field."""
+        """Map each feature in use, as named in `EXCLUSIONS`, to the setting that uses it."""
         schedule = self.make_schedule()
         found = dict.fromkeys(self.selection.features, f"select: {self.select}")
         if schedule.timing_dependent:
@@ -391,7 +391,7 @@ class StrategySpec(Section):
         within: Budget | None = None,
         store: Store | None = None,
     ) -> Budget | None:
-        """Make the budget of a call, within another budget; return None for no limit."""
+        """Make the budget of a call, inside ``within``. Without a ``budget``, return ``within``."""
         if self.budget is None:
             return within
         return self.budget.make(name=name, prices=prices, within=within, store=store)

@@ -91,10 +91,10 @@ def read_price(given: object, info: ValidationInfo | None = None) -> object:
 
 
 class Upstream(Section):
-    """The fields of all upstreams.
+    """The fields that all kinds of upstreams share.
 
     Args:
-        concurrency: the most requests in flight, including judges'; None for no limit.
+        concurrency: the most requests in flight, including those of judges; None for no limit.
         requests_per_minute: the most requests per minute; None for no limit.
         tokens_per_minute: the most tokens per minute, of prompts and replies; None for no limit.
         price: the price of a million tokens of prompts, and of replies, for budgets of money. The
@@ -137,7 +137,7 @@ class OpenAIUpstream(Upstream):
         base_url: the server's URL; the default is OpenAI's server.
         api_key: the key, written as ``${NAME}`` for an environment variable.
         api_key_env: the name of the environment variable with the key, in place of ``api_key``.
-        timeout: the longest silence of the server, in seconds.
+        timeout: how long the server may send nothing, in seconds.
         can_judge: whether it may be used as a judge.
         trust_env: whether to use the environment's proxy settings.
         keep_alive: whether connections stay open between requests. By default they do, except to
@@ -194,7 +194,7 @@ class LlamaUpstream(Upstream):
         context_size: the most tokens of one request, prompt and reply together.
         parallel: the number of requests that it works on at a time.
         threads: the number of processor threads; None leaves it to llama.cpp.
-        timeout: the longest silence of the server, in seconds.
+        timeout: how long the server may send nothing, in seconds.
         can_judge: whether it may be used as a judge.
     """
 
@@ -237,7 +237,7 @@ class ProviderUpstream(Upstream):
         model: the provider and the model, as in ``anthropic:claude-sonnet-5-5``. The API key is in
             the environment variable that the provider's own client reads, such as
             ``ANTHROPIC_API_KEY``.
-        timeout: the longest silence of the server, in seconds.
+        timeout: how long the server may send nothing, in seconds.
         can_judge: whether it may be used as a judge.
     """
 

@@ -78,7 +78,7 @@ class CallTelemetry:
         return SpanScope(self._tracer, f"iteration {iteration}", attributes, self._capture)
 
     def validation(self) -> SpanScope:
-        """Return the span around the validation of a slice."""
+        """Return the span around the validation of a draw."""
         attributes = {names.SAMPLING_ID: self._sampling_id, names.SPAN_KIND: "EVALUATOR"}
         return SpanScope(self._tracer, "validation", attributes, self._capture)
 
@@ -134,7 +134,7 @@ class CallTelemetry:
         self._instruments.duration.record(duration, attributes)
 
     def ended(self, span: SpanScope | None, slice_: Slice) -> None:
-        """Record the outcome of a draw, and close its span."""
+        """Record a draw's outcome, and close its span unless the draw passed and may still win."""
         if self._instruments is not None:
             counted = {names.STRATEGY: self._strategy, names.OUTCOME: slice_.outcome.value}
             if slice_.error is not None:

@@ -45,16 +45,16 @@ Factory: TypeAlias = "Callable[[], Backend | Awaitable[Backend]]"
 Send: TypeAlias = "Callable[[Backend, Request], Awaitable[Generation]]"
 
 STEPS = (1, 2, 3, 5, 8, 13, 21, 34)
-"""The numbers of event loop steps after which a request is cancelled, each in its own run."""
+"""Requests are cancelled after these numbers of event loop steps, one request for each number."""
 
 SHARES = (0.25, 0.5, 0.75)
 """The shares of a reply's duration after which a request is cancelled."""
 
 NOTICEABLE = 0.01
-"""A request that is cancelled after fewer seconds than this may be answered anyway."""
+"""A reply to a request that was cancelled within this many seconds doesn't count as an error."""
 
 RACES = 1
-"""How many cancelled requests may be answered anyway, because the clock isn't exact."""
+"""How many requests may be answered despite cancellation, because the clock isn't exact."""
 
 
 _PNG = base64.b64decode(
@@ -175,7 +175,7 @@ answered, or refused with a `BackendError` that isn't retryable |
 
 @dataclass
 class _Run:
-    """One request that is cancelled; ``too_late`` is true if it was answered all the same."""
+    """A request to cancel; ``too_late`` tells whether it was answered despite the cancellation."""
 
     request: Request
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)

@@ -9,7 +9,7 @@ async def test_extracts_the_total(draw):
 
 The body runs again and again until it is certain, with the given confidence, whether it passes in
 at least 90 % of its runs. `mellea_like.sequential.PassRateTest` decides this, and accounts for runs
-that have not ended yet. The body may call anything. A plain function runs in threads. An async one
+that have not ended yet. The body may call anything. A plain body runs in threads. An async body
 runs in the event loop of the plugin for the project's async tests (pytest-asyncio, anyio's,
 pytest-trio), or on asyncio if there is no such plugin.
 

@@ -47,7 +47,7 @@ def anyio_backend(request: pytest.FixtureRequest) -> str | tuple[str, dict[str, 
 
 @pytest.fixture
 def virtual_clock(anyio_backend: object, request: pytest.FixtureRequest) -> VirtualClock:  # noqa: ARG001
-    """Run the test in virtual time: a sleep returns immediately, and its time has passed.
+    """Run the test in virtual time: a sleep advances the clock and returns immediately.
 
     ``virtual_clock.now`` is the time in seconds, starting at 0. A test in which every task waits
     forever fails with a `DeadlockError`. Hypothesis tests call `run_virtual` in a plain function

@@ -45,7 +45,7 @@ class VirtualClock:
     If every task waits and no timer is set, the run ends with a `DeadlockError` instead of
     hanging. (On trio, a task that waits in a shielded scope can't be cancelled, so the run hangs.)
 
-    The random delays before retries are also the same in each run.
+    The delays before retries use a fixed random seed, so they are the same in each run.
     """
 
     def __init__(self) -> None:
@@ -163,7 +163,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         *args: *Ts,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        """Schedule a callback, but not at infinity, because the virtual time would jump there."""
+        """Schedule a callback; ignore one at infinity, as the virtual time would jump there."""
         if when == math.inf:
             return asyncio.TimerHandle(when, callback, args, self, context)
         return super().call_at(when, callback, *args, context=context)
