@@ -149,7 +149,7 @@ FURTHEST = 4
 """Forecasts extend to this multiple of the measured draws (tried in `benchmarks/forecasts.py`)."""
 
 RATES = tuple(math.sin(math.pi * n / 200) ** 2 for n in range(101))
-"""The pass rates that an item may have, denser near 0 and 1, where counts tell them apart."""
+"""A grid of possible pass rates, denser near 0 and 1, where counts distinguish them better."""
 
 NEAR = NormalDist().inv_cdf(0.975) ** 2 / 2
 """How far the log likelihood at the ends of a 95 % interval is below its maximum (Wilks 1938)."""

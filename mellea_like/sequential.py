@@ -117,8 +117,8 @@ class PassRateTest:
         """The lowest and the highest plausible pass rate, valid no matter when the test stops.
 
         The ends are confidence sequences. Each is wrong with a chance of at most 1 -
-        ``confidence``, as the verdicts are: a test has passed if the lower end has reached the
-        threshold, and failed if the upper end is below it.
+        ``confidence``. They agree with the verdict: a test has passed if the lower end has
+        reached the threshold, and failed if the upper end is below it.
         """
         if not self.draws:
             return 0.0, 1.0

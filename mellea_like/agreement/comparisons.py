@@ -37,7 +37,8 @@ class LabelledPair:
     Args:
         first: one reply.
         second: the other reply.
-        better: the reply that a person found better; None if nobody was asked.
+        better: the reply that a person found better: ``"first"``, ``"second"`` or ``"neither"``.
+            None if nobody was asked.
         task: the task that the replies answer; None if that is unknown.
 
     Raises:
@@ -190,7 +191,7 @@ def _report(
 
 
 def _winner(one: float, other: float) -> str:
-    """Return which reply won, given the points of the reply read first, for both orders."""
+    """Return which reply won; in each order, the points are those of the reply shown first."""
     return "first" if one > other else "second" if one < other else "neither"
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["ScoreReport", "score_agreement"]
 
 FOLDS = 10
-"""The number of folds in the cross-validation. Each tests a threshold set on the others."""
+"""The number of folds of the cross-validation. Each fold tests a threshold found on the others."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -226,9 +226,9 @@ def sample_many(
         on_progress: a plain function that is called on the event loop with the progress of the
             run: at the start, at the end, and after changes, at most every half second. If it
             raises, the exception is logged, and it isn't called again.
-        settings: further parts of the run's identity, by name: ``"input"`` for a digest of the
+        settings: further data that identifies the run, by name: ``"input"`` for a digest of the
             input file, ``"prompt"`` for a template, or others. A run can be resumed only with the
-            same settings. The strategy, requirements, model, options, format and tools are always
+            same data. The strategy, requirements, model, options, format and tools are always
             compared.
         tools: the tools that the model may call, as in `BaseSamplingStrategy.sample`. Only
             ``read_only`` tools run during draws. To run the other tools that an item's winner

@@ -339,7 +339,7 @@ class BatchRun(Generic[T, I]):
         return earlier_draws(stored, self._work.format, several=several, broken=broken)
 
     def _resumed(self, job: Job, stored: StoredItem) -> Job:
-        """Return a job that continues from an earlier run's draws, or else starts again."""
+        """Return a job that continues from an earlier run's draws or, if it can't, starts again."""
         job = job._replace(attempt=stored.attempts + 1)
         if self._goes_on:
             found = self._earlier(stored)

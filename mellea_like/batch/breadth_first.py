@@ -123,7 +123,7 @@ class Waiting:
         self._block.clear()
 
     async def find(self, item_id: int, draws: int | None = None) -> WaitingItem | None:
-        """Remove and return an item if it waits and has ``draws`` draws, if given; else None.
+        """Remove and return a waiting item; None if it isn't waiting or hasn't had ``draws`` draws.
 
         Within a round, look up items in ascending order.
         """

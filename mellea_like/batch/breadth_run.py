@@ -38,7 +38,7 @@ MANY = 100
 
 
 class BreadthRun(BatchRun[T, I]):
-    """The results of a batch with ``order="breadth"``. It iterates over the source each round."""
+    """The results of a batch with ``order="breadth"``. It iterates over the source once a round."""
 
     def __init__(self, work: Work, items: object, *, ordered: bool, **given: Any) -> None:
         if isinstance(items, Iterator | AsyncIterator):

@@ -246,7 +246,7 @@ def _check_digest(item_id: int, stored: str, digest: str) -> None:
 
 
 class EarlierRun:
-    """Looks up a journal's items in order: those of earlier runs or, with ``now``, all items."""
+    """Looks up a journal's items, by ascending id: those of earlier runs or, with ``now``, all."""
 
     def __init__(self, journal: OpenJournal, *, now: bool = False) -> None:
         self._journal = journal

@@ -61,7 +61,7 @@ class Gone(NamedTuple):
 
 
 class Processes:
-    """Runs each part in its own process. Enter it, then iterate over the processes' messages."""
+    """Calls a function on each part in its own process. Enter it, then iterate over messages."""
 
     def __init__(
         self,
@@ -177,7 +177,7 @@ class Sender:
 
 
 def main() -> None:
-    """Run in a child: read the function and its part from standard input, and call it."""
+    """Run in a child: read the function and its argument from standard input, and call it."""
     out = os.dup(1)
     os.dup2(2, 1)  # Printed lines must not mix with messages.
     length = int.from_bytes(_read(LENGTH))
@@ -207,7 +207,7 @@ def main() -> None:
 
 
 def _read(size: int) -> bytes:
-    """Read from standard input without a buffer, whose lock another thread could hold at exit."""
+    """Read from standard input, unbuffered: another thread could hold a buffer's lock at exit."""
     received = b""
     while len(received) < size and (piece := os.read(0, size - len(received))):
         received += piece

@@ -29,15 +29,15 @@ class Progress:
 
     Args:
         total: the number of items, if the source has a length; else None.
-        taken: the items taken from the source.
-        done: the items that have a result.
-        handed_on: the results that the consumer has received.
-        passed: the items that passed.
-        failed: the items that failed: no draw passed, or fewer than the selection needs.
-        errored: the items whose call raised.
-        replayed: the items that came from the journal.
-        in_flight: the items that are being sampled.
-        waiting: the items that wait for their next draw, with ``order="breadth"``.
+        taken: the number of items taken from the source.
+        done: the number of items that have a result.
+        handed_on: the number of results that the consumer has received.
+        passed: the number of items that passed.
+        failed: the number of items that failed: no draw passed, or fewer than the selection needs.
+        errored: the number of items whose call raised.
+        replayed: the number of items that came from the journal.
+        in_flight: the number of items that are being sampled.
+        waiting: the number of items that wait for their next draw, with ``order="breadth"``.
         usage: the cost of the items done in this run, and of the draws of waiting items.
         replayed_usage: the cost, in earlier runs, of the items that came from the journal.
         elapsed: seconds since the run began.
@@ -62,7 +62,7 @@ class Progress:
 
     @property
     def rate(self) -> float:
-        """The items per second that this run has finished, not counting those from the journal."""
+        """The items finished per second in this run, not counting those from the journal."""
         return (self.done - self.replayed) / self.elapsed if self.elapsed > 0 else 0.0
 
     @property

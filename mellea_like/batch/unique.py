@@ -172,7 +172,7 @@ class Sampling:
         self._then = then
 
     def __call__(self, slice_: Slice) -> None:
-        """Release the text of a draw that didn't pass, and pass the draw on to the listener."""
+        """Release the text of a draw that didn't pass; then call the caller's own listener."""
         if not slice_.passed:
             self._replies.release(self._item, slice_.iteration)
         if self._then is not None:

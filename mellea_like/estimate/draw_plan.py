@@ -90,7 +90,7 @@ class Repairs:
 
 @dataclass(frozen=True, slots=True)
 class UnsolvedItem:
-    """An item of which no draw passed.
+    """An item none of whose draws passed.
 
     Args:
         id: the item's position in the run, from 0.
@@ -113,7 +113,7 @@ class DrawPlan:
         items: the number of different items with a draw that was judged.
         passed: the number of these items that passed, by a repair or not.
         draws: the number of draws that the figures are based on.
-        left_out: the number of other iterations: repairs, errors, cancelled draws.
+        left_out: the number of all other draws: repairs, errors, cancelled draws, and ``others``.
         curve: the coverage (the share of items with a draw that passes) by number of draws.
         needed: the smallest number of draws per item with which the coverage reaches the target.
             None if four times the measured draws are too few: forecasts extend no further.
@@ -130,7 +130,7 @@ class DrawPlan:
         repairs: a comparison of repairs with fresh draws. None if no repair was judged, if no item
             has two or more first draws, or if first draws were cancelled.
         others: the number of judged draws by models or stages other than the first, as in an
-            escalation or a fallback. They are also left out.
+            escalation or a fallback. ``left_out`` includes them.
         passed_by_others: the number of items in ``passed`` that passed only by such draws.
         selects: whether the run had a selection that continues after a first pass, such as a vote.
             Even then, the plan is for a single draw that passes.

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["plan"]
 
 NO_ANSWER = "a whole answer of its format"
-"""The name of the implicit requirement that a reply is an answer, so that it can be checked."""
+"""The name given to the implicit requirement that a reply is complete and can be parsed."""
 
 _LABEL = 100
 
@@ -140,7 +140,7 @@ class _Item:
 
 @dataclass(slots=True)
 class _Findings:
-    """Sums over a run's items. ``kinds`` has the sums of items that may occur again."""
+    """Sums over a run's items. ``kinds`` has the sums of each group of equal items."""
 
     prices: Prices | None
     kinds: dict[Hashable, _Item] = field(default_factory=dict["Hashable", _Item])
@@ -217,7 +217,7 @@ class _Findings:
                     self._settle(alone)
 
     def _item(self, kind: Hashable, position: int) -> _Item:
-        """Return the sums for a kind of item; start them, with ``position`` as id, if it is new."""
+        """Return the sums of a group of equal items; if it is new, its id is ``position``."""
         return self.kinds.setdefault(kind, _Item(position, ""))
 
     def _settle(self, item: _Item) -> None:

@@ -133,7 +133,7 @@ _KINDS: Mapping[str, _Kind] = {
 
 
 def words_needed(format: Format) -> tuple[str, ...]:
-    """Return the values of a journal's ``text`` that make it keep enough for a format."""
+    """Return the settings of ``text`` with which a journal keeps enough for a format."""
     if format not in _KINDS:
         return "all", "best", "none"
     return ("all", "best") if _KINDS[format].replies == "kept" else ("all",)
@@ -180,7 +180,7 @@ def rows_of(
     reasoning = _reasoning(format, how)
 
     def thoughtful(draw: Draw) -> Messages:
-        """Return the messages of a draw, with the reasoning where ``reasoning`` says."""
+        """Return the messages of a draw, with their reasoning placed as ``reasoning`` says."""
         if how.reasoning is None and reasoning == "drop":
             notes[THOUGHTS] += any("reasoning_content" in message for message in draw.reply)
         return [_with_thoughts(message, reasoning) for message in draw.reply]
@@ -254,7 +254,7 @@ def draw_rows(item: ItemView) -> Iterator[dict[str, Any]]:
 
 
 def _prompt(messages: Messages, reasoning: Reasoning) -> Messages:
-    """Return a prompt, with reasoning in its field or left out; chat templates skip it anyway."""
+    """Return a prompt with reasoning in its field or left out; chat templates ignore it anyway."""
     own: Reasoning = "field" if reasoning == "field" else "drop"
     return [_with_thoughts(message, own) for message in messages]
 

@@ -53,8 +53,8 @@ class Run:
     def facts(self) -> dict[str, Any]:
         """The record of the run, as `read_run` returns it. The counts of all journals are added up.
 
-        A part of the identity that differs between journals, such as the input of a Ray run's
-        shards, is replaced by a text that says so.
+        If a setting in ``identity`` differs between journals, such as the input of a Ray run's
+        shards, its value is a text that says so.
         """
         if len(self._facts) == 1:
             return self._facts[0]

@@ -1,5 +1,5 @@
 """The kernel of a call: its ports, the race of its lanes, a single draw, and the end of a call.
 
-It knows no option. Everything optional is a module that knows these ports and the types in
-``core``, and is listed in the table of options.
+The kernel imports no option. Each optional feature is a module that depends on these ports and on
+the types in ``core``, and is listed in the table of options.
 """

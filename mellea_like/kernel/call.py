@@ -81,7 +81,7 @@ class Call:
     """One call of ``sample``: its options, its race, and all that has happened so far."""
 
     last_stage: int | None = None
-    """The number of the last stage, in a call that has stages."""
+    """The position of the last stage, from 0; None unless a stage has a budget."""
     race: Race
     around_draw: Callable[[Draw], Awaitable[None]]
     checks: Sequence[Option] = ()
@@ -234,14 +234,14 @@ class Call:
         return backend
 
     def refused(self, error: LimitExceeded) -> None:
-        """Stop the call if its budget is spent; if its last stage's is, only note the reason."""
+        """Stop the call if its budget is spent; if only its last stage's is, note the reason."""
         if error.stage is None:
             self.rule(Ruling(stop=True, why=Stop(StopReason.BUDGET, str(error), error)))
         elif error.stage == self.last_stage:
             self.rule(Ruling(why=Stop(StopReason.BUDGET, str(error), error)))
 
     async def around_check(self, draw: Draw, candidate: Candidate) -> Checked:
-        """Check a candidate, surrounded by the options."""
+        """Check a candidate inside the options that wrap checks."""
         go: Callable[..., Awaitable[Checked]] = self._check
         for option in reversed(self.checks):
             go = partial(option.check, go=go)
@@ -287,7 +287,7 @@ class Call:
         self.race.resume(started, deadline)
 
     def facts(self, turns: int, due: Stop | None, *, cancelled: bool) -> Facts:
-        """Return how the race has ended; ``due`` is the reason if a budget's time was up."""
+        """Return how the race has ended; ``due`` is the reason if a budget set the deadline."""
         slices, race = self.slices, getattr(self, "race", None)
         if race is None:
             return Facts(slices, False, None, False, False, cancelled)

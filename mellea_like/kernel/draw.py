@@ -136,7 +136,7 @@ class Draw:
         return error
 
     async def run(self) -> None:
-        """Ask, read and check; raise only requested cancellations and errors that end the call."""
+        """Run the draw; raise only requested cancellations and errors that end the call."""
         ITERATION.set(self.meta)
         try:
             ask = self.ask
@@ -306,7 +306,7 @@ class Draw:
     def _check_usage(
         self, asked: str | None, aside: Sequence[Cost]
     ) -> tuple[tuple[str | None, Usage], ...]:
-        """Return, by model, the cost of checks, tools and the models that were asked first."""
+        """Return, by model, the cost of checks, tools and models asked before the last one."""
         spent: dict[str | None, Usage] = {}
         if asked is not None and self.meter is not None:
             spent.update(_split(self.meter, self.generation, asked)[1])
@@ -327,7 +327,7 @@ class SurroundedDraw(Draw):
     """A draw with options around it."""
 
     async def run(self) -> None:
-        """Run the draw, surrounded by the options."""
+        """Run the draw inside the options that wrap draws."""
         ITERATION.set(self.meta)
         try:
             await self.call.around_draw(self)

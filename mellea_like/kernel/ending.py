@@ -87,7 +87,7 @@ def first_passed(facts: Facts) -> Choice:
 
 
 def _stop_of_itself(facts: Facts, hopeless: str, sampling_id: str) -> Stop:
-    """Return the reason why a call ended, if nothing stopped it early."""
+    """Return why a call ended, if no reason was given when it stopped."""
     if facts.timed_out:
         error = SamplingTimeout(
             f"sampling {sampling_id}: time ran out before any draw was judged;"

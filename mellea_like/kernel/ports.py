@@ -65,9 +65,9 @@ def turn_of(subsample: int, depth: int, loop_budget: int) -> Turn:
 
 @record(frozen=True, slots=True)
 class Ask:
-    """One draw that may start now, as data: the same records give the same ask in any process.
+    """A draw that may start now, as data that depends only on the records of earlier draws.
 
-    It begins with its turn's fields, because a separate object would cost each draw 0.2 µs.
+    The first fields are those of its turn, because a separate object would cost each draw 0.2 µs.
     """
 
     iteration: int
@@ -94,7 +94,7 @@ class Wait(NamedTuple):
 
     seconds: float = math.inf
     mine: bool = False
-    """Whether only this lane has to wait; otherwise no lane is asked until then."""
+    """Whether only this lane has to wait; otherwise, no lane asks the plan until then."""
 
 
 Next = Ask | Wait | None
@@ -152,7 +152,7 @@ class Body(Protocol):
         ...
 
     def record(self, ended_at: float) -> Any:
-        """Return the record of what is known now, however it ended. Synchronous."""
+        """Return the record of what is known now, however the body ended. Synchronous."""
         ...
 
 
@@ -208,11 +208,11 @@ class Option:
         )
 
     def next(self, lane: int, now: float, go: Callable[[int, float], Next]) -> Next:
-        """Wrap the plan's `Plan.next`."""
+        """Wrap the plan's `next`."""
         return go(lane, now)
 
     def request(self, inner: Backend, sent: Sent) -> Backend:
-        """Return a backend around a backend; it is made once for each stage and judge."""
+        """Wrap a backend; the call does this once for each stage and each judge."""
         del sent
         return inner
 
@@ -231,7 +231,7 @@ class Option:
         return await go(draw, candidate, wanted)
 
     async def around(self, loop_budget: int, go: Callable[[int], Awaitable[None]]) -> None:
-        """Wrap the whole call: its race, and its settlement."""
+        """Wrap the whole call: its race, and then `settle`."""
         await go(loop_budget)
 
     def hear(self, slice_: Slice) -> Ruling | None:

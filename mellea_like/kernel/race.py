@@ -31,7 +31,7 @@ __all__ = ["Race", "first_in"]
 
 
 class Race:
-    """Runs lanes that draw as a plan decides, until a ruling ends the race or no turn is left.
+    """Runs lanes that ask a plan for their draws, until a ruling ends the race or no turn is left.
 
     The options in ``hear`` get each slice before the call is decided, and may decide it; ``tell``
     only looks at each slice, in the order of ``slices``. ``stops`` and ``ends`` are called once.
@@ -91,7 +91,7 @@ class Race:
         self.why: Stop | None = None
         """Why the call was stopped before its turns were spent."""
         self.replayed = 0
-        """How many slices were replayed from an earlier part of the call."""
+        """How many slices were replayed from earlier rounds of the call."""
         self._too_late: BaseException | None = None
         self._alone = self._leaving = self._begun = False
         self._native = self._told = self._decided = 0
@@ -120,7 +120,7 @@ class Race:
             self._wake()
 
     def replay(self, slice_: Any) -> None:
-        """Keep a slice of an earlier part of the call, and report it to the plan and listeners."""
+        """Keep a slice of an earlier round of the call, and report it to the plan and listeners."""
         self.slices.append(slice_)
         self._told += 1
         self.replayed += 1
@@ -135,7 +135,7 @@ class Race:
                     self.rule(ruling)
 
     def rule(self, ruling: Ruling) -> None:
-        """Carry out a ruling, which may follow a slice, a spent budget, a hook or a shown text."""
+        """Carry out a ruling on a slice, a spent budget, a failed hook or a shown text."""
         over, stop, drop, fatal, why = ruling
         if fatal is not None:
             over = self._accept(fatal)
@@ -252,7 +252,7 @@ class Race:
             ended()
 
     def _told_natively(self) -> bool:
-        """Return whether the task got a native cancellation, not a scope's, since the start."""
+        """Return whether the task was cancelled natively, not by a scope, since the race began."""
         return native_cancel_requests() > self._native
 
     async def _run_alone(self) -> BaseException | None:
@@ -335,10 +335,10 @@ class Race:
         self.stopped = self._leaving = False
 
     def _native_one(self, cancellation: BaseException) -> BaseException | None:
-        """Return a cancellation if it is a native one, which the call must raise; else None.
+        """Return a cancellation if it is native, so that the call must raise it; else None.
 
-        No scope knows of it. If the deadline passes as well, anyio (4.16) takes the native
-        cancellation for its own.
+        A native cancellation comes from no scope. If the deadline passes as well, anyio (4.16)
+        takes the native cancellation for its own.
         """
         return None if scope_cancelled() else type(cancellation)(*cancellation.args)
 
@@ -395,7 +395,7 @@ class Race:
         return cancellation is not None and rest is None and ours
 
     def _left(self, exc: BaseException) -> BaseException | None:
-        """Return the cancellation that a lane must raise; the call raises everything else."""
+        """Return the cancellation that a lane must raise; None if the call raises the error."""
         cancellation, _ = split_cancellation(exc)
         if cancellation is None or not self.asked_to_stop():
             self.rule(Ruling(fatal=exc))
@@ -492,7 +492,7 @@ class Race:
             self._parked[self._watcher].set()
 
     def _check_standstill(self) -> None:
-        """Stop if every lane waits for news, because then no lane is left to bring any."""
+        """Stop the race if every lane waits for another one to do something, so that none will."""
         if (
             self._alive
             and self._parked_for_good == self._alive

@@ -47,11 +47,11 @@ NOT_FOUND = 404
 """The HTTP status for an unknown model, or for a server without a chat protocol."""
 
 ALIKE, LONG = 3, 200
-"""Three replies of 200 characters or more are hardly ever equal by chance."""
+"""The number of equal replies, and their length, from which a warning is logged."""
 
 
 class Comparisons(Option):
-    """Runs a selection's steps, and asks a judge for the comparisons that the selection needs.
+    """Runs the slow part of a selection, and asks a judge for the comparisons that it needs.
 
     The cost of comparisons isn't part of any slice. A pair is a tie if its comparison failed. If
     the time is up, a budget is spent, a plugin fails, or the judge has a permanent error, the
@@ -69,7 +69,7 @@ class Comparisons(Option):
         """Whether no further comparison starts."""
 
     async def settle(self) -> None:
-        """Run the selection's steps, and have the judge compare the draws that have passed."""
+        """Take the selection's `steps`, and have the judge compare the draws that have passed."""
         selection = self._selection
         self._warn_if_all_are_alike()
         try:
@@ -219,7 +219,7 @@ class _Orders:
 
 
 class _Comparison:
-    """One comparison by the judge, as the body of a race; it is also its own record."""
+    """One comparison by the judge, run by a race like a draw; the object itself is the record."""
 
     def __init__(self, option: Comparisons, ask: Any, started_at: float) -> None:
         self.ask = self.iteration = ask

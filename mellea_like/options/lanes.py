@@ -17,7 +17,7 @@ _GOES_ON = Chain.GOES_ON
 
 
 class Lanes:
-    """The plan in which each lane runs one chain on its own turns, until either ends.
+    """The plan in which each lane runs one chain, until the chain or the lane's turns end.
 
     Without ``race``, the lanes run one after another.
     """

@@ -33,7 +33,7 @@ _GOES_ON = Chain.GOES_ON
 
 @dataclass(slots=True)
 class Memory:
-    """What a chain asks at present, and the failures that led to it."""
+    """The action and conversation that a chain asks now, and the failures that led to them."""
 
     action: Action[Any]
     context: Context
@@ -43,7 +43,7 @@ class Memory:
 
 
 class Repairs:
-    """Decides what a chain asks next: the same again, or what the strategy's ``repair`` returns.
+    """Decides what a chain asks next: the same again or, after a failure, what ``repair`` returns.
 
     Args:
         ways: each stage's inputs and ``repair`` function; one pair for a call without stages.

@@ -29,9 +29,9 @@ class Rounds(Option):
     Args:
         earlier: the slices of earlier rounds, in the order they were recorded.
         heard: called with each new slice in the step that records it; None for no callback.
-        marks: the marks of the earlier draws, by iteration, to which a selection adds those of new
-            draws; None if marks aren't kept.
-        wrap: wraps each backend that the call uses in another one; see `Wrapped`.
+        marks: the scores or keys that a selection gave to earlier draws, by iteration. It adds
+            those of new draws. None if they aren't kept.
+        wrap: a function that wraps each backend of the call in another one; see `Wrapped`.
     """
 
     paused = False

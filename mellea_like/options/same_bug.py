@@ -23,7 +23,7 @@ PATIENCE = 0.05
 
 
 class SameBug(Option):
-    """Ends the call once as many draws as there are lanes have had the same bug."""
+    """Ends the call once as many draws as there are lanes (at least two) have hit the same bug."""
 
     hears = Outcome.ERRORED
 

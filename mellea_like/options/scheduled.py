@@ -43,7 +43,7 @@ class TurnPool:
         self.left = lanes * loop_budget
 
     def has(self, chain: int) -> bool:
-        """Return whether there is a turn for a chain; chains beyond the lanes are new chains."""
+        """Return whether a chain can get a turn: its own or, if turns are pooled, any."""
         if self.pooled:
             return self.left > 0
         return chain < len(self._next) and self._next[chain] < self._loop_budget

@@ -31,14 +31,14 @@ __all__ = ["Selected", "begin_selection"]
 
 
 class Selected(Option):
-    """Reports each draw to a selection, and marks each passing candidate with its score or key.
+    """Reports each draw to a selection, with the mark (score or key) of each passing candidate.
 
     Args:
         selection: the configuration.
         state: the selection's state in this call.
         budgets: the call's budgets, which a scorer's requests must also fit into.
-        marks: the marks of earlier draws, by iteration; new marks are added to them. None to keep
-            no marks.
+        marks: the scores or keys of earlier draws, by iteration, to which those of new draws are
+            added. None if they needn't be kept.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Selected(Option):
         wanted: tuple[Requirement, ...],
         go: Callable[..., Any],
     ) -> Checked:
-        """Mark a candidate that passes with its score or key."""
+        """Check a candidate, and if it passes, compute its score or key."""
         requirements, verdicts = await go(draw, candidate, wanted)
         if self._mark is None or not all(verdicts):
             return requirements, verdicts
@@ -102,7 +102,7 @@ class Selected(Option):
         return Ruling(over=True) if self.state.hear(slice_, mark) else None
 
     def _mark_again(self, slice_: Slice) -> Any:
-        """Compute the mark of a slice again, if it is from an earlier round."""
+        """Compute again the score or key of a slice from an earlier round."""
         reply = slice_.generation
         if self._mark is None or reply is None:
             return None

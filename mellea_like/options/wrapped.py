@@ -1,4 +1,4 @@
-"""Put a backend of the program around each backend that a call uses."""
+"""Wrap each backend that a call uses in one that the caller supplies."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ __all__ = ["Wrapped"]
 
 
 class Wrapped(Option):
-    """Wraps backends outside of retries, hooks and budgets; a wrapper's own replies are free."""
+    """Wraps backends outside of retries, hooks and budgets, so a wrapper's own replies are free."""
 
     def __init__(self, wrap: Callable[[Backend, Backend], Backend]) -> None:
         self._wrap = wrap
 
     def request(self, inner: Backend, sent: Sent) -> Backend:
-        """Return the program's backend around another one, which may generate or judge."""
+        """Return the caller's wrapper around a backend, which may generate or judge."""
         return self._wrap(inner, sent.backend)

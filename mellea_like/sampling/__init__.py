@@ -1,4 +1,4 @@
-"""Strategies, calls that run in rounds, and the tables of options and of their exclusions."""
+"""Strategies, calls that can pause, the table of options, and the table of exclusions."""
 
 from typing import TYPE_CHECKING
 

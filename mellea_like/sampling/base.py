@@ -279,7 +279,7 @@ class BaseSamplingStrategy:
 
         Args:
             action: the request; a text becomes an `Instruction`. It may also be one OpenAI-style
-                message or a list of them: the last is the action, and the others continue
+                message or a list of them: the last is the action, and the others are appended to
                 ``context``.
             requirements: conditions for each draw, in addition to the strategy's and the action's.
                 The judge model judges those that are texts.
@@ -313,8 +313,8 @@ class BaseSamplingStrategy:
                 or the name of the tool to call. A draw whose reply disobeys it fails. Once tools
                 have run in a draw, its next reply need not call one.
             tool_rounds: how many times ``read_only`` tools may run in a draw, each time followed
-                by one more request. A draw that calls them once more than that fails. With 0, they
-                run after the call, like the other tools.
+                by one more request. If the model then calls them yet again, the draw fails. With
+                0, they run after the call, like the other tools.
 
         Returns:
             The result, whose ``success`` is true if a draw passed.
@@ -374,11 +374,11 @@ class BaseSamplingStrategy:
             requirements: see `sample`.
             earlier: the slices that the call has already recorded, in order. It works only for
                 calls of one lane, without a schedule or budgets of stages.
-            marks: for a selection that keeps scores: the marks, such as scores, that it gave the
-                earlier slices that passed, by iteration. The call adds those of new slices.
-            wrap: replaces each backend that the call uses. It is called with two backends, the one
-                with the call's retries, hooks and budgets around it and the same one without them,
-                and returns the backend to use instead.
+            marks: the scores or keys that the selection gave to passing slices in ``earlier``, by
+                iteration. The call adds those of new slices. Only some selections need them.
+            wrap: a function that replaces each backend of the call. It is called with two
+                arguments: the backend inside the call's retries, hooks and budgets, and the bare
+                backend. It returns the backend to use.
             on_slice: see `sample`.
             **arguments: see `sample`.
 

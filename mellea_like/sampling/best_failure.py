@@ -13,7 +13,7 @@ __all__ = ["best_failure", "deepest_failure"]
 
 
 def best_failure(slices: Sequence[Slice]) -> int:
-    """Choose the slice that met the most requirements, then by mean score, then by lowest id.
+    """Choose the slice that met the most requirements; break ties by mean score, then lowest id.
 
     Args:
         slices: failed slices, at least one.

@@ -49,7 +49,7 @@ class RunningCall:
 
     # Class-level defaults: most calls never change these, so waiting calls use less memory.
     keeps = False
-    """Whether the call is paused, and this object can continue it."""
+    """Whether the call is paused and can be continued with this object, which keeps its state."""
     _hooks: Hooks | None = None
     _call_hooks: CallHooks | None = None
     _due: Stop | None = None
@@ -210,7 +210,7 @@ class RunningCall:
         return self._rounds is not None and self._rounds.paused and self._call.fatal is None
 
     def resume(self, draws: int | None, heard: Callable[[Slice], None] | None) -> Rounds:
-        """Let a paused call make more draws when it runs again; the pause doesn't count as time."""
+        """Let a paused call make more draws at its next `run`; its clock skips the pause."""
         rounds, call = self._rounds, self._call
         assert rounds is not None  # noqa: S101 (it was paused)
         self.keeps = False
@@ -265,7 +265,7 @@ class RunningCall:
         }
 
     def _conclude(self, *, cancelled: bool = False) -> Ending:
-        """Return how the call ended, which is decided only once."""
+        """Return how the call ended; the first use of this method decides it."""
         if self._ending is None:
             call, turns = self._call, self._settings.concurrency_budget * self._settings.loop_budget
             facts = call.facts(turns, self._due, cancelled=cancelled)

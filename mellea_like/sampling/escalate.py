@@ -211,13 +211,13 @@ class ExpectedCost:
 
 
 class StageCosts:
-    """The expected cost of a pass in each stage, as known in a call. Pure.
+    """Estimates, during one call, the expected cost of a pass in each stage.
 
     Args:
-        rule: the rule that learns from the call.
-        keys: the key of each stage's rate.
-        beliefs: the belief about each stage's pass rate.
-        costs: the cost of a draw of each stage.
+        rule: the rule that learns from the call's draws.
+        keys: the keys under which the rule keeps each stage's pass rate.
+        beliefs: each stage's pass rate, as a Beta distribution.
+        costs: the expected cost of one draw in each stage.
     """
 
     __slots__ = ("_beliefs", "_costs", "_keys", "_rule")
@@ -288,17 +288,17 @@ class Escalate(BaseSamplingStrategy):
     """Draws from a small model first, and from bigger ones if its draws fail.
 
     Each lane goes through the stages one after another. It moves to the next stage when its
-    attempts in the current one are spent, when the backend has a permanent error (for outages, use
-    a `FallbackBackend`), or when the stage is over for the whole call, because its budget is spent
-    or by the rule ``after``. The record of each draw names its ``stage`` and ``model``.
+    attempts in the current one are spent, or when the backend has a permanent error (for outages,
+    use a `FallbackBackend`). A stage ends for all lanes when its budget is spent, or when the rule
+    ``after`` ends it. The record of each draw names its ``stage`` and ``model``.
 
     Args:
         stages: the stages in order, at least one; each has its own backend.
         after: a rule by which the next stage may take over before a stage's attempts are spent.
             `ExpectedCost` does so if a pass is expected to cost less there. None for no rule.
         **arguments: those of `BaseSamplingStrategy`, except ``backend``, ``loop_budget`` (which is
-            the sum of the stages' ``turns``) and ``give_up``. If a stage's ``carry`` passes
-            failures on, all reasons of a failure are found, unless ``validate_all`` is False.
+            the sum of the stages' ``turns``) and ``give_up``. If any ``carry`` isn't
+            ``"nothing"``, ``validate_all`` is True by default.
 
     Raises:
         TypeError: an argument is of the wrong type.

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class CallInRounds(Generic[T]):
-    """A call that makes some of its draws, pauses, and continues.
+    """A call that can pause after some of its draws, and continue later.
 
     `BaseSamplingStrategy.begin` makes it.
 
@@ -72,8 +72,8 @@ class CallInRounds(Generic[T]):
             result: the result of a call with the same arguments.
 
         Returns:
-            The result, whose ``run_tools`` runs these tools. The arguments of its winners' calls
-            are parsed again, because a record doesn't contain parsed values.
+            The result, whose ``run_tools`` runs these tools. The arguments of the winners' tool
+            calls are parsed again, because a record doesn't contain parsed values.
         """
         box = self._inputs.tools
         return result if box is None else box.known_again(result)
@@ -88,8 +88,8 @@ class CallInRounds(Generic[T]):
         Args:
             draws: how many draws to make, at least 1; None for all. A number works only for calls
                 of one lane.
-            heard: called with the record of each draw at the moment it is kept, so it must return
-                quickly. An exception in it ends the call.
+            heard: called with each draw's record as soon as the draw is recorded. The call waits
+                for it, so it must return quickly. An exception in it ends the call.
 
         Returns:
             The result so far if the call is paused, else the final result.

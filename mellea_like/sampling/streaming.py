@@ -69,7 +69,7 @@ class StreamedReply(Generic[T]):
 
     @property
     def released(self) -> str:
-        """The text that was yielded so far, and the text that waits to be yielded."""
+        """The text released so far, including pieces that the iteration has not yielded yet."""
         return self._shown
 
     @property
@@ -117,7 +117,7 @@ class StreamedReply(Generic[T]):
             The piece.
 
         Raises:
-            RuntimeError: the reply is not entered.
+            RuntimeError: the reply was not entered with ``async with``.
             StopAsyncIteration: the text has ended, or no draw has passed: see ``result``.
             ReplyBroken: the reply failed after some of it was yielded.
             Exception: the error of the call.

@@ -36,7 +36,7 @@ T = TypeVar("T")
 F = TypeVar("F")
 
 LIBRARY = "asyncio"
-"""The async library of our thread's event loop."""
+"""The async library whose event loop runs in the separate thread."""
 
 CLOSE_SECONDS = 2.0
 """How long closing idle connections may take, in seconds."""
@@ -127,8 +127,8 @@ class SyncSampler:
         Raises:
             TimeoutError: the call took longer than ``timeout``.
             concurrent.futures.CancelledError: the sampler was closed in the meantime.
-            RuntimeError: the sampler is closed; or an inline or async function of one of its calls
-                called this, and would wait for itself.
+            RuntimeError: the sampler is closed; or this was called on its own event loop, by an
+                async or inline function, and would block that loop forever.
             ValueError: ``timeout`` is not over 0.
             Exception: the errors of `BaseSamplingStrategy.sample`.
         """

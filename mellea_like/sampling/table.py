@@ -150,7 +150,7 @@ class Setup:
         return plan
 
     def can_fail(self) -> bool:
-        """Return whether anything but its backend or an incomplete reply can make a draw fail."""
+        """Return whether a draw can fail although its backend gave a complete reply."""
         inputs = self.inputs
         return bool(
             inputs.requirements
@@ -165,7 +165,7 @@ class Setup:
         return self.hooks is not None and any(map(self.hooks.run.decides, _CHECK_HOOKS))
 
     def hears(self, *types: HookType) -> Hooks | None:
-        """Return the plugins if one of them listens to one of these hooks."""
+        """Return the plugins; None if none of them listens to any of these hooks."""
         if self.hooks is None or self.hooks.run.types.isdisjoint(types):
             return None
         return self.hooks

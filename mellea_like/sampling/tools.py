@@ -55,7 +55,7 @@ class Toolbox:
     telemetry: Telemetry
 
     def described(self) -> dict[str, Any]:
-        """Return the part of a run's identity that is about tools, as plain data."""
+        """Return the tools and their settings as plain data, for comparing batch runs."""
         tools = {t.name: {**t.as_dict()["function"], "read_only": t.read_only} for t in self.tools}
         told = {"tools": tools, "choice": self.choice, "rounds": self.rounds}
         plain: dict[str, Any] = json.loads(json.dumps(told, default=repr))
@@ -119,7 +119,7 @@ class Toolbox:
         return replace(call, value=value)
 
     def known_again(self, result: SamplingResult[Any]) -> SamplingResult[Any]:
-        """Give these tools to a result that was read from a record."""
+        """Attach these tools to a result that was read from a record; parse its tool calls."""
         slices = {s.iteration: s for s in result.slices}
         for winner in result.winners:
             reply = winner.generation
@@ -132,8 +132,8 @@ class Toolbox:
     async def answers(self, calls: Sequence[ToolCall]) -> tuple[Message, ...]:
         """Run a draw's calls side by side, and return the messages that answer them.
 
-        The model is told about a ``ValueError``. Any other exception is raised, as the cause of a
-        `ToolError`.
+        If a tool raises a ``ValueError``, the model is told. Any other exception is raised, as the
+        cause of a `ToolError`.
         """
         if len(calls) == 1:
             return (await self._answer(calls[0]),)

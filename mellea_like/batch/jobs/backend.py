@@ -214,7 +214,7 @@ class Parking:
         answers: the answers to the item's requests so far, by their keys.
         budgets: the budgets of the run.
         direct: the `BatchJobs.place` of each backend whose requests are answered directly now.
-        charged: the repeated iterations whose answers were charged in an earlier session.
+        charged: the iterations to repeat whose cost an earlier session has already recorded.
         sitting: the number of this session: how often the run has been begun or resumed.
     """
 
@@ -245,7 +245,7 @@ class Parking:
         self._idle = anyio.Event()
 
     def hearing(self, then: Callable[[Slice], None] | None) -> Callable[[Slice], None]:
-        """Return a listener that records the item's slices, but cancelled ones only in `ended`."""
+        """Return a listener that records the item's slices, except cancelled ones: see `ended`."""
         self._then = then
         return self._hear
 

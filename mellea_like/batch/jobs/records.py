@@ -52,7 +52,7 @@ class Answer(NamedTuple):
 
 
 class Known(NamedTuple):
-    """The answers to an item's requests, by key, and the scores or other marks of its draws."""
+    """Answers to an item's requests, by key, and the selection's scores or keys of its draws."""
 
     answers: dict[str, Answer]
     marks: dict[int, Any]

@@ -138,7 +138,7 @@ class JobRounds:
             await self._do(self._store.ask, asks)
 
     async def known(self, item: int) -> Known:
-        """Return the answers to an item's requests, and the scores or other marks of its draws."""
+        """Return the answers to an item's requests, and the scores or keys of its draws."""
         if item > self._last_item:
             return Known({}, {})  # It is new.
         async with self._looking_up:
@@ -150,7 +150,7 @@ class JobRounds:
             return self._looked_up.pop(item)
 
     async def mark(self, item: int, marks: Mapping[int, Any]) -> None:
-        """Record the marks, such as scores, that the selection gave an item's draws."""
+        """Record the scores or keys that the selection gave to an item's draws, by iteration."""
         await self._do(self._store.mark, item, marks)
 
     # A round
@@ -356,7 +356,7 @@ class JobRounds:
             return set()
 
     async def _reserve_again(self, job: StoredJob, backend: BatchJobs) -> None:
-        """Reserve the cost of a job from an earlier session, because that cost is spent already."""
+        """Reserve the cost of a job from an earlier session, even if it exceeds the budgets."""
         if job.id not in self._reserved:
             costs: list[tuple[int, int | None]] = await self._do(self._store.costs, job)
             wanted = [(sent, Options(max_tokens=most)) for sent, most in costs]

@@ -169,7 +169,7 @@ class _JobsWork(Work):
 
 
 def _with_marks(job: Job, marks: dict[int, Any]) -> Job:
-    """Return a job with its draws' marks; drop the draws from the first unmarked pass on."""
+    """Give a job its draws' scores or keys; drop the first pass without one, and later draws."""
     for place, slice_ in enumerate(job.earlier):
         if slice_.passed and slice_.iteration not in marks:
             earlier = job.earlier[:place]

@@ -202,7 +202,7 @@ class JobStore:
             )
 
     def known(self, items: Sequence[int]) -> dict[int, Known]:
-        """Return the answers to each item's requests, and the scores or other marks of draws."""
+        """Return the answers to each item's requests, and the scores or keys of its draws."""
         found = {item: Known({}, {}) for item in items}
         with self._reading() as db:
             for item, known in found.items():
@@ -227,7 +227,7 @@ class JobStore:
         return -1 if last is None else int(last)
 
     def mark(self, item: int, marks: Mapping[int, Any]) -> None:
-        """Record the marks, such as scores, that the selection gave an item's draws."""
+        """Record the scores or keys that the selection gave to an item's draws, by iteration."""
         with self._writing() as db:
             db.executemany(
                 "INSERT OR REPLACE INTO marks VALUES (?, ?, ?)",
@@ -429,7 +429,7 @@ class JobStore:
         return strays
 
     def refuse(self, job: StoredJob, line: int, why: str) -> None:
-        """Record that a line of a job was refused; lines are counted from 1."""
+        """Record that the request on a line (from 1) of a job's file was refused."""
         answer = json.dumps(JobOutcome(error=why)._asdict())
         with self._writing() as db:
             db.execute(

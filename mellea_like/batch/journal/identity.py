@@ -1,7 +1,7 @@
-"""The identity of a batch run and of an item, computed by pure functions.
+"""The identity of a batch run (a description of its settings), and the digest of an item.
 
-An identity contains nothing that varies between processes, such as addresses or the order of sets.
-So a process can compare its identity with one that another process wrote into a journal.
+All functions are pure. An identity contains nothing that varies between processes, such as
+addresses or the order of sets. So a run can be compared with one that another process recorded.
 """
 
 from __future__ import annotations

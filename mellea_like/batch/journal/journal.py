@@ -277,7 +277,7 @@ class OpenJournal:
         slices: Sequence[Slice],
         then: Callable[[JournalError | None], object],
     ) -> None:
-        """Set an attempt aside; ``then`` is called once its draws are on disk, or with an error."""
+        """Pause an attempt; ``then`` is called once its draws are on disk, or with an error."""
         for slice_ in slices:
             self.slice(item_id, attempt, slice_)
         del self._running[item_id, attempt]

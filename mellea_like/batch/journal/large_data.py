@@ -32,14 +32,14 @@ _REFERENCE = {"sha256", "bytes", "before"}
 
 
 class LargeParts:
-    """Writes messages and rows with references to large data, and keeps that data by its hash."""
+    """Replaces large data in messages and rows with references, and keeps the data by its hash."""
 
     def __init__(self) -> None:
         self.data: dict[str, bytes] = {}
         self._hashes: dict[int, tuple[bytes, str]] = {}
 
     def message(self, message: Message) -> dict[str, Any]:
-        """Return a message as its `as_dict` does, but with references to large data."""
+        """Return a message's `as_dict`, but with references to large data."""
         content = message.content
         if isinstance(content, str):
             return message.as_dict()
@@ -114,7 +114,7 @@ def _parts_of(prompts: Iterable[Any]) -> Iterable[dict[str, Any]]:
 
 
 def _inside(part: dict[str, Any]) -> tuple[dict[str, Any] | None, str]:
-    """Return the dict inside a part that has its data, or None; and the key of the data."""
+    """Return a part's inner dict, which has its data, or None; and the key of the data in it."""
     kind = part.get("type")
     name = _PLACES.get(kind) if isinstance(kind, str) else None
     inside = None if name is None else part.get(cast("str", kind))

@@ -185,7 +185,7 @@ def read_block(
     *,
     parts: bool = True,
 ) -> list[tuple[str, dict[str, Any]]]:
-    """Read items' digests and records in one snapshot; ``which`` is the first id, end and limit."""
+    """Read items' digests and records in one snapshot; ``which`` is (first id, end id, limit)."""
     with journal_errors(path), _snapshot(connection):
         rows = connection.execute(_ITEMS, which).fetchall()
         if not rows:

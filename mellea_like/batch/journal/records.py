@@ -125,7 +125,7 @@ def slice_row(
 
 
 def slice_record(row: Row, own: str | None) -> dict[str, Any]:
-    """Return a row's draw in the form of `slice_to_dict`. Rows of format 2 have all its fields."""
+    """Return a row's draw in the form of `slice_to_dict`, with the fields that the row omits."""
     _, _, iteration, *columns, written = row
     body: dict[str, Any] = {"iteration": iteration, **_USUAL_SLICE, **json.loads(written)}
     body.setdefault("usage", dict(zip(USAGE, columns, strict=True)))

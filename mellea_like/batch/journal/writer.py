@@ -149,7 +149,7 @@ class JournalLock:
 
 
 class JournalFile:
-    """A journal that is open for writing: its lock and its connection. Use it in threads."""
+    """A journal that is open for writing: its lock and its connection. All methods block."""
 
     def __init__(
         self, path: Path, identity: Mapping[str, Any], *, resume: bool, notes: Mapping[str, Any]

@@ -1,4 +1,4 @@
-"""Functions that call Ray itself: a cluster's capacity, local clusters, the limit's actor."""
+"""The code that calls Ray: a cluster's capacity, local clusters, the actor of a `ClusterLimit`."""
 
 from __future__ import annotations
 
@@ -138,11 +138,11 @@ def local_cluster(
 
 
 class KeeperGone(Exception):
-    """The limit's actor is dead, or can't be reached."""
+    """The actor that holds a `ClusterLimit` is dead, or can't be reached."""
 
 
 class RayKeeper:
-    """A handle of the limit's actor, with the methods of the `LimitKeeper` that runs in it."""
+    """A handle of a `ClusterLimit`'s actor, with the methods of the `LimitKeeper` in that actor."""
 
     def __init__(self, actor: Any) -> None:
         self._actor = actor
