@@ -267,7 +267,7 @@ class OpenFile:
         return (False, NOTHING) if row is None else (row[0] is not None, _amounts(row[1:]))
 
     def reserved(self, name: str, *, dead: list[int] | None = None) -> Amounts:
-        """Return the sum of reservations; with ``dead``, list dead owners there and skip theirs."""
+        """Return the total reserved; given ``dead``, skip dead owners and append them to it."""
         total = self.held.get(name, NOTHING)
         for owner, *row in self.db.execute(_OTHERS, (name, self.owner)).fetchall():
             if dead is not None and not self.locks.lives(owner):
