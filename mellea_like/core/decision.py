@@ -30,7 +30,7 @@ class Answer:
 
     @property
     def iteration(self) -> int:
-        """The iteration of its first draw, which identifies it in the decision; 0 if unknown."""
+        """The iteration of the answer's first draw, which identifies the answer; 0 if unknown."""
         return self.draws[0] if self.draws else 0
 
 

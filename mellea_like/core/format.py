@@ -181,7 +181,7 @@ _THINKING = re.compile(
     r"\A\s*<(think|thinking|thought|reasoning)>(?:.*?(</\1>)|)", re.DOTALL | re.IGNORECASE
 )
 _THOUGHT = re.compile(r"\A\s*[^\s{\[`].*?</think>", re.DOTALL)
-"""A thought without an opening tag, because the chat template put the tag into the prompt."""
+"""Matches a thought without its opening tag, which the chat template put into the prompt."""
 
 MOST_VALUES = 100
 """The most values in brackets that a reply may have, because each takes time."""

@@ -316,7 +316,7 @@ class _Node:
 
     @cached_property
     def _structure(self) -> tuple[dict[str, Any], Any]:
-        """The schema inside wrappers that leave fields and items as they are, and its config."""
+        """The schema and its config, without wrappers that don't change fields or items."""
         schema, config = self._schema, self._config
         while True:
             match schema["type"]:

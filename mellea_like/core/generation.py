@@ -323,7 +323,7 @@ class Meter:
         self.started = False
         self.admission = admission
         self.answered = False
-        """Whether there is a reply, so that further calls are made by its checks or tools."""
+        """Whether there is a reply; calls made after that come from its checks or tools."""
         self.aside: Meter | None = None
         """The cost of calls made by the reply's checks and tools; None if there were none."""
 

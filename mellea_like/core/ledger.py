@@ -261,7 +261,7 @@ def ledger(
 
 
 def _share(usage: Usage, model: str | None, prices: Mapping[str, Price] | None) -> LedgerTotal:
-    """Return the cost of one model's part of a draw, counted as wasted."""
+    """Return the cost of one model's part of a draw, with all tokens counted as wasted."""
     return LedgerTotal(
         usage.requests,
         usage.input_tokens,

@@ -21,9 +21,9 @@ Written: TypeAlias = "list[dict[str, Any]] | dict[str, Any]"
 class Prompts:
     """Numbers conversations, and finds the longest earlier one that each of them continues.
 
-    The conversations form a tree with a message at each edge. A message is recognized by its
-    identity, and a conversation by that of its last message. So messages must stay alive as long as
-    this object.
+    The conversations form a tree with a message at each edge. To save comparisons, messages are
+    looked up by their ``id()``, and conversations by the ``id()`` of their last message. So
+    messages must stay alive as long as this object.
     """
 
     def __init__(self) -> None:

@@ -65,7 +65,7 @@ class StopReason(StrEnum):
 class SamplingResult(Generic[T]):
     """The record of one call with its best draw. Generic in the type of the parsed value.
 
-    ``bool(result)`` is `success`. It can be pickled if its parsed values can. Actions,
+    ``bool(result)`` is `success`. A result can be pickled if its parsed values can. Actions,
     requirements and errors that can't be pickled are only described in the copy, as after
     `from_dict`.
 

@@ -139,7 +139,7 @@ class Slice:
 
     @property
     def may_continue(self) -> bool:
-        """Whether its lane may draw again, because it has no permanent error.
+        """Whether the draw's lane may draw again, that is, the draw has no permanent error.
 
         A permanent error is a backend's error that isn't retryable, or an exception that doesn't
         come from a backend, a connection, a requirement or a tool. A requirement's error is

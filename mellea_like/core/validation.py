@@ -177,7 +177,7 @@ class Verdict(StrEnum):
     PASS = "pass"  # noqa: S105 (no password)
     """The requirement will be met no matter what follows. The final check still runs."""
     UNKNOWN = "unknown"
-    """It depends on the rest of the reply."""
+    """The verdict depends on the rest of the reply."""
 
 
 StreamCheck: TypeAlias = "Callable[[str, str], Verdict | tuple[Verdict, str]]"

@@ -82,10 +82,10 @@ LOOK_AGAIN = 1.0
 """The seconds after which a waiting request checks for news from other threads' event loops."""
 
 JITTER = random.Random()
-"""The random numbers for the times of retries.
+"""The random number generator for the delays of retries.
 
-They ignore a call's seed, which is about replies: two calls with the same seed must not retry at
-the same time. A virtual clock seeds them.
+It ignores a call's seed, which is about replies: two calls with the same seed must not retry at
+the same time. A virtual clock seeds it.
 """
 
 T = TypeVar("T")

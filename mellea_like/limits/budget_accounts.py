@@ -209,7 +209,7 @@ class Account:
     def lacking(self, wanted: Amounts) -> str | None:
         """Return the field that lacks room even if all requests in progress cost nothing, or None.
 
-        A request in progress may cost nothing: while it waits for a limit, it may never be sent.
+        A request in progress may still wait for a limiter, and costs nothing if it is never sent.
         """
         return beyond(self.limits, self.sums.spent, wanted)
 
@@ -225,7 +225,7 @@ class Account:
         )
 
     def is_queued_before(self, number: int) -> bool:
-        """Return whether the first claim in the queue has a lower number, so that it is older."""
+        """Return whether the first claim in the queue is older, that is, has a lower number."""
         first = next(iter(self.sums.queue), None)
         return first is not None and first.number < number
 
@@ -259,7 +259,7 @@ class Account:
 
 
 def beyond(limits: Limits, taken: Amounts, wanted: Amounts) -> str | None:
-    """Return the field in which taken and wanted amounts exceed the limit; None if all fit."""
+    """Return the first field in which taken plus wanted amounts exceed the limit, or None."""
     requests, sent, received, money = wanted
     if taken.requests + requests > limits[0]:
         return "requests"
@@ -299,7 +299,7 @@ class Lengths:
             self._of_calls.popitem(last=False)
 
     def usual(self, call: str, kind: Hashable) -> tuple[int, int] | None:
-        """Return the mean tokens of a reply and of its reasoning, of this call or else of all."""
+        """Return the mean tokens of replies and of their reasoning, in this call or else in all."""
         found = self._of_calls.get((call, kind)) or self._of_all.get(kind)
         return None if found is None else (-(-found[1] // found[0]), -(-found[2] // found[0]))
 
@@ -351,7 +351,7 @@ def _tokens_in(reply: Generation) -> int:
 
 
 def _refused(end: RequestEnd, *, in_words: bool) -> bool:
-    """Return whether the server refused a request or, unless ``in_words``, can't be reached."""
+    """Return whether the server refused a request or, unless ``in_words``, was unreachable."""
     error = end.error
     if end.usage.output_tokens or isinstance(error, BackendTimeout | MalformedResponse):
         return False

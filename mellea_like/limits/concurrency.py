@@ -22,7 +22,7 @@ DECREASE = 0.7
 """The window is multiplied by this after a 429."""
 
 CUT_INTERVAL = 0.2
-"""The window shrinks at most once in this many seconds: other 429s answer earlier requests."""
+"""The seconds in which further 429s don't shrink the window: they answer earlier requests."""
 
 GROWTH_PAUSE = 1.0
 """The seconds without growth after a 5xx, which may have a cause other than load."""
@@ -99,7 +99,7 @@ class Window:
 
     The window grows only while it is full, as RFC 7661 requires of TCP. The success of a few
     requests says nothing about many, and the window of an idle limiter would drift up until it
-    limits nothing. It reads no clock: callers pass the time in.
+    limits nothing. A window reads no clock: callers pass the time in.
     """
 
     __slots__ = ("_cut_at", "_grows_from", "maximum", "size", "slow_start")

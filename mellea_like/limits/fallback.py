@@ -73,8 +73,7 @@ class FallbackBackend:
     Budgets and limiters around it admit each try. A budget charges each try at the price of the
     model that was asked, so a budget of money needs the prices of all its models. If a limit
     refuses a further try, the last try's error is raised, with a note. Put budgets and limiters
-    for a single backend around that backend, inside this one. A `RetryBackend` around it is
-    refused.
+    for a single backend around that backend, inside this one. A `RetryBackend` can't wrap it.
 
     Args:
         primary: the backend that is asked first.

@@ -39,7 +39,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class OwnerLocks:
-    """The locks on one file. ``mine`` is the set of the numbers of this process's owners."""
+    """The locks on one file, a byte per owner; ``mine`` is the set of this process's owners."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor

@@ -23,7 +23,7 @@ __all__ = ["ReservedRound", "reserve_round"]
 
 
 class ReservedRound:
-    """The reservation for the first requests of a round.
+    """The joint reservation for the first requests of a round, such as those of a batch job.
 
     Attributes:
         count: the number of requests that the reservation is for.

@@ -68,7 +68,7 @@ CREATE TABLE buckets (
 """The tables. Numbers too large for SQLite's integers are stored as texts."""
 
 BUSY_MILLISECONDS = 200
-"""How long the event loop may block for another process's transaction, which takes 20 us."""
+"""How long the event loop may block for another process's transaction, which takes 0.02 ms."""
 
 OPEN_SECONDS = 1.0
 """How long the event loop may block to open the file, which many processes may do together."""
@@ -267,7 +267,7 @@ class OpenFile:
         return (False, NOTHING) if row is None else (row[0] is not None, _amounts(row[1:]))
 
     def reserved(self, name: str, *, dead: list[int] | None = None) -> Amounts:
-        """Return the sum of all reservations; given ``dead``, list dead owners in it instead."""
+        """Return the total reserved; given ``dead``, skip dead owners and append them to it."""
         total = self.held.get(name, NOTHING)
         for owner, *row in self.db.execute(_OTHERS, (name, self.owner)).fetchall():
             if dead is not None and not self.locks.lives(owner):

@@ -37,8 +37,8 @@ __all__ = ["SQLiteStore"]
 SHORTEST_POLL, LONGEST_POLL = 0.004, 0.05
 """The shortest and longest seconds between two checks while waiting for other processes.
 
-In between, the interval is a twentieth of the time waited so far, varied at random by up to half.
-A change in the same process wakes a waiting request immediately.
+Between these limits, the interval is a twentieth of the time waited so far, varied at random by up
+to half. A change in the same process wakes a waiting request immediately.
 """
 
 REFRESH = 0.5
@@ -159,7 +159,7 @@ class SQLiteStore:
         return _Held(self._file, self._queues, waiter.owner, list(waiter.wants))
 
     async def _wait(self, waiter: _Waiter, at: str | None) -> None:
-        """Wait in this process's queue for an account. Only its first request checks for room."""
+        """Wait in this process's queue for an account. Only the queue's head checks for room."""
         loop = current_token()
         try:
             while at is not None:
@@ -272,7 +272,7 @@ class _Waiter:
             self.woken.set()
 
     def try_now(self) -> str | None:
-        """Reserve, or set ``denied``; or return the name of the account that it must wait for."""
+        """Reserve or set ``denied``, and return None; else return the account to wait for."""
         return self._try(first=False)
 
     def try_first(self) -> str | None:
@@ -389,7 +389,7 @@ class _Turn(NamedTuple):
 
 
 def _correct(store: StoreFile, changes: Sequence[tuple[_Bucket, float, float | None]]) -> None:
-    """Take amounts from buckets, or put back those that have a total (see `not_since`)."""
+    """Take amounts from buckets; put back those given with an earlier total (see `not_since`)."""
     with suppress(StoreError), store.writing() as file:  # If not, it refills anyway.
         now = store.now()
         for bucket, amount, at in changes:

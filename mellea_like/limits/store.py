@@ -137,7 +137,7 @@ class Store(Protocol):
             takes: the amounts to take from each bucket; each bucket once.
 
         Returns:
-            A turn with the time when the debts are paid, so that the request may be sent.
+            A turn, which tells when the debts are paid and the request may be sent.
 
         Raises:
             StoreError: the store can't be used.

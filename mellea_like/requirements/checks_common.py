@@ -51,7 +51,7 @@ def check(
     settings: Settings,
     stream: StreamCheck | None = None,
 ) -> Requirement:
-    """Return an inline requirement that checks very long replies in a thread, in limited time."""
+    """Return an inline requirement that checks long replies in a thread, with a time limit."""
     asked: Settings = {"name": name, **settings}
 
     def decide(candidate: Candidate) -> Decision:
@@ -109,7 +109,7 @@ def given_texts(name: str, texts: Sequence[object]) -> tuple[str, ...]:
 
 
 def how_found(*, ignore_case: bool, words: bool = False) -> str:
-    """Return the end of a check's description, which tells how texts are searched for."""
+    """Return the end of a check's description, such as " as a whole word"; it may be empty."""
     whole = " as a whole word" if words else ""
     return f"{whole} (upper or lower case)" if ignore_case else whole
 

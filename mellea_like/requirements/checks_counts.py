@@ -344,7 +344,7 @@ def _fails_over(
 
 
 def _characters() -> Callable[[str], int]:
-    """Return a function that takes pieces and returns the number of characters so far."""
+    """Return a function that takes each piece of a reply and counts the characters so far."""
     number = 0
 
     def count(delta: str) -> int:
@@ -356,7 +356,7 @@ def _characters() -> Callable[[str], int]:
 
 
 def _words() -> Callable[[str], int]:
-    """Return a function that takes pieces and returns the number of words begun so far."""
+    """Return a function that takes each piece of a reply and counts the words begun so far."""
     number = 0
     begun = False  # Whether the last run is a word.
 
@@ -377,7 +377,7 @@ def _words() -> Callable[[str], int]:
 
 
 def _lines() -> Callable[[str], int]:
-    """Return a function that takes pieces and returns the number of non-blank lines so far."""
+    """Return a function that takes each piece of a reply and counts the non-blank lines so far."""
     number = 0
     begun = False  # Whether the last line counts.
 

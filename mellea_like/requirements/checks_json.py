@@ -100,7 +100,8 @@ def json_schema(
             except for the schemas of the drafts.
         early: also check replies while they stream in, and close a request at the first value that
             violates the schema; see `mellea_like.requirements.checks`. If an object repeats a name,
-            this check requires each of its values to be valid; the final check reads only the last.
+            this check requires each of the name's values to be valid; the final check reads only
+            the last one.
         max_steps: the most keywords to evaluate for one reply, at least 1.
         **settings: ``name``, ``weight``, ``check_only``, ``on_error``, as for `Requirement`.
 
@@ -158,7 +159,7 @@ def _copied(schema: Mapping[str, Any]) -> Any:
 
 
 class ForeignSchema:
-    """A JSON Schema by someone else, such as a server's client, which may be costly to check.
+    """A JSON Schema from someone else, such as a client of the gateway. Checks may be costly.
 
     The check of an arriving reply skips patterns and gives up after a number of steps; the check of
     the complete reply decides. That final check may take long or need much memory, so run it in a
@@ -180,7 +181,7 @@ class ForeignSchema:
         return call_watch(_copied(self._schema), OTHERS_STEPS, ours=False)
 
     def arguments(self) -> Requirement:
-        """Return a requirement that a reply is JSON for a tool's arguments, without unknown names.
+        """Return a requirement that a reply is JSON of valid tool arguments, without unknown names.
 
         Raises:
             ValueError: the schema is invalid.

@@ -351,7 +351,7 @@ _FIRST_MARK = "\u0300"
 
 
 def joins_nothing(character: str) -> bool:
-    """Return whether Unicode normalization (NFC) keeps a character apart from preceding text."""
+    """Return whether Unicode normalization (NFC) never joins a character to the text before it."""
     if character < _FIRST_MARK:
         return True
     return unicodedata.category(character)[0] not in "MC" and not _JOINING.match(character)
@@ -423,7 +423,7 @@ def _starting(
 
 
 def _settling(*, ignore_case: bool) -> Callable[[str], str]:
-    """Return a function that takes pieces and returns folded text that can't change any more."""
+    """Return a function that takes a piece of a reply and returns folded text that is now final."""
     waiting: list[str] = []  # A character with its marks, to which the next piece may add.
 
     def settle(delta: str) -> str:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from mellea_like.requirements.checks_common import Look
 
 OTHERS_STEPS = 2_000
-"""The most keywords of someone else's schema to check while a reply arrives: some 20 ms."""
+"""The most keywords of someone else's schema to check as a reply arrives, in about 20 ms."""
 
 DEEPEST = 16
 """Values nested deeper than this are only validated together with the value around them."""
@@ -75,7 +75,7 @@ def call_watch(validator: Any, max_steps: int, *, ours: bool = True) -> CallWatc
 
 
 def watching(begin: Callable[[], Callable[[str], str | None]], *, constants: bool = False) -> Fresh:
-    """Return a stream check that fails on broken JSON, or for a reason that a function returns."""
+    """Return a stream check: it fails on broken JSON, or if ``begin``'s function gives a reason."""
     json_so_far = json_only(constants=constants)
 
     def make() -> Look:
@@ -109,7 +109,7 @@ _NUMBERS = "-0123456789"
 
 
 class _SchemaShape:
-    """A JSON Schema as the shape that a `FormatWatch` expects of an arriving value."""
+    """A JSON Schema as a `Shape`, by which a `FormatWatch` checks an arriving value."""
 
     brackets = "".join(_KINDS) + _NUMBERS
     title = ""
@@ -174,7 +174,7 @@ class _SchemaNode:
 def _may_be(  # noqa: C901 (one keyword after the other)
     kind: str, validator: Any, parts: list[Any], depth: int
 ) -> bool:
-    """Return whether a value of a kind can meet a schema; add all schemas to meet to ``parts``."""
+    """Return whether a kind of value can meet a schema; append what it must meet to ``parts``."""
     count_step()
     schema: Any = validator.schema
     if not isinstance(schema, dict) or depth > DEEPEST:

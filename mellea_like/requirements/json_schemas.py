@@ -92,7 +92,7 @@ def validator_of(schema: dict[str, Any]) -> Any:
 
 
 def _drafts() -> Any:
-    """Return the drafts' own documents; jsonschema's default would also fetch others."""
+    """Return a registry of the drafts' meta-schemas; jsonschema's default also fetches others."""
     return import_module("jsonschema_specifications").REGISTRY
 
 
@@ -179,7 +179,7 @@ def counted(most: int, *, ours: bool = True) -> Generator[None]:
 
 @lru_cache(maxsize=16)
 def _bounded(kind: Any) -> Any:
-    """Return a validator class that finds the same errors but may raise `TooCostly`."""
+    """Return a validator class that finds the same errors as ``kind`` or raises `TooCostly`."""
     from jsonschema import validators  # noqa: PLC0415 (an extra)
 
     own = {**kind.VALIDATORS, "pattern": _pattern, "patternProperties": _patterns}
@@ -264,7 +264,7 @@ def _named(_validator: Any, instance: Any, schema: Any) -> set[str]:
 
 
 def _evaluated(validator: Any, instance: Any, _schema: Any) -> set[str]:
-    """Return the names in an object that a schema, or a part of it that applies, checks."""
+    """Return the names in an object that are checked by a schema or an applicable part of it."""
     names: set[str] = set()
     for part in _parts(validator, instance):
         names |= _named(part, instance, part.schema)
@@ -305,7 +305,7 @@ def _parts(validator: Any, instance: Any) -> Iterator[Any]:
 
 
 def looked_up(validator: Any, keyword: str) -> Any:
-    """Return the target of a reference; a recursive one leads to the outermost allowed schema."""
+    """Return a reference's target; that of ``$recursiveRef`` depends on the surrounding schemas."""
     from referencing.jsonschema import lookup_recursive_ref  # noqa: PLC0415
 
     if keyword == "$recursiveRef":

@@ -34,7 +34,7 @@ DEADLINE = "a message's deadline, on the clock of anyio.current_time(),"
 
 
 class StopReport(NamedTuple):
-    """The effect of stopping a session; true if a run was ended or messages were discarded.
+    """The effect of stopping a session; truthy if a run was ended or messages were discarded.
 
     Attributes:
         known: whether the session had a run or waiting messages.

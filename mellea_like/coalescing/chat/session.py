@@ -214,7 +214,7 @@ class Session(Generic[M, R]):
         self._grace_ends = min(self._grace_ends, now + self._rules.stop_grace)
 
     def _joins_the_run(self, new: Submission[M, R], now: float) -> bool:
-        """Return whether one run could answer a message as well as the current run's messages."""
+        """Return whether a message may be answered together with the current run's messages."""
         if self.pending or new.run != self.run[0].run:
             return False
         return now < self.run[0].at + self._rules.window.max_wait

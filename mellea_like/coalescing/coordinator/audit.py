@@ -24,19 +24,19 @@ class RequestStatus(StrEnum):
     """The state of a request to a coordinator."""
 
     ASKED = "asked"
-    """It arrived. Each request has two records: one for its arrival, and one for its end."""
+    """The request arrived. Each request has two records: for its arrival, and for its end."""
     OK = "ok"
-    """It was answered."""
+    """The request was answered."""
     ERROR = "error"
-    """It failed with an error of the backend or the library."""
+    """The request failed with an error of the backend or the library."""
     REFUSED = "refused"
     """The reply is a refusal."""
     CANCELLED = "cancelled"
-    """Its caller left, or the coordinator was closed."""
+    """The request's caller left, or the coordinator was closed."""
     EXPIRED = "expired"
-    """Its deadline passed before it was sent."""
+    """The request's deadline passed before the request was sent."""
     MISSING = "missing"
-    """The joint reply had no answer for it."""
+    """The joint reply had no answer for the request."""
 
 
 @dataclass(frozen=True, slots=True)

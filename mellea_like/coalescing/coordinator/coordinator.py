@@ -98,9 +98,9 @@ class CoordinatorStatistics(NamedTuple):
 class SamplingCoordinator(BackendWrapper, BackgroundService):
     """A backend that merges concurrent requests that fit together.
 
-    Use it only if a person approves requests, or if requests are priced by number, because each
-    request waits a little, and one prompt then holds several tasks. Enter it with ``async with``.
-    Inside the block, it is a backend like any other, for any number of concurrent calls.
+    Use it only if a person approves requests, or if requests are priced by number: a coordinator
+    makes each request wait a little, and puts several tasks into one prompt. Enter it with
+    ``async with``. In the block, it is a backend like any other, for any number of calls at a time.
 
     ```python
     async with SamplingCoordinator(backend, idle=0.01) as coordinator:
@@ -124,9 +124,9 @@ class SamplingCoordinator(BackendWrapper, BackgroundService):
             batch, and a request that exceeds the limit by itself is sent alone.
         concurrency: the number of batches in progress at one time. While requests wait for a batch
             to end, more requests may join them.
-        scope: a function whose result must be equal for requests to share a batch, such as a
-            connection, a principal or a trust domain. It is called in the caller's task, so it may
-            read context variables. With None, all requests may share.
+        scope: a function that returns a request's connection, principal or trust domain, for
+            example. Requests with different results never share a batch. It is called in the
+            caller's task, so it may read context variables. With None, all requests may share.
         caller: a function that takes a request and returns a key of its caller; callers are served
             in rotation. With None, each call of ``sample`` is a caller.
         retry_missing: whether requests whose answers are missing from a joint reply are sent once

@@ -108,7 +108,7 @@ class PendingRequest:
             del self._ticket, ticket
 
     def taken(self, batch: RequestBatch) -> None:
-        """Record that a batch has taken the request. The backend heeds its deadline from now on."""
+        """Record the request's batch. From now on, the backend enforces the request's deadline."""
         self.batch = batch
         self._ticket.deadline = math.inf
 

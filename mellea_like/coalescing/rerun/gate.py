@@ -36,7 +36,7 @@ T = TypeVar("T")
 OnBusy = Literal["queue", "ignore", "restart"]
 
 MAX_REASONS = 100
-"""The most different reasons of pokes to keep for one tick. Further pokes are only counted."""
+"""How many different reasons of pokes to keep for one tick. Further pokes are only counted."""
 
 LATE = "the request's deadline passed before a tick answered it"
 
@@ -134,7 +134,7 @@ class TickRun(Generic[T]):
         return seen
 
     def refuse(self, error: ShutdownError) -> None:
-        """Give everyone who requested the tick an error that doesn't come from the tick."""
+        """Mark the tick as refused, and give everyone who requested it a `ShutdownError`."""
         self.refused = True
         for each in self.submissions:
             if each.ticket is not None:
@@ -146,7 +146,7 @@ class RerunGate(BackgroundService, Generic[T]):
 
     ```python
     async with RerunGate(rebuild) as gate:
-        await gate.request("prompts changed")  # A rebuild that began after this line has ended.
+        await gate.request("prompts changed")  # Waits for a rebuild that begins after this call.
     ```
 
     A tick is one run of the function. Submissions are requests, whose callers wait for the result,
@@ -161,7 +161,7 @@ class RerunGate(BackgroundService, Generic[T]):
         on_busy: what to do with a submission during a tick. ``"queue"`` leaves it to the next
             tick. ``"ignore"`` refuses it. ``"restart"`` cancels the tick, and the next tick answers
             the submissions of both.
-        max_wait: the seconds after its oldest submission during which a tick may be restarted.
+        max_wait: the seconds after a tick's oldest submission during which it may be restarted.
             After that, the tick may finish, so that a steady stream of submissions can't starve
             it. Use ``math.inf`` for a tick that never ends by itself.
         state: the path of a file that keeps the gate's numbers across processes. It is read when

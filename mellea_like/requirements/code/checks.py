@@ -117,8 +117,8 @@ def passes_tests(
 
     Args:
         tests: one source, or several that are independent of each other.
-        names: the names that the code must define. Tests see only these. None requires no names
-            and shows tests all that don't hide builtins.
+        names: the names that the code must define. Tests see only these. With None, no name is
+            required, and tests see all names that don't hide builtins.
         **settings: see `CodeSettings`, and `Requirement` for ``name``, ``weight`` and others.
 
     Returns:
@@ -325,7 +325,7 @@ def running(
     decides: tuple[object, ...],
     language: Literal["python", "sql"] = "python",
 ) -> Requirement:
-    """Return a requirement that runs code. Its ``version`` is a hash that includes ``decides``."""
+    """Return a requirement that runs code; ``decides`` becomes part of its ``version``, a hash."""
     seconds, fence = settings.pop("seconds", None), settings.pop("fence", "longest")
     runner = settings.pop("sandbox", None) or shared_sandbox()
 
@@ -363,7 +363,7 @@ def _compared(
     tolerance: float,
     show_case: bool,  # noqa: FBT001
 ) -> ValidationResult:
-    """Return the verdict; raise an error if answers can't be compared and no others are wrong."""
+    """Judge a run's answers; raise an error if one can't be compared and nothing else is wrong."""
     right, first, problem = 0, report.failure, ""
     for given, want, answer in zip(inputs, wanted, report.answers, strict=False):
         call = f"{function}({', '.join(clipped(repr(one)) for one in given)})"

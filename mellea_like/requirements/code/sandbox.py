@@ -56,7 +56,7 @@ WAYS = {"auto": ("bubblewrap", "unshare"), "limits": ("limits",)}
 
 SECONDS_TO_START = 30.0
 SECONDS_TO_ANSWER = 30.0
-"""How long to wait for the template after a program's time is up: a program may suspend it."""
+"""How long to wait for the template after a program's time is up. The program may suspend it."""
 SECONDS_TO_END = 5.0
 
 
@@ -372,7 +372,7 @@ class _Server:
 
 
 def _wrapped(way: str, shown: Sequence[str], links: Sequence[str]) -> list[str]:
-    """Return the beginning of a command that runs its remaining words in namespaces."""
+    """Return the words to put before a command to run it in namespaces; none for "limits"."""
     kinds = ["pid", "net", "ipc", "uts", *(["user"] if os.geteuid() else [])]
     unshared = [f"--{'unshare-' * (way == 'bubblewrap')}{kind}" for kind in kinds]
     if way == "unshare":
