@@ -145,7 +145,7 @@ class OpenAIServer:
         self._thread.join(10)
         assert not self._thread.is_alive(), "the test server did not stop"
 
-    async def wait_until(self, condition: Callable[[], bool], seconds: float = 5.0) -> float:
+    async def wait_until(self, condition: Callable[[], bool], seconds: float = 20.0) -> float:
         """Wait until a condition holds; return how long it took. Fails when the time is up."""
         begun = time.monotonic()
         while not condition():
