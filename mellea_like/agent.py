@@ -307,6 +307,8 @@ class _Answers(Generic[T]):
 
 def _check_strategy(strategy: object) -> None:
     if not isinstance(strategy, BaseSamplingStrategy):
-        msg = f"run_agent takes a strategy, as in RejectionSamplingStrategy(...), not {strategy!r}"
+        msg = (
+            f"run_agent needs a strategy, such as RejectionSamplingStrategy(...), not {strategy!r}"
+        )
         raise TypeError(msg)
     check_together(features_of(strategy.settings), {"agent": "run_agent"})

@@ -168,7 +168,7 @@ class NoJudge:
     async def generate(self, request: Request) -> Generation:
         """Refuse to answer."""
         del request
-        msg = "a check asks no model but judges"
+        msg = "a check asks no model except judges"
         raise RuntimeError(msg)
 
 

@@ -93,7 +93,7 @@ def pass_rate_interval(draws: int, passes: int, confidence: float = 0.95) -> tup
     """
     _check(draws, passes, 1)
     if not 0 < confidence < 1:
-        msg = f"confidence lies between 0 and 1, not {confidence!r}"
+        msg = f"confidence must be between 0 and 1, not {confidence!r}"
         raise ValueError(msg)
     return _wilson(passes / draws, draws, confidence)
 
@@ -118,7 +118,7 @@ def pass_at_k_interval(
         ValueError: not 0 <= passes <= draws, no draw, k below 1, or a confidence out of range.
     """
     if k < 1:
-        msg = f"k is at least 1, not {k}"
+        msg = f"k must be at least 1, not {k}"
         raise ValueError(msg)
     low, high = pass_rate_interval(draws, passes, confidence)
     return 1 - (1 - low) ** k, 1 - (1 - high) ** k
@@ -136,10 +136,10 @@ def _wilson(rate: float, draws: float, confidence: float = 0.95) -> tuple[float,
 
 def _check(draws: int, passes: int, k: int) -> None:
     if not 0 <= passes <= draws:
-        msg = f"of {draws} draws {passes} cannot have passed"
+        msg = f"{passes} of {draws} draws can't have passed"
         raise ValueError(msg)
     if not 1 <= k <= draws:
-        msg = f"k lies between 1 and the number of draws, {draws}, not {k}"
+        msg = f"k must be between 1 and the number of draws ({draws}), not {k}"
         raise ValueError(msg)
 
 
@@ -305,7 +305,7 @@ def coverage_curve(seen: Iterable[tuple[int, int] | tuple[int, int, int]]) -> Co
     for draws, passes, _ in shown:
         _check(draws, passes, 1)
     if not shown:
-        msg = "there is nothing to fit: no item has a draw"
+        msg = "there is nothing to fit: no item has any draws"
         raise ValueError(msg)
     return CoverageCurve(shown, max(draws + cut for draws, _, cut in shown))
 

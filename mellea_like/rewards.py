@@ -102,7 +102,10 @@ class Reward:
         function = self.requirements
         if callable(function):
             if is_async(function) or not takes(function, 1):
-                msg = f"requirements of a row come from a plain function of it, not {function!r}"
+                msg = (
+                    "requirements of a row must come from a synchronous function of the row,"
+                    f" not {function!r}"
+                )
                 raise TypeError(msg)
         else:
             _refuse_forgeable(function)
@@ -200,7 +203,7 @@ class Reward:
         """
         count = len(completions)
         if isinstance(completions, str) or isinstance(prompts, str):
-            msg = "completions= and prompts= are lists: for a single completion, use one()"
+            msg = "completions= and prompts= must be lists; for a single completion, use one()"
             raise TypeError(msg)
         if prompts is not None and len(prompts) != count:
             msg = f"there are {len(prompts)} prompts for {count} completions"
@@ -225,7 +228,7 @@ class Reward:
         if callable(requirements):
             found: Any = requirements(row)
             if found is None:
-                msg = f"{requirements!r} returned None for a row: return its requirements"
+                msg = f"{requirements!r} returned None, not the requirements of its row"
                 raise TypeError(msg)
             requirements = cast("Requirements", found)
             _refuse_forgeable(requirements)
@@ -292,7 +295,7 @@ def _reply_of(completion: Any) -> tuple[list[Message], ReplyLike]:
     if isinstance(completion, str | Mapping | Message | Generation):
         return [], cast("ReplyLike", completion)
     if not _is_conversation(completion):
-        msg = f"a completion is a text, or a conversation as messages, not {shown(completion)}"
+        msg = f"a completion must be a text or a list of messages, not {shown(completion)}"
         raise TypeError(msg)
     messages = _messages(completion)
     if not messages or messages[-1].role != "assistant":

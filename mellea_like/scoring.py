@@ -87,7 +87,7 @@ class _JudgeScore:
 
     def __post_init__(self) -> None:
         if not self.scale[0] < self.scale[1]:
-            msg = f"scale=(lowest, highest) goes upwards, not {self.scale!r}"
+            msg = f"scale=(lowest, highest) must be increasing, not {self.scale!r}"
             raise ValueError(msg)
         _ = self._asking  # This refuses a judge that isn't a backend.
 

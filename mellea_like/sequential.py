@@ -85,7 +85,7 @@ class PassRateTest:
             ValueError: no such draw has started, or it has already ended.
         """
         if not self.draws <= number < self.started or number in self._ended:
-            msg = f"draw {number} has not started, or has ended before"
+            msg = f"draw {number} has not started, or has already ended"
             raise ValueError(msg)
         self._ended[number] = passed
         while self.verdict is None and self.draws in self._ended:
@@ -275,7 +275,7 @@ async def compare(
         with foreign("a variant"):
             passed: Any = await variant(example)
         if passed is None:
-            msg = f"{variant!r} returned None: return whether the example passed"
+            msg = f"{variant!r} returned None: it must return whether the example passed"
             raise TypeError(msg)
         return bool(passed)
 

@@ -171,7 +171,7 @@ class _Measurement:
                 msg = "with --score, --budget takes requests and input-tokens"
                 raise Problem(msg, Exit.USAGE)
         if not 0 < options.confidence < 1:
-            msg = f"--confidence lies between 0 and 1, not {options.confidence:g}"
+            msg = f"--confidence must be between 0 and 1, not {options.confidence:g}"
             raise Problem(msg, Exit.USAGE)
         self._scale = _scale(options.scale)
         given = {"judge_options": parse_judge_options(options.judge_option)}

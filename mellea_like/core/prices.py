@@ -156,7 +156,7 @@ def cost(usage: Usage, model: str | None, prices: Mapping[str, Price]) -> float:
     """Return the cost of tokens; raise ``ValueError`` if the model has no price."""
     price = price_for(model, prices)
     if price is None:
-        whose = "a model of unknown name" if model is None else f"the model {model!r}"
+        whose = "a model whose name is unknown" if model is None else f"the model {model!r}"
         msg = f"there is no price for {whose}: the prices are for {', '.join(prices) or 'none'}"
         raise ValueError(msg)
     return price.cost(usage)

@@ -217,7 +217,7 @@ def _checked(handler: Handler, payload: P, answer: Any) -> P:
         raise TypeError(msg)
     for field in vars(answer):
         if field not in type(payload).model_fields:
-            msg = f"it set {field}, which the payload of {handler.hook} doesn't have"
+            msg = f"it set {field}, but the payload of {handler.hook} has no such field"
             raise ValueError(msg)
         before, after = getattr(payload, field), getattr(answer, field)
         if field not in payload.writable and before is not after and before != after:

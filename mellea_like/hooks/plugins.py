@@ -190,7 +190,7 @@ def register(plugin: Pluggable) -> None:
     """
     handlers = handlers_of(plugin)
     if any(known is plugin for known, _ in _process_wide):
-        msg = f"{plugin!r} is registered already"
+        msg = f"{plugin!r} is already registered"
         raise ValueError(msg)
     _process_wide.append((plugin, handlers))
 
@@ -230,7 +230,7 @@ def snapshot(plugins: Iterable[Handler]) -> tuple[Handler, ...]:
 def handlers_in(plugins: Iterable[Pluggable]) -> tuple[Handler, ...]:
     """Check several plugins and return their handlers."""
     if isinstance(plugins, Plugin | PluginSet | str) or callable(plugins):
-        msg = f"plugins takes a list, not a lone {type(plugins).__name__}: put it into a list"
+        msg = f"plugins must be a list, not a single {type(plugins).__name__}: put it in a list"
         raise TypeError(msg)
     return tuple(handler for item in plugins for handler in handlers_of(item))
 
@@ -240,7 +240,7 @@ def handlers_of(item: Pluggable) -> tuple[Handler, ...]:
     if isinstance(item, PluginSet):
         return item.handlers
     if isinstance(item, type):
-        msg = f"plugin {item.__name__} is a class: make an instance of it"
+        msg = f"plugin {item.__name__} is a class: pass an instance of it"
         raise TypeError(msg)
     if isinstance(item, Plugin):
         marked: dict[str, tuple[_Mark, ...]] = {}
@@ -261,7 +261,7 @@ def handlers_of(item: Pluggable) -> tuple[Handler, ...]:
     if hasattr(item, _MARK):
         return _bound(getattr(item, "__qualname__", repr(item)), item, getattr(item, _MARK))
     msg = (
-        f"{item!r} isn't a plugin: give an instance of a Plugin subclass, a PluginSet,"
+        f"{item!r} isn't a plugin: pass an instance of a Plugin subclass, a PluginSet,"
         " or an async function marked with @hook(...)"
     )
     raise TypeError(msg)
@@ -272,14 +272,14 @@ def _bound(
 ) -> tuple[Handler, ...]:
     if not inspect.iscoroutinefunction(function):
         name = getattr(function, "__name__", repr(function))
-        msg = f"plugin {plugin}: {name!r} overrides a handler and isn't an async function"
+        msg = f"plugin {plugin}: {name!r} overrides a handler, so it must be an async function"
         raise TypeError(msg)
     try:
         inspect.signature(function).bind(object())
     except TypeError:
         msg = (
-            f"plugin {plugin}: handler {getattr(function, '__name__', function)!r} takes exactly"
-            " one argument, the payload"
+            f"plugin {plugin}: handler {getattr(function, '__name__', function)!r} must take"
+            " exactly one argument, the payload"
         )
         raise TypeError(msg) from None
     from mellea_like.hooks.payloads import build  # noqa: PLC0415 (only plugins need pydantic)

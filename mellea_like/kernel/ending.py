@@ -107,7 +107,7 @@ def _without_an_answer(
         return Ending(best, stopped.reason, None, stopped.detail)
     errors = [s.error for s in slices if s.error is not None]
     if not slices and stopped.error is None:
-        unasked = f"sampling {sampling_id}: the schedule let no draw start"
+        unasked = f"sampling {sampling_id}: the schedule didn't let any draw start"
         return Ending(None, StopReason.ERROR, SamplingFailed(unasked))
     error = stopped.error
     if error is None:
@@ -160,14 +160,16 @@ def _best_failure(
 def _noted(errors: Sequence[BaseException], sampling_id: str) -> BaseException:
     """Return the first error with a note on what happened to the call."""
     if not errors:
-        stopped = f"sampling {sampling_id}: its draws were cancelled, though nobody left"
+        stopped = (
+            f"sampling {sampling_id}: its draws were cancelled, although nobody cancelled the call"
+        )
         return SamplingFailed(stopped)
     first = errors[0]
     count = plural(len(errors), "draw")
     add_note(
         first,
         f"sampling {sampling_id}: no draw was judged; {count} errored,"
-        " and this was the first error",
+        " and this was the first of the errors",
     )
     notes = first.__notes__  # Put the note about the call before those on where a validator raised.
     notes.insert(0, notes.pop())

@@ -500,7 +500,7 @@ class Race:
             and not any(event.is_set() for event in self._parked.values())
         ):
             warn(
-                "every lane waits and no draw is under way: %s has a bug",
+                "every lane is waiting and no draw is running: %s has a bug",
                 type(self.plan).__name__,
                 sampling_id=self._name,
             )

@@ -387,7 +387,7 @@ class Budget:
             raise ValueError(msg)
         price = None if self.prices is None else price_for(model, self.prices)
         if price is None and limits.money is not None:
-            whose = "a model of unknown name" if model is None else f"the model {model!r}"
+            whose = "a model whose name is unknown" if model is None else f"the model {model!r}"
             msg = (
                 f"budget {self.name!r} limits money, and its prices have none for {whose}, only"
                 f" for: {', '.join(self.prices or ())}"

@@ -147,7 +147,8 @@ class CallHooks(Option):
                 unfinished = self._hooks.run.stop()
         if self.undelivered or unfinished:
             warn(
-                "gave up after %g s: %d draws not handed to hooks, %d background hooks cut short",
+                "gave up after %g s: %d draws were not passed to hooks,"
+                " and %d background hooks were cut off",
                 DRAIN_SECONDS,
                 self.undelivered,
                 unfinished,

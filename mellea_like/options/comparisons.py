@@ -89,7 +89,7 @@ class Comparisons(Option):
         if len(others) >= ALIKE - 1 and all(text == first for text in others):
             backend = type(innermost(self._inputs.backend)).__name__
             what = (
-                f"{self._name} chooses among draws, and all that it got from {backend} are the same"
+                f"{self._name} chooses among draws, but all those from {backend} have the same"
                 " text, as if seeds and temperature were ignored"
             )
             self._settings.warn_once(what)
@@ -109,7 +109,7 @@ class Comparisons(Option):
         call.undecided = self.halted
         if errors := selection.errors:
             warn(
-                "%d comparisons went wrong, the first one: %s: %s",
+                "%d comparisons failed; the first: %s: %s",
                 len(errors),
                 type(errors[0]).__name__,
                 errors[0],
@@ -153,7 +153,9 @@ class Comparisons(Option):
             race.why = Stop(StopReason.BUDGET, str(why), why)
 
     def _late(self) -> SamplingTimeout:
-        return SamplingTimeout(f"sampling {self.call.id}: the time was up before all was compared")
+        return SamplingTimeout(
+            f"sampling {self.call.id}: time ran out before all comparisons were made"
+        )
 
     def failed(self, error: Exception) -> None:
         """Note the error of a comparison, and stop comparing if the next ones would fail, too."""

@@ -167,7 +167,7 @@ class CheckHooks(Option):
 
         def amend(before: Any, after: Any, plugin: str) -> Any:
             if not isinstance(after.passed, bool) or (after.passed and not before.passed):
-                why = "it may turn a pass into a failure, not the reverse"
+                why = "it may turn a pass into a failure, but not the reverse"
                 raise _refused(plugin, HookType.VALIDATION_POST_CHECK, why)
             if before.passed and not after.passed:
                 approval = Requirement(f"approved by plugin {plugin}", check_only=True)
@@ -261,7 +261,7 @@ class _Heard(BackendWrapper):
 
 def _only_options(_: Any, after: Any, plugin: str) -> Any:
     if not isinstance(after.options, Options):
-        msg = f"plugin {plugin} set options to {after.options!r}, which isn't an Options"
+        msg = f"plugin {plugin} set options to {after.options!r}, which is not an Options object"
         raise HookError(msg, plugin=plugin, hook=HookType.GENERATION_PRE_CALL)
     return after
 

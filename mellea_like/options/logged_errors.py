@@ -45,7 +45,7 @@ class LoggedErrors(Option):
             if len(alike) == 1:
                 message = f"error in {names[first.iteration]}: %s: %s"
             else:
-                message = f"%d errors alike, the first in {names[first.iteration]}: %s: %s"
+                message = f"%d similar errors, the first in {names[first.iteration]}: %s: %s"
                 what = (len(alike), *what)
             warn(
                 message,

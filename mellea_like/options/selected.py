@@ -137,7 +137,7 @@ def _decision(state: SelectionState, facts: Facts) -> Decision:
         raise TypeError(msg)
     reason = decision.reason
     if not reason or not decision.complete:
-        ended = "an error ended a lane" if facts.broken else "all attempts are spent"
+        ended = "an error ended one of the lanes" if facts.broken else "all attempts were used"
         if facts.timed_out:
             ended = "the time was up"
         ended = state.reason or ended
@@ -165,12 +165,12 @@ def begin_selection(
     n = state.asked
     if n is not None and n > turns and not state.at_most:
         msg = (
-            f"{name} wants {n} draws that pass, and the call makes at most {turns}"
+            f"{name} wants {n} passing draws, but the call makes at most {turns}"
             " (loop_budget * concurrency_budget): raise one of the two, or ask for fewer"
         )
         raise ValueError(msg)
     if turns > 1 and n != 1 and inputs.temperature == 0:
-        settings.warn_once(f"{name} chooses among draws, and at temperature 0 they are all alike")
+        settings.warn_once(f"{name} chooses among draws, but at temperature 0 they are all alike")
     return state
 
 
@@ -179,8 +179,8 @@ def _check_judge(name: str, inputs: Any, settings: Any, own: Backend | None) -> 
     judge = inputs.judge if own is None else own
     if own is None and not can_judge(judge):
         msg = (
-            f"{name} has a judge compare draws, and {type(judge).__name__} can't judge: give"
-            " judge=... a backend that can"
+            f"{name} needs a judge to compare draws, but {type(judge).__name__} can't judge: pass"
+            " a backend that can as judge=..."
         )
         raise ValueError(msg)
     for budget in inputs.budgets:
@@ -188,6 +188,6 @@ def _check_judge(name: str, inputs: Any, settings: Any, own: Backend | None) -> 
             for model in models_of(judge):
                 budget.check(settings.judge_options, model)
         except ValueError as exc:
-            what = f"this is about the judge of {name}"
+            what = f"this concerns the judge of {name}"
             exc.add_note(f"{what}: its options are the strategy's judge_options")
             raise

@@ -33,7 +33,7 @@ __all__ = ["call_report", "call_text", "cell"]
 
 _STOPPED = {
     "passed": "Passed",
-    "exhausted": "Nothing passed: all attempts are spent",
+    "exhausted": "Nothing passed: all attempts were used",
     "timeout": "Nothing passed: the time was up",
     "budget": "Nothing passed: a budget is spent",
     "hopeless": "Nothing passed: more draws would not help",

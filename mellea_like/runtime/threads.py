@@ -207,7 +207,7 @@ async def run_in_thread(function: Callable[..., T], *args: object, name: str | N
         await job.done.wait()
     except BaseException:
         if threads.abandon(job):
-            logger.info("abandoned %r, which goes on in its thread", function)
+            logger.info("abandoned %r, which continues to run in its thread", function)
         raise
     if job.error is not None:
         try:

@@ -164,10 +164,10 @@ class BaseSamplingStrategy:
                 real_number(name, seconds, over=0, unit="seconds")
         chosen = check_selection(selection)
         if telemetry is not None and not isinstance(telemetry, Telemetry):
-            msg = f"telemetry is a Telemetry, not {telemetry!r}"
+            msg = f"telemetry must be a Telemetry, not {telemetry!r}"
             raise TypeError(msg)
         if not isinstance(accept_incomplete, bool):
-            msg = f"accept_incomplete is a bool, not {accept_incomplete!r}"
+            msg = f"accept_incomplete must be a bool, not {accept_incomplete!r}"
             raise TypeError(msg)
         check_retry(retry)
         self.__settings = Settings(
@@ -548,7 +548,7 @@ def _check_on_slice(on_slice: object) -> None:
     if on_slice is None:
         return
     if not callable(on_slice):
-        msg = f"on_slice is a function of one slice, not {on_slice!r}"
+        msg = f"on_slice must be a function of one slice, not {on_slice!r}"
         raise TypeError(msg)
     if yields(on_slice):
         msg = f"on_slice is a generator function, which would never run: {on_slice!r}"

@@ -86,7 +86,7 @@ class Stage:
             as_backend(self.judge, "judge")
         whole_number("a stage's turns", self.turns)
         if self.carry not in get_args(Carry):
-            msg = f"a stage's carry is 'nothing', 'best' or 'chat', not {self.carry!r}"
+            msg = f"a stage's carry must be 'nothing', 'best' or 'chat', not {self.carry!r}"
             raise ValueError(msg)
         Options.of(self.options)
         checked = check_requirements(self.requirements, "a stage's requirements")
@@ -161,11 +161,11 @@ class ExpectedCost:
 
     def __post_init__(self) -> None:
         if not checked_prices(self.prices):
-            msg = "ExpectedCost takes prices={model: Price(input, output)}, of each stage's model"
+            msg = "ExpectedCost needs prices={model: Price(input, output)} for each stage's model"
             raise ValueError(msg)
         real_number("ExpectedCost: strength", self.strength, over=0)
         if not isinstance(self.rates, PassRates):
-            msg = f"ExpectedCost: rates is a PassRates, not {self.rates!r}"
+            msg = f"ExpectedCost: rates must be a PassRates, not {self.rates!r}"
             raise TypeError(msg)
 
     def begin(self, facts: CallFacts, models: Sequence[str | None]) -> StageCosts:
@@ -189,7 +189,7 @@ class ExpectedCost:
         for model, tokens in zip(models, known, strict=True):
             price = price_for(model, self.prices)
             if price is None:
-                whose = "a model of unknown name" if model is None else f"the model {model!r}"
+                whose = "a model whose name is unknown" if model is None else f"the model {model!r}"
                 msg = f"ExpectedCost has no price for {whose}, only for: {', '.join(self.prices)}"
                 raise ValueError(msg)
             sent, received = tokens or usual
@@ -317,15 +317,15 @@ class Escalate(BaseSamplingStrategy):
     ) -> None:
         self._stages = tuple(stages)
         if not self._stages or not all(isinstance(stage, Stage) for stage in self._stages):
-            msg = f"Escalate takes a list of stages, as in [Stage(small, turns=3)], not {stages!r}"
+            msg = f"Escalate needs a list of stages, as in [Stage(small, turns=3)], not {stages!r}"
             raise TypeError(msg)
         given: Mapping[str, Any] = arguments
         if "loop_budget" in given:
             check_together({"stages": "Escalate", "loop_budget": "loop_budget"})
         if after is not None and not isinstance(after, ExpectedCost):
             msg = (
-                "after is a rule, as in ExpectedCost(prices), or None for the stages' turns, as in"
-                f" Stage(small, turns=3); not {after!r}"
+                "after must be a rule, such as ExpectedCost(prices), or None for the stages' turns,"
+                f" as in Stage(small, turns=3); not {after!r}"
             )
             raise TypeError(msg)
         if after is not None:

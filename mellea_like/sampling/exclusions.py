@@ -26,21 +26,21 @@ class Exclusion(NamedTuple):
 
 EXCLUSIONS = (
     Exclusion("ordered", "timed", "an ordered result doesn't depend on timing"),
-    Exclusion("ordered", "pooled", "which lane takes an attempt of another depends on timing"),
+    Exclusion("ordered", "pooled", "which lane takes another lane's attempt depends on timing"),
     Exclusion("ordered", "give_up", "which draws come first depends on timing"),
     Exclusion("ordered", "cheaper", "which draws fail first depends on timing"),
-    Exclusion("stages", "backend", "its stages name theirs"),
-    Exclusion("stages", "loop_budget", "the stages have the attempts, as in Stage(small, turns=3)"),
+    Exclusion("stages", "backend", "each stage has its own"),
+    Exclusion("stages", "loop_budget", "the stages set the attempts, as in Stage(small, turns=3)"),
     Exclusion("stages", "several", "it would choose among draws of different models"),
     Exclusion("stages", "give_up", "it would end a call before the bigger model's attempts"),
-    Exclusion("cheaper", "lanes", "of lanes that race it would see only the quick ones"),
+    Exclusion("cheaper", "lanes", "with racing lanes, it would see only the quick ones"),
     Exclusion("stream", "collect", "a stream has one reply"),
     Exclusion("agent", "collect", "an agent continues from one reply"),
     Exclusion("choices", "collect", "a request says how many choices it has"),
     Exclusion("rounds", "lanes", "a round makes one draw for each item"),
     Exclusion("rounds", "scored", "scores of earlier rounds aren't kept"),
-    Exclusion("rounds", "schedule", "a round says when draws start"),
-    Exclusion("rounds", "stage_budget", "what a stage has spent isn't kept"),
+    Exclusion("rounds", "schedule", "rounds decide when draws start"),
+    Exclusion("rounds", "stage_budget", "the spending of a stage isn't kept"),
 )
 """All pairs of features that exclude each other.
 
@@ -67,7 +67,7 @@ def why_not_together(features: Mapping[str, str]) -> str | None:
     """
     for one, other, why in EXCLUSIONS:
         if one in features and other in features:
-            return f"{features[one]} doesn't go with {features[other]}: {why}"
+            return f"{features[one]} can't be combined with {features[other]}: {why}"
     return None
 
 

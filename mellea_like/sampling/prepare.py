@@ -141,7 +141,8 @@ class Settings(Rules):
 def check_retry(retry: object) -> None:
     """Make sure that an argument is a retry policy, or None."""
     if retry is not None and not isinstance(retry, Retry):
-        msg = f"retry is a Retry, as in Retry(attempts=5), or None for no retries, not {retry!r}"
+        allowed = "a Retry, such as Retry(attempts=5), or None for no retries"
+        msg = f"retry must be {allowed}, not {retry!r}"
         raise TypeError(msg)
 
 
@@ -156,7 +157,7 @@ def check_selection(selection: Selection) -> CheckedSelection:
         return "first" if isinstance(selection, First) else "ordered"
     if not isinstance(selection, BaseSelection):
         msg = (
-            "selection is 'first', 'ordered' or an object such as BestOf(score) or Vote(), not"
+            "selection must be 'first', 'ordered' or an object such as BestOf(score) or Vote(), not"
             f" {selection!r}"
         )
         raise (ValueError if isinstance(selection, str) else TypeError)(msg)
@@ -173,10 +174,10 @@ def check_schedule(
     from mellea_like.schedules import BaseSchedule, Eager, PerRequirement  # noqa: PLC0415
 
     if schedule is not None and not isinstance(schedule, BaseSchedule):
-        msg = f"schedule is a BaseSchedule, as in Staggered(0.5), not {schedule!r}"
+        msg = f"schedule must be a BaseSchedule, such as Staggered(0.5), not {schedule!r}"
         raise TypeError(msg)
     if give_up is not None and not isinstance(give_up, PerRequirement):
-        msg = f"give_up is a PerRequirement, as in PerRequirement(), not {give_up!r}"
+        msg = f"give_up must be a PerRequirement, such as PerRequirement(), not {give_up!r}"
         raise TypeError(msg)
     return None if isinstance(schedule, Eager) and not schedule.pooled else schedule
 
@@ -321,7 +322,7 @@ def check_budget(budget: object) -> Budget:
     from mellea_like.limits.budget import Budget  # noqa: PLC0415
 
     if not isinstance(budget, Budget):
-        msg = f"budget is a Budget, as in Budget(requests=100), not {budget!r}"
+        msg = f"budget must be a Budget, such as Budget(requests=100), not {budget!r}"
         raise TypeError(msg)
     return budget
 
@@ -341,7 +342,7 @@ def _check_judges_budget(
         for model in models_of(judge):
             budget.check(options, model)
     except ValueError as exc:
-        what = f"this is about the judge of requirement {requirement.name!r}"
+        what = f"this concerns the judge of requirement {requirement.name!r}"
         exc.add_note(f"{what}: its options are the strategy's judge_options")
         raise
 

@@ -83,13 +83,13 @@ class StreamedReply(Generic[T]):
         if self._error is not None:
             raise self._error
         if self._result is None:
-            msg = "the reply has not ended: its result is there when all of it was iterated over"
+            msg = "the reply has not ended: its result is available after the iteration"
             raise RuntimeError(msg)
         return self._result
 
     async def __aenter__(self) -> Self:
         if self._scope is not None:
-            msg = "a reply is entered once: make another one with stream(...)"
+            msg = "a reply can be entered only once: create another one with stream(...)"
             raise RuntimeError(msg)
         show = self._take if self._release == "prefix" else None
         call = RunningCall(self._strategy, self._inputs, self._on_slice, show=show)
@@ -123,7 +123,7 @@ class StreamedReply(Generic[T]):
             Exception: the error of the call.
         """
         if self._scope is None:
-            msg = "this reply is not entered: async with strategy.stream(...) as reply"
+            msg = "this reply has not been entered: use async with strategy.stream(...) as reply"
             raise RuntimeError(msg)
         await checkpoint()
         while not self._pieces:

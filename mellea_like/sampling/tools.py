@@ -222,7 +222,7 @@ def toolbox_of(
 def checked_tools(tools: Sequence[ToolSource]) -> tuple[Tool, ...]:
     """Make tools from the argument ``tools``, and check their names and schemas."""
     if isinstance(tools, str | Tool) or callable(tools) or hasattr(tools, "keys"):
-        msg = f"tools takes a list of functions and tools, not a lone one: [{tools!r}]"
+        msg = f"tools must be a list of functions and tools, not a single one: [{tools!r}]"
         raise TypeError(msg)
     made = tuple(map(Tool.of, tools))
     names = [tool.name for tool in made]

@@ -62,14 +62,14 @@ def parse_schedule(text: str) -> BaseSchedule:
         close = difflib.get_close_matches(kind, _FORMS, n=1)
         hint = f"; did you mean {_FORMS[close[0]].example}?" if close else ""
         allowed = "  ".join(SCHEDULES)
-        msg = f"schedule {text!r} is none of the known ones{hint}\nAllowed: {allowed}"
+        msg = f"schedule {text!r} is unknown{hint}\nAllowed: {allowed}"
         raise ValueError(msg)
     try:
         numbers = [float(number) for number in rest.split(",")] if colon else []
     except ValueError:
         numbers = None
     if numbers is None or not form.least <= len(numbers) <= form.most:
-        msg = f"schedule {text!r} isn't of the form {form.written}, as in {form.example}"
+        msg = f"schedule {text!r} must have the form {form.written}, as in {form.example}"
         raise ValueError(msg)
     try:
         return form.make(*numbers)

@@ -68,7 +68,7 @@ class LatencyQuantiles:
         whole_number("LatencyQuantiles: window", window)
         whole_number("LatencyQuantiles: least", least)
         if least > window:
-            msg = f"LatencyQuantiles: least, {least}, is more than the window, {window}, holds"
+            msg = f"LatencyQuantiles: least, {least}, is more than the window holds ({window})"
             raise ValueError(msg)
         self._window = window
         self._least = least
@@ -86,7 +86,8 @@ class LatencyQuantiles:
             ValueError: the duration is negative or not finite.
         """
         if not 0 <= seconds < float("inf"):
-            msg = f"LatencyQuantiles: a duration is at least 0 seconds and finite, not {seconds!r}"
+            must = "a duration must be finite and at least 0 seconds"
+            msg = f"LatencyQuantiles: {must}, not {seconds!r}"
             raise ValueError(msg)
         durations = _now_used(self._known, key, lambda: _Durations(self._window))
         durations.add(float(seconds), censored=censored)
@@ -239,7 +240,7 @@ class PassRates:
         memory: int = 1000,
     ) -> None:
         if not isinstance(prior, tuple) or len(prior) != 2:  # noqa: PLR2004 (a and b)
-            msg = f"PassRates: prior is a pair of numbers, (a, b), not {prior!r}"
+            msg = f"PassRates: prior must be a pair of numbers (a, b), not {prior!r}"
             raise TypeError(msg)
         real_number("PassRates: the prior's a", prior[0], over=0)
         real_number("PassRates: the prior's b", prior[1], over=0)

@@ -261,11 +261,11 @@ def read_score(answer: object) -> tuple[float, str]:
         number, said = pair
         reason = said if isinstance(said, str) else bounded(repr(said))
     if isinstance(number, bool) or not hasattr(number, "__float__"):
-        msg = f"a scorer returns a float, or (float, reason), not {answer!r}"
+        msg = f"a scorer must return a float or (float, reason), not {answer!r}"
         raise TypeError(msg)
     score = float(number)
     if math.isnan(score):
-        msg = "a scorer returned NaN, which is neither more nor less than another score"
+        msg = "a scorer returned NaN, which can't be compared with other scores"
         raise ValueError(msg)
     return score, reason
 
@@ -273,7 +273,7 @@ def read_score(answer: object) -> tuple[float, str]:
 def check_key(key: Key | None, what: str) -> None:
     """Make sure that a key function is synchronous and can be called."""
     if key is not None and (not callable(key) or is_async(key)):
-        msg = f"{what} is a synchronous function of a Candidate, not {key!r}"
+        msg = f"{what} must be a synchronous function of a Candidate, not {key!r}"
         raise TypeError(msg)
 
 

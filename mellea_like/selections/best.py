@@ -56,10 +56,10 @@ class BestOf(BaseSelection):
 
     def __post_init__(self) -> None:
         if not callable(self.score):
-            msg = f"BestOf(score) takes a function of a Candidate, not {self.score!r}"
+            msg = f"BestOf(score) needs a function of a Candidate, not {self.score!r}"
             raise TypeError(msg)
         if self.inline and is_async(self.score):
-            msg = f"BestOf(inline=True) takes no async score, which is awaited: {self.score!r}"
+            msg = f"BestOf(inline=True) needs a synchronous score function, not {self.score!r}"
             raise TypeError(msg)
         if self.threshold is not None:
             real_number("BestOf: threshold", self.threshold)
@@ -140,7 +140,7 @@ class Consensus(BaseSelection):
 
     def __post_init__(self) -> None:
         if not callable(self.similarity) or is_async(self.similarity):
-            what = "Consensus(similarity) is a synchronous function of two Candidates"
+            what = "Consensus(similarity) must be a synchronous function of two Candidates"
             msg = f"{what}, not {self.similarity!r}"
             raise TypeError(msg)
         check_n(self.n, "Consensus")
@@ -232,11 +232,11 @@ class Tournament(BaseSelection):
 
     def __post_init__(self) -> None:
         if self.judge is not None and not is_backend(self.judge):
-            msg = f"Tournament(judge) is a backend that compares, not {self.judge!r}"
+            msg = f"Tournament(judge) must be a backend, which compares replies, not {self.judge!r}"
             raise TypeError(msg)
         check_n(self.n, "Tournament")
         if self.rounds not in ("knockout", "pivots"):
-            msg = f"Tournament(rounds=...) is 'knockout' or 'pivots', not {self.rounds!r}"
+            msg = f"Tournament(rounds=...) must be 'knockout' or 'pivots', not {self.rounds!r}"
             raise ValueError(msg)
         whole_number("Tournament: pivots", self.pivots)
 

@@ -76,14 +76,13 @@ class Vote(BaseSelection):
     def __post_init__(self) -> None:
         check_key(self.key, "Vote(key=...)")
         if self.weight not in (None, "logprob") and not callable(self.weight):
-            msg = (
-                f"Vote(weight=...) is a function of a Candidate, or 'logprob', not {self.weight!r}"
-            )
+            must = "a function of a Candidate or 'logprob'"
+            msg = f"Vote(weight=...) must be {must}, not {self.weight!r}"
             raise TypeError(msg)
         check_n(self.n, "Vote")
         if self.confidence is not None and not 0.5 <= self.confidence < 1:  # noqa: PLR2004
             msg = (
-                f"Vote(confidence=...) lies between 0.5 and 1, or is None for certainty, not"
+                f"Vote(confidence=...) must be between 0.5 and 1, or None for certainty, not"
                 f" {self.confidence!r}"
             )
             raise ValueError(msg)
@@ -108,7 +107,7 @@ class Vote(BaseSelection):
         async def mark(candidate: Candidate) -> tuple[Any, float]:
             weight, _ = await weighed(candidate)
             if weight < 0 or isinf(weight):
-                msg = f"the weight of a vote is finite and not negative, not {weight:g}"
+                msg = f"the weight of a vote must be finite and not negative, not {weight:g}"
                 raise ValueError(msg)
             return keyed(candidate), weight
 

@@ -104,7 +104,7 @@ def parse_selection(text: str, n: int | None = None) -> SelectionSpec:
         close = difflib.get_close_matches(kind, _FORMS, n=1)
         hint = f"; did you mean {_FORMS[close[0]][1]}?" if close else ""
         allowed = "  ".join(SELECTIONS)
-        msg = f"select {text!r} is none of the known ones{hint}\nAllowed: {allowed}"
+        msg = f"select {text!r} is unknown{hint}\nAllowed: {allowed}"
         raise ValueError(msg)
     form, example = _FORMS[kind]
     if (colon and not by) or (by and ":" not in form) or (kind in _NEEDING and not by):

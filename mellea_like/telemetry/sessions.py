@@ -33,7 +33,7 @@ def session(session_id: str) -> Generator[None]:
         TypeError: ``session_id`` isn't a str.
     """
     if not isinstance(session_id, str):
-        msg = f"a session's id is a str, not {session_id!r}"
+        msg = f"a session's id must be a str, not {session_id!r}"
         raise TypeError(msg)
     token = SESSION_ID.set(session_id)
     try:

@@ -228,7 +228,7 @@ async def async_action(item):
         ({"requirements": ["judged"]}, RequirementError, "can't judge"),
         ({"options": {"warmth": 1}}, ValueError, "unknown option warmth"),
         ({"format": 3}, TypeError, "format takes"),
-        ({"budget": 3}, TypeError, "budget is a Budget"),
+        ({"budget": 3}, TypeError, "budget must be a Budget"),
         ({"strategy": BaseSamplingStrategy()}, ValueError, "there is no backend"),
         ({"journal": 3}, TypeError, "journal is a Journal, or the path of one"),
         ({"strategy": "none"}, TypeError, "sample_many takes a strategy first"),

@@ -139,8 +139,8 @@ def test_a_budgets_error_is_told_in_options(kind):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--schedule", "fast"], "--schedule 'fast' is none of the known ones\nAllowed: eager"),
-        (["--schedule", "staggered"], "isn't of the form staggered:SECONDS, as in staggered:0.5"),
+        (["--schedule", "fast"], "--schedule 'fast' is unknown\nAllowed: eager"),
+        (["--schedule", "staggered"], "must have the form staggered:SECONDS, as in staggered:0.5"),
         (["--budget", "requests"], "--budget 'requests': write a kind and an amount"),
         (["--budget", "output-tokens=9"], "needs to know how long one reply may get: add --max-to"),
         (

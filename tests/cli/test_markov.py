@@ -31,7 +31,7 @@ def test_nothing_passed_exits_with_1_the_best_failure_and_why(command):
     )
     assert code == 1
     assert out.strip()
-    assert err.splitlines()[0].startswith("Nothing passed: all attempts are spent; 4 draws")
+    assert err.splitlines()[0].startswith("Nothing passed: all attempts were used; 4 draws")
     assert err.splitlines()[2] == '  - contains:\u2603: it does not contain "\u2603"'
 
 

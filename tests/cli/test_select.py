@@ -65,7 +65,7 @@ def test_fewer_than_are_to_be_collected_are_printed_and_no_success(sample):
         replies=["a b", "c"],
     )
     assert (code, out) == (1, "c\n")
-    assert err.startswith("Only 1 passed: all attempts are spent; 2 draws")
+    assert err.startswith("Only 1 passed: all attempts were used; 2 draws")
 
 
 def test_each_draw_is_asked_for_with_a_temperature(command):
@@ -145,7 +145,7 @@ def test_a_selection_may_have_a_judge_of_its_own(command, select):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--select", "bst:length"], "--select 'bst:length' is none of the known ones; did you"),
+        (["--select", "bst:length"], "--select 'bst:length' is unknown; did you"),
         (["--select", "best:size"], "--select 'best:size': 'size' is none of the known scores"),
         (["--select", "vote", "--n", "0"], "--n takes 1 at least, not 0"),
         (["--n", "3"], "--n goes with best, vote, consensus, tournament: not with first"),
@@ -155,8 +155,14 @@ def test_a_selection_may_have_a_judge_of_its_own(command, select):
         ),
         (["--select", "collect:9", "--attempts=2"], "'collect:9' wants 9 replies that pass"),
         (["--select", "best:words", "--n", "1001"], "is more than 1000 draws"),
-        (["--select=ordered", "--schedule=hedged"], "ordered doesn't go with --schedule hedged"),
-        (["--select=ordered", "--give-up"], "doesn't go with --give-up: which draws come first"),
+        (
+            ["--select=ordered", "--schedule=hedged"],
+            "ordered can't be combined with schedule: hedged",
+        ),
+        (
+            ["--select=ordered", "--give-up"],
+            "can't be combined with --give-up: which draws come first",
+        ),
         (["--select", "tournament"], "--select tournament needs a model that can judge"),
         (["--select", "best:judge"], "--select best:judge needs a model that can judge"),
     ],

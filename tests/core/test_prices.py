@@ -48,7 +48,7 @@ def test_cached_input_has_a_price_of_its_own_where_it_is_given():
 def test_an_unknown_price_is_an_error_that_names_the_model_and_the_table():
     with pytest.raises(ValueError, match=r"the model 'x'.*m, m-2026-02-01"):
         cost(Usage(), "x", PRICES)
-    with pytest.raises(ValueError, match="a model of unknown name: the prices are for none"):
+    with pytest.raises(ValueError, match="a model whose name is unknown: the prices are for none"):
         cost(Usage(), None, {})
 
 

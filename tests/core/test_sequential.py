@@ -98,10 +98,10 @@ def test_a_draw_that_has_not_started_or_has_ended_is_refused():
     number = test.start()
     test.start()
     for wrong in (2, -1):
-        with pytest.raises(ValueError, match="has not started, or has ended before"):
+        with pytest.raises(ValueError, match="has not started, or has already ended"):
             test.end(wrong, passed=True)
     test.end(number, passed=True)
-    with pytest.raises(ValueError, match="has not started, or has ended before"):
+    with pytest.raises(ValueError, match="has not started, or has already ended"):
         test.end(number, passed=True)
 
 

@@ -300,11 +300,11 @@ async def test_a_cancelled_agent_starts_nothing_more():
     ("arguments", "error", "why"),
     [
         ({"tools": [{"name": "roll"}]}, ValueError, "can't run the tool roll, which has no func"),
-        ({"tools": Hotel().book}, TypeError, "tools takes a list"),
+        ({"tools": Hotel().book}, TypeError, "tools must be a list"),
         ({"max_rounds": 0}, ValueError, "max_rounds is at least 1"),
         ({"max_rounds": "8"}, TypeError, "max_rounds is a whole number"),
         ({"on_error": "ignore"}, ValueError, "on_error is 'tell' or 'raise'"),
-        ({"strategy": ScriptedBackend(["x"])}, TypeError, "run_agent takes a strategy"),
+        ({"strategy": ScriptedBackend(["x"])}, TypeError, "run_agent needs a strategy"),
         (
             {"strategy": RejectionSamplingStrategy(ScriptedBackend(["x"]), selection=Collect(2))},
             ValueError,

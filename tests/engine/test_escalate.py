@@ -226,7 +226,7 @@ async def test_wrong_rules_are_refused():
         Escalate(stages, after=3)
     with pytest.raises(ValueError, match="which draws fail first depends on timing"):
         Escalate(stages, after=ExpectedCost(PRICES), selection="ordered")
-    with pytest.raises(ValueError, match="of lanes that race it would see only the quick ones"):
+    with pytest.raises(ValueError, match="with racing lanes, it would see only the quick ones"):
         Escalate(stages, after=ExpectedCost(PRICES), concurrency_budget=4)
     with pytest.raises(ValueError, match="no price for the model 'big'"):
         await Escalate(stages, after=ExpectedCost({"small": Price(1, 1)})).sample("x", [yes])
@@ -289,7 +289,7 @@ async def test_a_permanent_error_ends_the_stage_and_not_the_subsample():
 async def test_wrong_stages_are_refused():
     model = Model("m", "x")
     for stages in ([], [model], [Stage(model), "x"]):
-        with pytest.raises(TypeError, match="takes a list of stages"):
+        with pytest.raises(TypeError, match="needs a list of stages"):
             Escalate(stages)
     with pytest.raises(ValueError, match="turns"):
         Stage(model, turns=0)
@@ -303,7 +303,7 @@ async def test_wrong_stages_are_refused():
         Stage(model, options={"heat": 1})
     with pytest.raises(TypeError, match="takes a list"):
         Stage(model, requirements="x")
-    with pytest.raises(ValueError, match="stages name theirs"):
+    with pytest.raises(ValueError, match="each stage has its own"):
         await Escalate([Stage(model)]).sample("x", backend=model)
 
 

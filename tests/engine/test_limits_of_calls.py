@@ -101,9 +101,9 @@ async def test_when_its_seconds_are_over_the_call_stops_where_it_is():
 
 @pytest.mark.parametrize("wrong", [3, "5 euros", Budget, {}])
 async def test_what_is_no_budget_is_refused(wrong):
-    with pytest.raises(TypeError, match="budget is a Budget"):
+    with pytest.raises(TypeError, match="budget must be a Budget"):
         strategy(by_iteration({}), budget=wrong)
-    with pytest.raises(TypeError, match="budget is a Budget"):
+    with pytest.raises(TypeError, match="budget must be a Budget"):
         await strategy(by_iteration({})).sample("do", [yes], budget=wrong)
 
 

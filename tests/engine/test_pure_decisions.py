@@ -153,7 +153,7 @@ WON, LATE, BROKEN, LEFT = {"won": True}, {"timed_out": True}, {"broken": True}, 
         ([failed], {}, 0, "exhausted", None),
         ([errored, failed], {}, 1, "exhausted", None),
         ([errored], {}, None, "error", errored.error),
-        # an error ended a lane
+        # an error ended one of the lanes
         ([errored, failed], BROKEN, 1, "error", None),
         ([errored], BROKEN, None, "error", errored.error),
         ([errored, failed], BROKEN | LATE, 1, "timeout", None),

@@ -58,5 +58,5 @@ async def test_a_backend_that_retries_by_itself_is_left_to_it():
 
 @pytest.mark.parametrize("wrong", [3, True, "twice", Retry])
 async def test_what_is_no_retry_policy_is_refused(wrong):
-    with pytest.raises(TypeError, match="retry is a Retry"):
+    with pytest.raises(TypeError, match="retry must be a Retry"):
         strategy(by_iteration({}), retry=wrong)

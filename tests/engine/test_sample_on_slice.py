@@ -99,7 +99,7 @@ async def test_its_exception_on_the_last_draw_is_raised_unless_there_is_an_answe
 
 async def test_what_is_no_function_is_refused_before_the_first_request():
     backend = by_iteration({})
-    with pytest.raises(TypeError, match="on_slice is a function of one slice, not 3"):
+    with pytest.raises(TypeError, match="on_slice must be a function of one slice, not 3"):
         await RejectionSamplingStrategy(backend).sample("do", [yes], on_slice=3)
     assert backend.requests == []
 

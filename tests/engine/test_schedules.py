@@ -147,9 +147,9 @@ async def test_the_schedules_own_time_limit_is_the_calls_if_it_is_sooner():
 
 @pytest.mark.parametrize("wrong", [3, "eager", Eager, object()])
 async def test_what_is_no_schedule_is_refused(wrong):
-    with pytest.raises(TypeError, match="schedule is a BaseSchedule, as in"):
+    with pytest.raises(TypeError, match="schedule must be a BaseSchedule, such as"):
         strategy(by_iteration({}), wrong)
-    with pytest.raises(TypeError, match="give_up is a PerRequirement, as in"):
+    with pytest.raises(TypeError, match="give_up must be a PerRequirement, such as"):
         strategy(by_iteration({}), None, give_up=wrong)
 
 
@@ -176,7 +176,7 @@ async def test_a_call_ends_when_nothing_can_start_though_the_schedule_wants_to_b
 
 async def test_a_schedule_that_lets_nothing_start_is_named_in_the_error():
     backend = by_iteration({}, "yes")
-    with pytest.raises(SamplingFailed, match="the schedule let no draw start") as caught:
+    with pytest.raises(SamplingFailed, match="the schedule didn't let any draw start") as caught:
         await strategy(backend, Planned(lambda _: Go(0))).sample("do", [yes])
     assert caught.value.result.slices == ()
     assert backend.statistics().started == 0

@@ -113,9 +113,9 @@ async def test_what_is_hopeless_after_a_pass_has_an_answer_and_says_hopeless():
 @pytest.mark.parametrize(
     ("replies", "reason", "why"),
     [
-        ({2: "no"}, "exhausted", "all attempts are spent"),
-        ({2: OVERLOADED}, "exhausted", "all attempts are spent"),
-        ({4: WRONG_KEY}, "error", "an error ended a lane"),
+        ({2: "no"}, "exhausted", "all attempts were used"),
+        ({2: OVERLOADED}, "exhausted", "all attempts were used"),
+        ({4: WRONG_KEY}, "error", "an error ended one of the lanes"),
         ({}, "passed", "5 passed"),
     ],
 )
@@ -142,7 +142,7 @@ async def test_too_few_for_collect_are_no_answer_whatever_stopped_it():
     few = strategy({1: "yes", 3: WRONG_KEY}, selection=Collect(2))
     result = await few.sample("do", [yes])
     assert (result.success, result.stop_reason) == (False, "error")
-    assert result.decision.reason == "1 of 2 passed: an error ended a lane"
+    assert result.decision.reason == "1 of 2 passed: an error ended one of the lanes"
 
 
 # --- the last hook is told the same ---------------------------------------------------------------

@@ -230,11 +230,11 @@ async def test_wrong_uses_say_what_to_do():
     with pytest.raises(ValueError, match="release is one of 'prefix', 'passed'"):
         strategy([]).stream("do", release="soon")
     reply = strategy(["yes"]).stream("do")
-    with pytest.raises(RuntimeError, match="not entered"):
+    with pytest.raises(RuntimeError, match="not been entered"):
         await anext(reply)
     async with reply:
         pass
-    with pytest.raises(RuntimeError, match="entered once"):
+    with pytest.raises(RuntimeError, match="entered only once"):
         async with reply:
             pass
 

@@ -336,8 +336,8 @@ def plain(city: str) -> str:
 @pytest.mark.parametrize(
     ("arguments", "error", "why"),
     [
-        ({"tools": plain}, TypeError, "tools takes a list"),
-        ({"tools": {"name": "x"}}, TypeError, "tools takes a list"),
+        ({"tools": plain}, TypeError, "tools must be a list"),
+        ({"tools": {"name": "x"}}, TypeError, "tools must be a list"),
         ({"tools": [plain, plain]}, ValueError, "two tools are named plain"),
         (
             {"tools": [plain], "tool_choice": "book"},

@@ -107,7 +107,7 @@ OPENAI = "upstreams: {main: {kind: openai, base_url: 'http://127.0.0.1:9/v1', mo
         (MODEL + "select: best:judge\n", "models.m.select: its upstream can't judge"),
         (
             MODEL + "select: collect:2\n    loop: 2\n",
-            "models.m.select: the gateway doesn't go with",
+            "models.m.select: the gateway can't be combined with",
         ),
         (MODEL + "select: bst:words\n", "models.m.select: select 'bst:words' is none of the known"),
         (MODEL + "n: 2\n", "models.m.n: n goes with best, vote, consensus, tournament: not with f"),

@@ -184,7 +184,7 @@ async def test_what_could_not_be_delivered_in_two_seconds_is_counted_and_logged(
     assert result.undelivered == 3
     assert result.elapsed == pytest.approx(2)
     [record] = [r for r in caplog.records if "gave up after 2 s" in r.getMessage()]
-    assert "3 draws not handed to hooks" in record.getMessage()
+    assert "3 draws were not passed to hooks" in record.getMessage()
     assert record.sampling_id == result.sampling_id
 
 
@@ -201,7 +201,7 @@ async def test_the_two_seconds_are_for_deliveries_and_background_handlers_togeth
     result = await strategy_with(Slow(), replies={1: "yes"}).sample("do", [yes])
     assert result.undelivered == 0
     assert anyio.current_time() == pytest.approx(2)
-    assert "0 draws not handed to hooks, 1 background hooks cut short" in caplog.text
+    assert "0 draws were not passed to hooks, and 1 background hooks were cut off" in caplog.text
 
 
 # --- after a win ------------------------------------------------------------------------------

@@ -146,7 +146,7 @@ def test_a_handler_may_be_left_out_but_not_be_overridden_by_what_is_not_async():
             pass
 
     with pytest.raises(
-        TypeError, match="plugin Sync: 'start' overrides a handler and isn't an async"
+        TypeError, match="plugin Sync: 'start' overrides a handler, so it must be an async"
     ):
         handlers_of(Sync())
 
@@ -176,11 +176,15 @@ async def unmarked(payload):
 
 
 WRONG = [
-    (TwoArguments(), TypeError, "plugin TwoArguments: handler 'wrong' takes exactly one argument"),
-    (NoArgument(), TypeError, "plugin NoArgument: handler 'wrong' takes exactly one argument"),
+    (
+        TwoArguments(),
+        TypeError,
+        "plugin TwoArguments: handler 'wrong' must take exactly one argument",
+    ),
+    (NoArgument(), TypeError, "plugin NoArgument: handler 'wrong' must take exactly one argument"),
     (Empty(), ValueError, r"plugin Empty has no handler: mark its async methods with @hook\(...\)"),
-    (Recorder, TypeError, "plugin Recorder is a class: make an instance of it"),
-    (unmarked, TypeError, "isn't a plugin: give an instance of a Plugin subclass"),
+    (Recorder, TypeError, "plugin Recorder is a class: pass an instance of it"),
+    (unmarked, TypeError, "isn't a plugin: pass an instance of a Plugin subclass"),
     (3, TypeError, "3 isn't a plugin"),
     (None, TypeError, "None isn't a plugin"),
 ]
@@ -219,7 +223,7 @@ def test_a_set_registers_all_or_nothing(way):
 def test_registering_twice_and_unregistering_a_stranger_are_errors(registered):
     plugin = Recorder()
     registered(plugin)
-    with pytest.raises(ValueError, match="is registered already"):
+    with pytest.raises(ValueError, match="is already registered"):
         register(plugin)
     assert len(snapshot(())) == 1
     with pytest.raises(ValueError, match="is not registered"):

@@ -202,7 +202,7 @@ PRE_CHECK, LOOP_START = HookType.VALIDATION_PRE_CHECK, HookType.SAMPLING_LOOP_ST
         (
             HookType.GENERATION_PRE_CALL,
             {"options": {"temperature": 1}},
-            "set options to .*, which isn't an Options",
+            "set options to .*, which is not an Options object",
         ),
         (PRE_CHECK, {"requirements": (1,)}, "failed at validation_pre_check: requirements"),
         (
@@ -211,7 +211,7 @@ PRE_CHECK, LOOP_START = HookType.VALIDATION_PRE_CHECK, HookType.SAMPLING_LOOP_ST
             "failed at validation_pre_check: requirements",
         ),
         (PRE_CHECK, {"requirements": ("",)}, "failed at validation_pre_check: requirements"),
-        (LOOP_START, {"loop_budgets": 9}, "it set loop_budgets, which the payload"),
+        (LOOP_START, {"loop_budgets": 9}, "it set loop_budgets, but the payload"),
     ],
 )
 async def test_a_change_of_the_wrong_type_or_name_is_an_error(when, change, message):
@@ -255,7 +255,7 @@ async def test_post_check_may_not_turn_a_failure_into_a_pass(value):
     async def generous(payload):
         return payload.model_copy(update={"passed": value})
 
-    with pytest.raises(HookError, match="a pass into a failure, not the reverse"):
+    with pytest.raises(HookError, match="a pass into a failure, but not the reverse"):
         await RejectionSamplingStrategy(by_iteration({}), plugins=[generous]).sample("do", [yes])
 
 

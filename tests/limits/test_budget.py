@@ -115,7 +115,7 @@ def test_a_child_has_its_parents_prices_and_assumption():
         ({"money": 9}, {"max_tokens": 5}, "m", None),
         ({"money": 9}, {"max_tokens": 5}, "m-2026-01-31", None),
         ({"money": 9}, {"max_tokens": 5}, "n", "none for the model 'n'.*scripted, m"),
-        ({"money": 9}, {"max_tokens": 5}, None, "a model of unknown name"),
+        ({"money": 9}, {"max_tokens": 5}, None, "a model whose name is unknown"),
         ({"money": 9}, {"max_tokens": 5, "model": "m"}, None, None),
         ({"money": 9}, {"max_tokens": 5, "model": "n"}, "m", "'n'"),
     ],

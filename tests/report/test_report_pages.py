@@ -161,7 +161,7 @@ def test_a_page_about_a_call_says_how_it_ended(outcomes, best, note):
 @pytest.mark.parametrize(
     ("reason", "detail", "words"),
     [
-        ("exhausted", "", "Nothing passed: all attempts are spent"),
+        ("exhausted", "", "Nothing passed: all attempts were used"),
         ("budget", "3 requests are spent", "a budget is spent (3 requests are spent)"),
         ("something new", "", "Stopped: something new"),
     ],
@@ -443,11 +443,11 @@ def test_too_few_that_passed_are_not_nothing():
     trace = trace_of(("passed", 1), ("failed", 1)) | {"success": False, "stop_reason": "exhausted"}
     trace["decision"] = decision(1, kind="collect", complete=False)
     page = call_report(trace)
-    assert "Too few passed: all attempts are spent" in page
+    assert "Too few passed: all attempts were used" in page
     assert "Too few passed in 2 s." in page
     assert 'id="h-result"' not in page
     assert call_text(trace).splitlines()[:2] == [
-        "Too few passed: all attempts are spent.",
+        "Too few passed: all attempts were used.",
         "Decided by collect: they passed",
     ]
 
@@ -457,7 +457,7 @@ def test_a_vote_without_a_winner_says_so_and_marks_none():
     trace = trace_of(("passed", 1), ("passed", 1)) | {"success": False, "stop_reason": "exhausted"}
     trace["decision"] = decision(kind="vote", answers=answers, share=0.5, complete=False)
     page = call_report(trace)
-    assert "No answer won: all attempts are spent" in page
+    assert "No answer won: all attempts were used" in page
     assert "No answer won in 2 s." in page
     assert "2 answers tied for the first place" in decided(page)
     assert 'class="won"' not in decided(page)

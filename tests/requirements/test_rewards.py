@@ -160,7 +160,7 @@ async def test_code_is_scored_outside_its_own_process():
     ("arguments", "error", "words"),
     [
         ({"concurrency": 0}, ValueError, "concurrency"),
-        ({"requirements": lambda: [short]}, TypeError, "plain function"),
+        ({"requirements": lambda: [short]}, TypeError, "synchronous function"),
     ],
 )
 def test_wrong_arguments_of_reward(arguments, error, words):
@@ -189,7 +189,7 @@ def test_it_needs_no_event_loop_and_pickles_with_its_name():
 
 @pytest.mark.parametrize("wrong", [None, 3, b"x", ["a", "b"], [["a"]]])
 async def test_what_is_no_completion_is_named(wrong):
-    with pytest.raises(TypeError, match="a completion is a text, or a conversation as messages"):
+    with pytest.raises(TypeError, match="a completion must be a text or a list of messages"):
         await reward(short)(["Noon.", wrong])
 
 
@@ -197,5 +197,5 @@ async def test_a_row_must_have_requirements():
     def forgets(row):
         pass
 
-    with pytest.raises(TypeError, match="returned None for a row: return its requirements"):
+    with pytest.raises(TypeError, match="returned None, not the requirements of its row"):
         await reward(forgets)(["Noon."])

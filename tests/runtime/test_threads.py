@@ -141,7 +141,7 @@ async def test_an_abandoned_function_is_counted_and_logged_until_it_ends(caplog)
     await until(lambda: thread_statistics().abandoned == before.abandoned)
     assert thread_statistics().abandoned_total == before.abandoned_total + 1
     assert [record.message.split(" ")[0] for record in caplog.records] == ["abandoned"]
-    assert "goes on in its thread" in caplog.records[0].message
+    assert "continues to run in its thread" in caplog.records[0].message
 
 
 async def test_nothing_is_kept_of_a_function_that_ended():

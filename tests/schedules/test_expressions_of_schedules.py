@@ -31,18 +31,18 @@ def test_a_schedule_is_a_name_and_its_numbers(text, kind, values):
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("stagered:1", "is none of the known ones; did you mean staggered:0.5?"),
-        ("pool", "is none of the known ones; did you mean pooled?"),
-        ("", "schedule '' is none of the known ones\nAllowed: eager  pooled  staggered:SECONDS"),
-        ("lazy", "is none of the known ones\nAllowed: "),
-        ("eager:1", "schedule 'eager:1' isn't of the form eager, as in eager"),
-        ("pooled:", "schedule 'pooled:' isn't of the form pooled"),
-        ("staggered", "isn't of the form staggered:SECONDS, as in staggered:0.5"),
-        ("staggered:x", "isn't of the form staggered:SECONDS, as in staggered:0.5"),
+        ("stagered:1", "is unknown; did you mean staggered:0.5?"),
+        ("pool", "is unknown; did you mean pooled?"),
+        ("", "schedule '' is unknown\nAllowed: eager  pooled  staggered:SECONDS"),
+        ("lazy", "is unknown\nAllowed: "),
+        ("eager:1", "schedule 'eager:1' must have the form eager, as in eager"),
+        ("pooled:", "schedule 'pooled:' must have the form pooled"),
+        ("staggered", "must have the form staggered:SECONDS, as in staggered:0.5"),
+        ("staggered:x", "must have the form staggered:SECONDS, as in staggered:0.5"),
         ("staggered:0", "delay is over 0 and finite, not 0.0, as in staggered:0.5"),
         ("staggered:inf", "delay is over 0 and finite, not inf, as in staggered:0.5"),
         ("hedged:1", "quantile is over 0 and under 1, not 1.0, as in hedged:0.8"),
-        ("hedged:0.9,1", "isn't of the form hedged[:QUANTILE], as in hedged:0.8"),
+        ("hedged:0.9,1", "must have the form hedged[:QUANTILE], as in hedged:0.8"),
     ],
 )
 def test_what_is_no_schedule_is_a_sentence_that_says_what_to_write(text, sentence):

@@ -46,8 +46,8 @@ def test_a_selection_is_a_name_and_what_it_goes_by(text, n, kind, values):
 @pytest.mark.parametrize(
     ("text", "n", "sentence"),
     [
-        ("bst:length", None, "is none of the known ones; did you mean best:length?\nAllowed: "),
-        ("", None, f"is none of the known ones\nAllowed: {'  '.join(SELECTIONS)}"),
+        ("bst:length", None, "is unknown; did you mean best:length?\nAllowed: "),
+        ("", None, f"is unknown\nAllowed: {'  '.join(SELECTIONS)}"),
         ("best", None, "isn't of the form best:SCORE, as in best:length"),
         ("best:", None, "isn't of the form best:SCORE, as in best:length"),
         ("vote:", None, "isn't of the form vote[:KEY], as in vote:lower"),

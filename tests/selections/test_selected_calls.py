@@ -80,7 +80,7 @@ async def test_where_none_passes_the_best_failure_is_chosen_as_ever(selection):
     assert result.stop_reason is StopReason.EXHAUSTED
     decision = result.decision
     assert (decision.winners, decision.complete, decision.abstentions) == ((), False, 2)
-    assert decision.reason == "none of 2 draws passed: all attempts are spent"
+    assert decision.reason == "none of 2 draws passed: all attempts were used"
     assert SamplingResult.from_dict(result.to_dict()).decision == decision
     with pytest.raises(SamplingFailed, match="none of 2 draws passed"):
         result.unwrap()
@@ -222,7 +222,7 @@ async def test_a_judges_score_is_read_checked_and_billed():
     assert len(asked) == 3  # 30 is not on the scale.
     assert "<answer>yes &lt;b&gt;</answer>" in asked[0]
     assert result.usage.requests == 5
-    with pytest.raises(ValueError, match="goes upwards"):
+    with pytest.raises(ValueError, match="must be increasing"):
         judge_score("?", judge=backend, scale=(5, 5))
 
 

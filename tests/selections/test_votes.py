@@ -256,14 +256,14 @@ async def test_a_key_of_none_abstains():
     assert votes_of(result.decision) == {"yes": 1}
     silent = await strategy(replies[:2], chosen, 2).sample("do")
     assert not silent.success
-    assert silent.decision.reason == "all 2 that passed abstained: all attempts are spent"
+    assert silent.decision.reason == "all 2 that passed abstained: all attempts were used"
 
 
 @pytest.mark.anyio
 @pytest.mark.usefixtures("virtual_clock")
 @pytest.mark.parametrize("weight", [float("inf"), float("-inf"), -1.0, float("nan")])
 async def test_a_weight_that_is_no_finite_positive_number_is_an_error(weight):
-    with pytest.raises(RequirementError, match=r"weight of a vote is finite|returned NaN"):
+    with pytest.raises(RequirementError, match=r"weight of a vote must be finite|returned NaN"):
         await strategy(["a"], Vote(n=1, weight=lambda _: weight), 1).sample("do")
 
 

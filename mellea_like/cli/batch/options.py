@@ -297,7 +297,7 @@ class BatchOptions(DrawOptions):
             (self.timeout is not None, "--timeout"),
         ):
             if wrong:
-                msg = f"--batch-api doesn't go with {option_name}"
+                msg = f"--batch-api can't be combined with {option_name}"
                 raise Problem(msg, Exit.USAGE)
         object.__setattr__(self, "order", "breadth")
 

@@ -110,8 +110,8 @@ def why(result: SamplingResult[Any], ledger: Ledger, name: Callable[[Slice], str
     """Return lines that explain why no reply passed, or too few replies did."""
     reason = {
         "timeout": "the time was up",
-        "exhausted": "all attempts are spent",
-        "error": "an error ended a lane",
+        "exhausted": "all attempts were used",
+        "error": "an error ended one of the lanes",
     }.get(result.stop_reason, f"stopped: {result.stop_reason}")
     if result.stop_detail:
         reason = one_line(in_options(result.stop_detail))
