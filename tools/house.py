@@ -1,7 +1,7 @@
 """Measure the house: lines, import circles, and the way of the plainest call.
 
 ``python tools/house.py`` prints a table; ``--verbose`` also names the functions of the plainest
-call. With ``--check``, a circle is an error. The other figures have an aim.
+call. With ``--check``, it is an error if a figure exceeds its limit. The others have an aim.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ NAME = "mellea_like"
 APPLICATIONS = ("batch", "export", "report", "estimate", "gateway", "cli", "specification")
 """Everything else is the library, except for the sandbox in ``requirements/code``."""
 
-LIMITS = {"circles at import": 0}
+LIMITS = {"circles at import": 0, "kernel": 1_550, "plainest call: functions": 120}
+"""Figures that must not be exceeded. These numbers are fixed: they may only be lowered."""
+
 AIMS = {
     "kernel": 1_400,
     "plainest call: files": 15,
@@ -179,8 +181,10 @@ def main() -> int:
         print(f"{name:28}{count:8,}")
     print()
     for name, figure in figures.items():
-        bound = LIMITS.get(name, AIMS.get(name, 0))
-        print(f"{name:28}{figure:8,}  {'limit' if name in LIMITS else 'aim'} {bound:,}")
+        bounds = [
+            f"{word} {b[name]:,}" for word, b in (("aim", AIMS), ("limit", LIMITS)) if name in b
+        ]
+        print(f"{name:28}{figure:8,}  {', '.join(bounds)}")
     if options.verbose:
         print("", *(f"{f.path}:{f.line} {f.name} {f.lines}" for f in way), sep="\n")
         print("", *(" -> ".join(circle) for circle in found), sep="\n")

@@ -20,49 +20,17 @@ from mellea_like.requirements.staged_validation import StagedValidation
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from mellea_like.core.backend import Backend, Options, Request
-    from mellea_like.core.conversation import Action, Context
+    from mellea_like.core.backend import Backend, Request
     from mellea_like.core.requirement import Requirement
     from mellea_like.core.slice import Slice
+    from mellea_like.core.spec import Rules
     from mellea_like.core.validation import Candidate
     from mellea_like.errors import LimitExceeded
     from mellea_like.kernel.ports import Ask, Checked, Choice, Plan
 
-__all__ = ["Call", "Rules", "Spec"]
+__all__ = ["Call"]
 
 _CANCELLED, _ERRORED = Outcome.CANCELLED, Outcome.ERRORED
-
-
-@dataclass(slots=True)
-class Spec:
-    """The inputs of a call, or of one of its stages: checked and complete."""
-
-    action: Action[Any]
-    context: Context
-    requirements: tuple[Requirement, ...]
-    backend: Backend
-    judge: Backend
-    format: Any
-    options: Options
-    validation_context: Context | None = None
-    tools: Any = None
-    """The tools whose calls may be an answer; None if there are none."""
-
-    @property
-    def model(self) -> str | None:
-        """The model that generates, if the options or the backend name one."""
-        return self.options.model or getattr(self.backend, "model", None)
-
-
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """The rules for every draw of a call."""
-
-    judge_options: Options
-    check_all: bool
-    """Whether all requirements are checked, even after one has failed."""
-    accept_incomplete: bool
-    cancel_grace: float
 
 
 @dataclass(slots=True)
@@ -164,7 +132,7 @@ class Call:
     def rule(self, ruling: Ruling) -> None:
         """Carry out a ruling, even before or after the race."""
         if ruling.fatal is not None and ruling.fatal is self.late:
-            return
+            return  # A plugin's error comes twice: from its hook, and as it leaves what called it.
         if hasattr(self, "race"):
             if self._is_late(ruling.fatal):
                 self.late = ruling.fatal

@@ -20,16 +20,17 @@ from mellea_like.core.backend import (
     checked_reply,
     innermost,
 )
+from mellea_like.core.draw_cost import with_other_costs
 from mellea_like.core.format import parse_reply, parse_value, why_unread
 from mellea_like.core.generation import (
     INCOMPLETE,
     Generation,
     Meter,
     Usage,
-    cost_of,
     stated,
     why_incomplete,
 )
+from mellea_like.core.seeds import derive_seed
 from mellea_like.core.slice import Outcome, Slice
 from mellea_like.core.validation import Candidate, ValidationResult, ValidationStatus
 from mellea_like.errors import BackendUnavailable, LimitExceeded, RequirementError
@@ -40,12 +41,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mellea_like.core.conversation import Message
-    from mellea_like.core.generation import Cost
     from mellea_like.core.requirement import Requirement
     from mellea_like.kernel.call import Call
     from mellea_like.kernel.ports import Ask
 
-__all__ = ["Draw", "SurroundedDraw", "derive_seed"]
+__all__ = ["Draw", "SurroundedDraw"]
 
 # On Python 3.11, looking up a member takes ten times as long as a name.
 _PASSED, _FAILED, _ERRORED, _CANCELLED = (
@@ -56,14 +56,6 @@ _PASSED, _FAILED, _ERRORED, _CANCELLED = (
 )
 _PASS, _ERROR = ValidationStatus.PASSED, ValidationStatus.ERRORED
 _NO_USAGE = Usage()
-
-
-def derive_seed(seed: int, iteration: int, purpose: str = "generate") -> int:
-    """Derive a request's seed from the call's, so that each draw gets an unrelated seed."""
-    from hashlib import blake2b  # noqa: PLC0415 (it loads OpenSSL)
-
-    digest = blake2b(f"{seed}/{iteration}/{purpose}".encode(), digest_size=4).digest()
-    return int.from_bytes(digest) >> 1
 
 
 class Draw:
@@ -111,6 +103,8 @@ class Draw:
         cancellation, self.error = split_cancellation(error)
         if cancellation is None:
             self.outcome = _ERRORED
+            # Errors of checks are verdicts by now, so what still arrives must be raised by the call:
+            # ``on_error="raise"``, a bug in an option, an interrupt.
             if self.checking or not isinstance(error, Exception):
                 raise error
             if isinstance(error, LimitExceeded) and error.result is None:
@@ -277,10 +271,7 @@ class Draw:
             else:
                 usage = stated(generation)
         if asked is not None or self.judged is not None or aside is not None:
-            checks = self._check_usage(asked, () if aside is None else aside.parts)
-        if checks:
-            own = usage if meter is None or asked is None else _split(meter, generation, asked)[0]
-            usage = sum((spent for _, spent in checks), own)
+            usage, checks = with_other_costs(usage, meter, generation, self.judged or ())
         return Slice(
             ask.iteration,
             ask.subsample,
@@ -303,25 +294,6 @@ class Draw:
             checks,
         )
 
-    def _check_usage(
-        self, asked: str | None, aside: Sequence[Cost]
-    ) -> tuple[tuple[str | None, Usage], ...]:
-        """Return, by model, the cost of checks, tools and models asked before the last one."""
-        spent: dict[str | None, Usage] = {}
-        if asked is not None and self.meter is not None:
-            spent.update(_split(self.meter, self.generation, asked)[1])
-        for meter, reply, model in self.judged or ():
-            answered = None if reply is None else reply.model
-            own, others = _split(meter, reply, meter.asked)
-            for name, cost in ((answered or meter.asked or model, own), *others):
-                spent[name] = spent.get(name, _NO_USAGE) + cost
-        for part in aside:
-            # A call of a tool, validator or scorer tells its models apart; a request does not.
-            by_model = getattr(part, "usage_by_model", None) or [(None, part.usage)]
-            for name, cost in by_model:
-                spent[name] = spent.get(name, _NO_USAGE) + cost
-        return tuple((model, cost) for model, cost in spent.items() if cost != _NO_USAGE)
-
 
 class SurroundedDraw(Draw):
     """A draw with options around it."""
@@ -335,12 +307,3 @@ class SurroundedDraw(Draw):
             if self._taken:
                 raise
             self._take(exc)  # Of an option, before the draw itself began or after it.
-
-
-def _split(
-    meter: Meter, reply: Generation | None, asked: str | None
-) -> tuple[Usage, list[tuple[str | None, Usage]]]:
-    """Return the cost of the model that was asked last, and of each one asked before it."""
-    others = [pair for pair in meter.usage_by_model if pair[0] not in {None, asked}]
-    own = sum((cost for model, cost in meter.usage_by_model if model in {None, asked}), _NO_USAGE)
-    return (own if others else cost_of(meter, reply)), others

@@ -62,7 +62,7 @@ def conclude(
     except Exception as exc:  # noqa: BLE001 (the call raises it)
         bug = exc
     decision = choice.decision
-    passed = bug is None and best is not None and slices[best].passed
+    passed = bug is None and best is not None and slices[best].outcome is _PASSED
     success = passed and (decision is None or decision.complete)
     raised = late if fatal is None and not success else fatal
     if raised is not None:

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from mellea_like.kernel.draw import Draw
 
 __all__ = [
-    "SLACK",
     "Ask",
     "Body",
     "Checked",
@@ -40,27 +39,8 @@ __all__ = [
     "Ruling",
     "Sent",
     "Stop",
-    "Turn",
     "Wait",
-    "turn_of",
 ]
-
-
-SLACK = 1e-9
-"""Seconds by which a clock may be behind after a sleep, due to rounding."""
-
-
-class Turn(NamedTuple):
-    """Permission to start one draw: its id (1-based), its lane and its place there (0-based)."""
-
-    iteration: int
-    subsample: int
-    depth: int
-
-
-def turn_of(subsample: int, depth: int, loop_budget: int) -> Turn:
-    """Return the turn at a lane and depth; ids are numbered lane by lane."""
-    return Turn(subsample * loop_budget + depth + 1, subsample, depth)
 
 
 @record(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from mellea_like.runtime.event_loops import (
     split_cancellation,
 )
 from mellea_like.runtime.logs import warn
-from mellea_like.runtime.task_stack import stack_of
+from mellea_like.runtime.task_stack import log_stacks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -104,6 +104,7 @@ class Race:
 
     def record(self, slice_: Any) -> None:
         """Keep a slice, and report it to all listeners."""
+        # Both as they were before this slice: the one that decides the call is itself still told.
         undecided, running = not self.won, not (self.over or self._leaving)
         self.slices.append(slice_)
         try:
@@ -272,6 +273,7 @@ class Race:
                         if (cancelled := self._left(exc)) is not None:
                             raise cancelled from None
                     finally:
+                        # The deadline's scope is still open: a late ruling must not cancel it.
                         self._scopes[0] = None
                         self._alive = self._under_way = 0
                 except anyio.get_cancelled_exc_class() as exc:
@@ -346,16 +348,8 @@ class Race:
         self._ended = anyio.Event()  # The first one is set if a ruling has ended the race.
         with anyio.move_on_after(self._grace):
             await self._ended.wait()
-        for task in anyio.get_running_tasks() if self._under_way else ():
-            if (task.name or "").startswith(f"mellea_like {self._name} lane "):
-                warn(
-                    "%s was cancelled %g s ago and still runs; the call waits for it. It is at:"
-                    "\n%s",
-                    task.name,
-                    self._grace,
-                    "\n".join(stack_of(task.coro)),
-                    sampling_id=self._name,
-                )
+        if self._under_way:
+            log_stacks(f"mellea_like {self._name} lane ", self._grace, self._name)
 
     def forget(self) -> None:
         """Drop all references to the call."""
@@ -450,6 +444,8 @@ class Race:
 
     def asked_to_stop(self) -> bool:
         """Return whether someone has asked the running task to stop since the race began."""
+        # A lone lane runs in the caller's task, which may have older cancellations; the other lanes
+        # have tasks of their own.
         return scope_cancelled() or native_cancel_requests() > (self._native if self._alone else 0)
 
     # Lanes that have to wait. One of them, the watcher, asks the plan again at each piece of news;

@@ -18,6 +18,7 @@ from mellea_like.core.backend import (
 from mellea_like.core.conversation import reply_message
 from mellea_like.core.generation import Meter, cost_of
 from mellea_like.core.result import StopReason
+from mellea_like.core.seeds import derive_seed
 from mellea_like.errors import (
     BackendError,
     BackendTimeout,
@@ -26,7 +27,6 @@ from mellea_like.errors import (
     LimitExceeded,
     SamplingTimeout,
 )
-from mellea_like.kernel.draw import derive_seed
 from mellea_like.kernel.ports import Option, Ruling, Stop
 from mellea_like.kernel.race import Race
 from mellea_like.requirements.judge import comparison_messages, read_comparison

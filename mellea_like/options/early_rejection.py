@@ -16,7 +16,7 @@ from mellea_like.requirements.early_rejection import EarlyRejection, WatchedBack
 if TYPE_CHECKING:
     from mellea_like.core.backend import Backend, Request
     from mellea_like.core.generation import Generation
-    from mellea_like.kernel.call import Spec
+    from mellea_like.core.spec import Spec
     from mellea_like.kernel.ports import Sent
 
 __all__ = ["TakenVerdicts", "WatchedReplies"]

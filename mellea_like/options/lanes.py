@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mellea_like.core.slice import Outcome
 from mellea_like.options.repairs import Chain
 
 if TYPE_CHECKING:
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Lanes"]
 
-_GOES_ON = Chain.GOES_ON
+_GOES_ON, _PASSED = Chain.GOES_ON, Outcome.PASSED
 
 
 class Lanes:
@@ -48,7 +49,7 @@ class Lanes:
         """Take note of a draw that has ended."""
         if self._repairs.hear(slice_) is _GOES_ON:
             return
-        if slice_.passed and self.lanes == 1:
+        if slice_.outcome is _PASSED and self.lanes == 1:
             # The other lanes would have raced it.
             self._depths = [self._loop_budget] * len(self._depths)
         self._depths[slice_.chain] = self._loop_budget

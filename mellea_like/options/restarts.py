@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from mellea_like.core.backend import BackendWrapper, checked_reply
-from mellea_like.kernel.draw import derive_seed
+from mellea_like.core.seeds import derive_seed
 from mellea_like.kernel.ports import Option
 from mellea_like.limits.several_budgets import room_to_restart
 

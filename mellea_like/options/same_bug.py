@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from mellea_like.core.result import StopReason
 from mellea_like.core.slice import Outcome
-from mellea_like.kernel.ports import SLACK, Option, Ruling, Stop, Wait
+from mellea_like.kernel.ports import Option, Ruling, Stop, Wait
+from mellea_like.schedules.base import SLACK
 from mellea_like.schedules.giving_up import FEWEST, bug_of, times_seen
 
 if TYPE_CHECKING:

@@ -9,21 +9,34 @@ from __future__ import annotations
 import math
 from collections import deque
 from operator import index
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mellea_like.core.slice import Outcome
-from mellea_like.kernel.ports import SLACK, Wait, turn_of
+from mellea_like.kernel.ports import Wait
 from mellea_like.options.repairs import Chain
-from mellea_like.schedules.base import CallProgress, SchedulePlan
+from mellea_like.schedules.base import SLACK, CallProgress, SchedulePlan
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mellea_like.core.slice import Slice
-    from mellea_like.kernel.ports import Ask, Next, Turn
+    from mellea_like.kernel.ports import Ask, Next
     from mellea_like.options.repairs import Repairs
 
-__all__ = ["Scheduled", "TurnPool"]
+__all__ = ["Scheduled", "Turn", "TurnPool", "turn_of"]
+
+
+class Turn(NamedTuple):
+    """Permission to start one draw: its id (1-based), its lane and its place there (0-based)."""
+
+    iteration: int
+    subsample: int
+    depth: int
+
+
+def turn_of(subsample: int, depth: int, loop_budget: int) -> Turn:
+    """Return the turn at a lane and depth; ids are numbered lane by lane."""
+    return Turn(subsample * loop_budget + depth + 1, subsample, depth)
 
 
 class TurnPool:

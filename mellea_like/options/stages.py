@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from mellea_like.core.backend import Backend, Request
     from mellea_like.core.slice import Slice
-    from mellea_like.kernel.call import Spec
+    from mellea_like.core.spec import Spec
     from mellea_like.kernel.ports import Ask, Sent
     from mellea_like.limits.base import Permit
     from mellea_like.sampling.escalate import Stage, StageCosts

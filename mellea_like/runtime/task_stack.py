@@ -1,14 +1,18 @@
-"""The stack of a suspended task."""
+"""The stacks of suspended tasks."""
 
 from __future__ import annotations
 
 import linecache
 from typing import TYPE_CHECKING, Any
 
+import anyio
+
+from mellea_like.runtime.logs import warn
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["stack_of"]
+__all__ = ["log_stacks", "stack_of"]
 
 
 def stack_of(coroutine: Any) -> Iterator[str]:
@@ -20,3 +24,19 @@ def stack_of(coroutine: Any) -> Iterator[str]:
             source = linecache.getline(path, number).strip()
             yield f"  {path}:{number} in {frame.f_code.co_qualname}: {source}"
         coroutine = getattr(coroutine, "cr_await", None) or getattr(coroutine, "gi_yieldfrom", None)
+
+
+def log_stacks(prefix: str, seconds: float, sampling_id: str) -> None:
+    """Log where the tasks of a call are that were cancelled ``seconds`` ago and are still running.
+
+    ``prefix`` is the beginning of their names.
+    """
+    for task in anyio.get_running_tasks():
+        if (task.name or "").startswith(prefix):
+            warn(
+                "%s was cancelled %g s ago and still runs; the call waits for it. It is at:\n%s",
+                task.name,
+                seconds,
+                "\n".join(stack_of(task.coro)),
+                sampling_id=sampling_id,
+            )

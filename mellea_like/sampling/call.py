@@ -186,7 +186,7 @@ class RunningCall:
             await self._call.run(self._settings.loop_budget)
             # If the caller was cancelled during the call's end, it gets no result.
             await checkpoint_if_cancelled()
-            if self.paused:
+            if self._rounds is not None and self.paused:
                 # It continues as it is if nothing listens to its rounds.
                 self.keeps = self._telemetry is None and self._call_hooks is None
                 return self._result(self._ending or _PAUSED)
@@ -261,7 +261,7 @@ class RunningCall:
             "stop_reason": ending.stop_reason,
             "decision": ending.decision,
             "started": self._started_utc,
-            "elapsed": self._elapsed,
+            "elapsed": self._call.now,
         }
 
     def _conclude(self, *, cancelled: bool = False) -> Ending:
@@ -284,10 +284,6 @@ class RunningCall:
                 warn(message, type(error).__name__, error, sampling_id=self._id)
         return self._ending
 
-    @property
-    def _elapsed(self) -> float:
-        return self._call.now
-
     def _result(self, ending: Ending) -> SamplingResult[Any]:
         return SamplingResult(
             slices=tuple(self._call.slices),
@@ -295,7 +291,7 @@ class RunningCall:
             stop_reason=ending.stop_reason,
             sampling_id=self._id,
             started=self._started_utc,
-            elapsed=self._elapsed,
+            elapsed=self._call.now,
             undelivered=0 if self._call_hooks is None else self._call_hooks.undelivered,
             stop_detail=ending.stop_detail,
             decision=ending.decision,

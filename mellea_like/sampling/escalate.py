@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from mellea_like.core.prices import Price
     from mellea_like.core.requirement import Requirement
     from mellea_like.core.slice import Slice
+    from mellea_like.core.spec import Spec
     from mellea_like.hooks.plugins import Pluggable
-    from mellea_like.kernel.call import Spec
     from mellea_like.limits.budget import Budget
     from mellea_like.limits.retry import Retry
     from mellea_like.sampling.prepare import CallInputs

@@ -20,8 +20,8 @@ from mellea_like.core.conversation import (
 )
 from mellea_like.core.format import check_format
 from mellea_like.core.requirement import Requirement
+from mellea_like.core.spec import Rules, Spec
 from mellea_like.core.tools import TOOL_ROUNDS
-from mellea_like.kernel.call import Rules, Spec
 from mellea_like.limits.retry import Retry
 from mellea_like.requirements.merging import (
     as_backend,
@@ -276,7 +276,9 @@ def _prepare(
         asked = replace(asked, requirements=merged)
     if format is not None:
         check_format(format)
-    generator = as_backend(settings.backend if backend is None else backend, "backend")
+    generator = settings.backend
+    if backend is not None or generator is None:
+        generator = as_backend(backend, "backend")
     judge = generator if settings.judge is None else settings.judge
     for requirement in merged:
         check_judge(requirement, judge)

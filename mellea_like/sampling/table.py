@@ -164,11 +164,9 @@ class Setup:
         """Return whether a plugin takes part in deciding which draws pass."""
         return self.hooks is not None and any(map(self.hooks.run.decides, _CHECK_HOOKS))
 
-    def hears(self, *types: HookType) -> Hooks | None:
-        """Return the plugins; None if none of them listens to any of these hooks."""
-        if self.hooks is None or self.hooks.run.types.isdisjoint(types):
-            return None
-        return self.hooks
+    def hears(self, *types: HookType) -> bool:
+        """Return whether a plugin listens to one of these hooks."""
+        return self.hooks is not None and not self.hooks.run.types.isdisjoint(types)
 
     def streams(self) -> bool:
         """Return whether a backend streams its replies."""
@@ -210,14 +208,14 @@ OPTIONS: tuple[Callable[[Setup], Option | None], ...] = (
     lambda s: None if isinstance(s.inputs.action, GivenReply) else LoggedErrors(),
     lambda s: s.rounds,
     lambda s: DrawSpans(s.telemetry) if s.telemetry else None,
-    lambda s: RepairHooks(hooks) if (hooks := s.hears(HookType.SAMPLING_REPAIR)) else None,
+    lambda s: RepairHooks(s.hooks) if s.hooks and s.hears(HookType.SAMPLING_REPAIR) else None,
     lambda s: TimeLimit(s.settings.iteration_timeout) if s.settings.iteration_timeout else None,
     lambda s: First() if s.settings.selection == "first" and s.show is None else None,
     lambda s: Ordered() if s.settings.selection == "ordered" else None,
     lambda s: s.selected,
     lambda s: _lazy("comparisons", "Comparisons", s) if s.selected else None,
     lambda s: GivingUp(s.settings.give_up.begin()) if s.settings.give_up else None,
-    lambda s: CheckHooks(hooks) if (hooks := s.hears(*_CHECK_HOOKS)) else None,
+    lambda s: CheckHooks(s.hooks) if s.hooks and s.hears(*_CHECK_HOOKS) else None,
     lambda s: CheckSpans(s.telemetry) if s.telemetry else None,
     lambda s: _lazy("early_rejection", "TakenVerdicts") if s.streams() else None,
     lambda s: ToolRounds() if s.inputs.tools is not None else None,
@@ -226,7 +224,7 @@ OPTIONS: tuple[Callable[[Setup], Option | None], ...] = (
     lambda s: _same_bug(s) if s.settings.selection != "ordered" else None,
     lambda s: _lazy("wrapped", "Wrapped", s.rounds.wrap) if s.rounds and s.rounds.wrap else None,
     lambda s: Retries(s.settings.retry),
-    lambda s: RequestHooks(hooks) if (hooks := s.hears(*_REQUEST_HOOKS)) else None,
+    lambda s: RequestHooks(s.hooks) if s.hooks and s.hears(*_REQUEST_HOOKS) else None,
     lambda s: RequestSpans(s.telemetry) if s.telemetry else None,
     lambda s: _lazy("budgets", "Budgets", s.inputs.budgets) if s.inputs.budgets else None,
     lambda s: s.stage_budgets,

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from mellea_like import RejectionSamplingStrategy
 from mellea_like.backends.scripted import ScriptedBackend
 from mellea_like.backends.simulated import SimulatedBackend, passes
+from mellea_like.core.seeds import derive_seed
 from mellea_like.errors import RateLimited
-from mellea_like.kernel.draw import derive_seed
 from mellea_like.limits import Retry
 from mellea_like.testing import run_virtual
 

@@ -23,10 +23,10 @@ from schedule_kit import facts
 from examples import examples
 from mellea_like import Context, Instruction, Outcome
 from mellea_like.errors import AuthenticationFailed
-from mellea_like.kernel.ports import Ask, Turn
+from mellea_like.kernel.ports import Ask
 from mellea_like.kernel.race import Race
 from mellea_like.options.repairs import Repairs
-from mellea_like.options.scheduled import Scheduled, TurnPool
+from mellea_like.options.scheduled import Scheduled, Turn, TurnPool
 from mellea_like.schedules.base import CallProgress, Go
 from mellea_like.testing.virtual_clock import run_virtual
 
