@@ -301,6 +301,7 @@ def lint(session: nox.Session) -> None:
     environment.run("lint-imports", "--no-logo")
     environment.run("python", "tools/check_raises.py", "mellea_like")
     environment.run("python", "tools/house.py", "--check")
+    environment.run("python", "tools/rings.py", "--check")
     environment.run("python", "tools/prose.py", "--check")
 
 

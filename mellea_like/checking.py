@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, cas
 from mellea_like.core.backend import Options
 from mellea_like.core.display import shown
 from mellea_like.core.given import GivenReply, ReplyLike
-from mellea_like.core.requirement import Requirement
+from mellea_like.core.requirement import several
 from mellea_like.core.validation import ValidationStatus
 from mellea_like.errors import HookError, LimitExceeded
 from mellea_like.sampling.prepare import judges_of
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from mellea_like.core.backend import Backend, Request
     from mellea_like.core.conversation import Action, Asked, Context, MessageLike
     from mellea_like.core.generation import Generation, Usage
+    from mellea_like.core.requirement import Requirement
     from mellea_like.core.slice import Slice
     from mellea_like.core.validation import ValidationResult
     from mellea_like.limits.budget import Budget
@@ -324,10 +325,3 @@ async def record_of(call: CallInRounds[Any]) -> Slice:
         if not heard or not heard[0].verdicts:
             raise
     return heard[0]
-
-
-def several(
-    requirements: Requirements,
-) -> Sequence[Requirement | str]:
-    """Return requirements as a sequence, even if there is only one, such as ``a & b``."""
-    return [requirements] if isinstance(requirements, str | Requirement) else requirements

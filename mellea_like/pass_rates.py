@@ -203,6 +203,11 @@ class CoverageCurve:
         """The number of draws that were cancelled."""
         return sum(cut * items for (_, _, cut), items in self.shown.items())
 
+    @property
+    def furthest(self) -> int:
+        """The largest number of draws to forecast for: four times the measured number."""
+        return FURTHEST * self.reach
+
     def at(self, draws: int) -> Coverage:
         """Estimate the coverage and its 95 % interval.
 
@@ -248,7 +253,7 @@ class CoverageCurve:
                 return self._end(draws, upper=False) >= target
             return self.at(draws).share >= target
 
-        too_few, enough = 0, FURTHEST * self.reach
+        too_few, enough = 0, self.furthest
         if not reached(enough):
             return None
         while enough - too_few > 1:

@@ -20,12 +20,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-from mellea_like.checking import CheckResult, ReplyLike, Requirements, check, several
+from mellea_like.checking import CheckResult, ReplyLike, Requirements, check
 from mellea_like.core.argument_checks import is_async, takes, whole_number
 from mellea_like.core.conversation import Message
 from mellea_like.core.display import shown
 from mellea_like.core.generation import Generation
-from mellea_like.core.requirement import Requirement
+from mellea_like.core.requirement import Requirement, several
 from mellea_like.runtime.gather import gather
 from mellea_like.runtime.logs import warn
 from mellea_like.sampling.prepare import judges_of

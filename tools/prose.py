@@ -5,9 +5,9 @@
 count to these files and folders. ``--list HABIT`` prints each hit with its file and line, and
 ``--check`` fails if a rate is above 5.
 
-The script reads docstrings (those of attributes too), comments, the texts of ``raise`` statements
-and of log calls, and Markdown without its code blocks. An entry under ``Args:``, a table's cell, a
-list item and a heading count as sentences.
+The script reads docstrings (those of attributes too), comments, the texts of ``raise`` statements,
+of messages (``msg = ...``) and of log calls, and Markdown without its code blocks. An entry under
+``Args:``, a table's cell, a list item and a heading count as sentences.
 
 A regular expression can't tell all. These are left to the reader: "where" that introduces a
 condition in the middle of a sentence, unless its neighbours give it away; abstract nouns beyond the
@@ -61,7 +61,10 @@ HABITS = {
 }
 PATTERNS = {name: re.compile(pattern, re.IGNORECASE) for name, pattern in HABITS.items()}
 
-LOGGED = {"debug", "info", "warning", "error", "exception", "critical", "log", "warn"}
+LOGGED = {"debug", "info", "warning", "error", "exception", "critical", "log", "warn", "inform"}
+MESSAGES = {"msg", "message", "what", "why", "words"}
+"""The names of variables that hold messages to people."""
+
 HEADER = re.compile(r"^(?:Args|Attributes|Raises|Returns|Yields|Example|Examples|Note):$")
 ENTRY = re.compile(r"^(?:\*{0,2}\w[\w.]*|`[^`]+`)(?: \([^)]*\))?: (?=\S)")
 BREAK = re.compile(r"(?<=[.!?])(?<!\be\.g\.)(?<!\bi\.e\.)(?<!\bvs\.)[)\"'*]*\s+(?=[A-Z`*\"'(\d])")
@@ -109,17 +112,25 @@ def python_blocks(source: str) -> Iterator[tuple[int, str]]:
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             if isinstance(node.value.value, str):
                 yield from _docstring_blocks(node.lineno, node.value.value)
-        elif isinstance(node, ast.Raise) or _logs(node):
+        elif isinstance(node, ast.Raise) or _logs(node) or _is_message(node):
             yield from _messages(node)
     yield from _comments(source)
 
 
 def _logs(node: ast.AST) -> bool:
-    return (
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr in LOGGED
-    )
+    if not isinstance(node, ast.Call):
+        return False
+    called = node.func
+    name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
+    return name in LOGGED
+
+
+def _is_message(node: ast.AST) -> bool:
+    match node:
+        case ast.Assign(targets=[ast.Name(id=name)]):
+            return name in MESSAGES
+        case _:
+            return False
 
 
 def _messages(node: ast.AST) -> Iterator[tuple[int, str]]:

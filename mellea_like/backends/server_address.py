@@ -19,6 +19,7 @@ __all__ = [
 ]
 
 OFFICIAL_URL = "https://api.openai.com/v1"
+"""The address of OpenAI's own API."""
 
 _SALT = os.urandom(16)
 
@@ -41,7 +42,18 @@ def digest(key: str) -> bytes:
 
 
 def split_url(url: str, source: str) -> SplitResult:
-    """Split a server's URL into its parts; raise `ValueError` if it isn't an HTTP URL."""
+    """Split a server's URL into its parts.
+
+    Args:
+        url: the URL.
+        source: the name of the setting that it comes from, for errors.
+
+    Returns:
+        The parts, of which the host is not empty.
+
+    Raises:
+        ValueError: it isn't a URL of HTTP or HTTPS that names a host.
+    """
     # Errors don't show the URL, because it may contain a key.
     msg = f"{source} takes a URL that starts with http:// or https:// and names a host"
     try:

@@ -6,8 +6,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mellea_like.batch.api import sample_many
-from mellea_like.checking import GivenReply, several, strategy_for_checks
+from mellea_like.checking import GivenReply, strategy_for_checks
 from mellea_like.core.argument_checks import is_async, takes
+from mellea_like.core.requirement import several
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, Callable, Iterable, Mapping

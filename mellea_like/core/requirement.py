@@ -15,7 +15,7 @@ from mellea_like.core.argument_checks import is_async, real_number, takes
 from mellea_like.core.display import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from typing import Self, SupportsIndex
 
     from mellea_like.core.backend import Backend
@@ -30,6 +30,7 @@ __all__ = [
     "or_else",
     "ready_made",
     "requirement",
+    "several",
 ]
 
 P = ParamSpec("P")
@@ -409,3 +410,8 @@ def _stage_of(validator: Validator | None, *, inline: bool) -> CheckStage:
 def _name_of(validator: Validator | None) -> str | None:
     name = getattr(validator, "__name__", None)
     return name if isinstance(name, str) and name != "<lambda>" else None
+
+
+def several(requirements: Requirement | str | Sequence[Requirement | str]) -> Sequence[Any]:
+    """Return requirements as a sequence, even if there is only one, such as ``a & b``."""
+    return [requirements] if isinstance(requirements, str | Requirement) else requirements

@@ -6,7 +6,6 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from mellea_like.core.display import plural
-from mellea_like.pass_rates import FURTHEST
 from mellea_like.report.markup import clip
 from mellea_like.report.numbers import amount, count, money, percent, seconds
 
@@ -250,7 +249,7 @@ class DrawPlan:
             if at.extrapolated:
                 yield f"That is extrapolated: no item had more than {measured}."
             return
-        most = self.curve.at(FURTHEST * self.curve.reach)
+        most = self.curve.at(self.curve.furthest)
         if most.high < self.target:
             yield f"{wanted} can't be reached with up to {plural(most.draws, 'draw')} of each item."
         else:

@@ -103,7 +103,7 @@ class Draw:
         cancellation, self.error = split_cancellation(error)
         if cancellation is None:
             self.outcome = _ERRORED
-            # Errors of checks are verdicts by now, so what still arrives must be raised by the call:
+            # Errors of checks are verdicts by now. The call must raise what still arrives here: by
             # ``on_error="raise"``, a bug in an option, an interrupt.
             if self.checking or not isinstance(error, Exception):
                 raise error

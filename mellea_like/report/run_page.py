@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mellea_like.core.display import plural
-from mellea_like.pass_rates import FURTHEST
 from mellea_like.report.charts import breakdown, columns, coverage_chart, numbers, rate_bar, sizes
 from mellea_like.report.draw_details import (
     Capacity,
@@ -150,7 +149,7 @@ def _coverage(figures: RunFigures) -> dict[str, Any]:
     curve = figures.coverage
     if curve is None:
         return {"coverage_note": "No draw was judged.", "coverage_chart": None}
-    reach = FURTHEST * curve.reach
+    reach = curve.furthest
     points = [curve.at(draws) for draws in _steps(1, curve.reach)[:-1] + _steps(curve.reach, reach)]
     last, far = next(p for p in points if p.draws == curve.reach), points[-1]
     cut = (

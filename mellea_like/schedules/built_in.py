@@ -30,8 +30,8 @@ class Eager(BaseSchedule):
     wrong key would be sent once for each attempt.
 
     Args:
-        pool: whether a new chain of draws may use the attempts that a lane has left over or hasn't
-            reached yet. If not, each lane keeps its own attempts.
+        pool: whether a new sequence of draws may use the attempts that a lane has left over or
+            hasn't reached yet. If not, each lane keeps its own attempts.
 
     Raises:
         TypeError: ``pool`` isn't a bool.
@@ -44,7 +44,7 @@ class Eager(BaseSchedule):
 
     @property
     def pooled(self) -> bool:
-        """Whether a new chain of draws may use the attempts of another lane."""
+        """Whether a new sequence of draws may use the attempts of another lane."""
         return self.pool
 
     @property
@@ -93,7 +93,7 @@ class Staggered(BaseSchedule):
 
     @property
     def pooled(self) -> bool:
-        """Whether a new chain of draws may use the attempts of another lane: never."""
+        """Whether a new sequence of draws may use the attempts of another lane: never."""
         return False
 
     @property
@@ -135,8 +135,8 @@ class Hedged(BaseSchedule):
     A draw that takes longer than most (longer than the ``quantile`` of the durations known so far,
     per model) no longer counts towards ``concurrency_budget``, so another one starts. The slow
     draw continues. At most ``concurrency_budget + extra`` draws are in flight. While a lane lags
-    behind, new chains of draws use its attempts. (Hedged requests: Dean and Barroso, "The Tail at
-    Scale", CACM 56(2), 2013.)
+    behind, its attempts are used by new sequences of draws. (Hedged requests: Dean and Barroso,
+    "The Tail at Scale", CACM 56(2), 2013.)
 
     Until enough durations are known (see `LatencyQuantiles`), nothing is hedged.
 
@@ -241,7 +241,7 @@ class Restart(BaseSchedule):
 
     @property
     def pooled(self) -> bool:
-        """Whether the wrapped schedule lets a new chain use the attempts of another lane."""
+        """Whether the wrapped schedule lets new sequences of draws use another lane's attempts."""
         return self.schedule.pooled
 
     @property

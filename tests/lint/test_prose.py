@@ -31,6 +31,8 @@ def work(path):
     if not path:
         raise ValueError(f"{path} stands empty")
     logging.warning("a win wakes the call anew")
+    warn("where none is, it stands")
+    msg = f"besides {path}"
     return "where nothing is, and what stands besides"
 '''
 
@@ -71,11 +73,15 @@ def test_a_module_is_read_by_its_docstrings_comments_and_messages(tmp_path):
     assert counts(tmp_path, "module.py", MODULE) == {
         "what": [(2, "What a call shares."), (17, "what to read.")],
         "say": [(10, "Say why it is three.")],
-        "where": [(4, "Where nothing races, one task is enough.")],
-        "stands": [(25, "{} stands empty")],
+        "where": [
+            (4, "Where nothing races, one task is enough."),
+            (27, "where none is, it stands"),
+        ],
+        "stands": [(25, "{} stands empty"), (27, "where none is, it stands")],
         "idioms": [
             (22, "A comment that goes on in its second line."),
             (26, "a win wakes the call anew"),
+            (28, "besides {}"),
         ],
         "abstract": [(26, "a win wakes the call anew")],
     }

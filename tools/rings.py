@@ -1,0 +1,73 @@
+"""Make sure that applications import only public names of the library.
+
+A name is public if the front door of its package exports it, or a page of ``docs/api`` documents
+it. ``core``, ``runtime`` and ``errors`` are below both rings: nouns, event loops and exceptions.
+``python tools/rings.py`` prints what is imported otherwise; with ``--check``, that is an error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import re
+import sys
+from collections import defaultdict
+from importlib import import_module
+
+from house import APPLICATIONS, NAME, ROOT
+
+APPLICATION_FOLDERS = (*APPLICATIONS, "requirements/code")
+BELOW = ("core", "runtime", "errors", "lazy", "version")
+
+
+def documented() -> dict[str, set[str]]:
+    """Read the names on the API pages, by the top-level package or module they belong to."""
+    found: defaultdict[str, set[str]] = defaultdict(set)
+    for page in (ROOT / "docs" / "api").glob("*.md"):
+        text = page.read_text(encoding="utf-8")
+        for name in re.findall(r"auto(?:class|data|function):: (\S+)", text):
+            found[name.split(".")[1]].add(name.rpartition(".")[2])
+        for module, options in re.findall(r"automodule:: (\S+)\n((?:   :.*\n)*)", text):
+            given = dict(re.findall(r":([\w-]+): (.*)", options))
+            names = set(re.findall(r"\w+", given.get("members", "")))
+            left_out = set(re.findall(r"\w+", given.get("exclude-members", "")))
+            names = names or set(getattr(import_module(module), "__all__", ()))
+            found[module.split(".")[1]] |= names - left_out
+    return found
+
+
+def inner_imports() -> list[str]:
+    """List what applications import from the library that isn't public."""
+    public = documented()
+    found: set[str] = set()
+    for application in APPLICATION_FOLDERS:
+        own = f"{NAME}.{application.replace('/', '.')}."
+        for path in (ROOT / NAME / application).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if not isinstance(node, ast.ImportFrom):
+                    continue
+                module = node.module or ""
+                part = f"{module}..".split(".")[1]
+                if not module.startswith(f"{NAME}.") or part in (*BELOW, *APPLICATIONS):
+                    continue
+                if f"{module}.".startswith((own, f"{NAME}.requirements.code.")):
+                    continue
+                exported = getattr(import_module(f"{NAME}.{part}"), "__all__", ())
+                names = {alias.name for alias in node.names} - public[part] - set(exported)
+                found |= {f"{application}: {module.removeprefix(NAME)[1:]}.{n}" for n in names}
+    return sorted(found)
+
+
+def main() -> int:
+    """Print inner imports; return 1 if there are any and that was asked for."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--check", action="store_true", help="fail if there are any")
+    options = parser.parse_args()
+    sys.path.insert(0, str(ROOT))
+    found = inner_imports()
+    print(*found, sep="\n", end="\n" if found else "")
+    return int(options.check and bool(found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
