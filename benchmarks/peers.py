@@ -54,6 +54,8 @@ GRACE = 0.02
 """Seconds after the return of a call when the requests that still run are counted."""
 MOST = {"time": 1.15, "busy": 1.2, "running": 0.0}
 """What `--check` allows this library beside the loop by hand."""
+OF_MELLEA = 0.35
+"""The most CPU that an attempt may take beyond the loop by hand, as a share of Mellea's."""
 
 
 class Row(NamedTuple):
@@ -319,13 +321,21 @@ def write(measured: dict[str, Any]) -> None:
 
 def misses(measured: dict[str, Any]) -> list[str]:
     """Return which targets this library misses."""
-    return [
+    missed = [
         f"{row['lanes']} lanes: {name} is {row[name]:.2f}, more than {most}"
         for row in measured["rows"]
         if row["way"] == OURS
         for name, most in MOST.items()
         if row[name] > most
     ]
+    cpu = {(row["way"], row["lanes"]): row["cpu_ms"] for row in measured["rows"]}
+    for lanes in sorted({lanes for way, lanes in cpu if way == "Mellea"}):
+        ours, theirs = (cpu[way, lanes] - cpu[HAND, lanes] for way in (OURS, "Mellea"))
+        if ours > OF_MELLEA * theirs:
+            missed.append(
+                f"{lanes} lanes: {ours:.1f} ms of CPU more than by hand, Mellea {theirs:.1f} ms"
+            )
+    return missed
 
 
 def folder(way: str) -> str:
