@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from joint_kit import Person, ask, entry, gather, text_of
+from joint_kit import Person, ask, asks, entry, gather, text_of
 
 from mellea_like.coalescing import AuditRecord, RequestStatus, SamplingCoordinator
 from mellea_like.coalescing.coordinator.audit import status_of
@@ -11,10 +11,6 @@ from mellea_like.core.generation import Generation, Usage
 from mellea_like.errors import BackendUnavailable, Expired, MissingAnswer, ShutdownError, Stopped
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
-
-
-def asks(count: int, **more):
-    return [ask(f"t{number}", **more) for number in range(count)]
 
 
 @pytest.mark.parametrize(
