@@ -16,9 +16,6 @@ from mellea_like.errors import QueueFull, Refused, Stopped
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
 
 
-# --- the known shapes -------------------------------------------------------------------------
-
-
 async def test_three_messages_at_0_20_and_300_ms_with_quiet_50_ms_and_a_150_ms_run_make_two_runs():
     bot = Bot(0.15)
     async with chat(bot, quiet=0.05) as dispatcher:
@@ -40,9 +37,6 @@ async def test_a_stop_during_a_run_with_one_pending_makes_no_second_run(caplog):
     assert not caplog.records, "someone did so on purpose"
 
 
-# --- run functions ----------------------------------------------------------------------------
-
-
 async def test_joined_hands_over_one_text_and_makes_equal_functions_of_equal_ones():
     async def reply(text: str) -> str:
         return text.upper()
@@ -53,9 +47,6 @@ async def test_joined_hands_over_one_text_and_makes_equal_functions_of_equal_one
         assert await first == "HELLO\n\nARE YOU THERE?"
     assert joined(reply) == joined(reply)
     assert joined(reply) != joined(Bot().reply)
-
-
-# --- failures ---------------------------------------------------------------------------------
 
 
 async def test_a_failed_run_settles_its_tickets_with_its_error_and_the_pending_batch_still_runs():
@@ -80,9 +71,6 @@ async def test_a_run_function_that_is_not_async_fails_its_messages_and_says_so()
     async with ChatDispatcher(reply, quiet=0.05) as dispatcher:  # type: ignore[arg-type]
         with pytest.raises(TypeError, match=r"a run function is async, but .* returned str"):
             await dispatcher.submit("a", 1)
-
-
-# --- stops ------------------------------------------------------------------------------------
 
 
 async def test_a_report_is_true_if_something_was_stopped():
@@ -136,9 +124,6 @@ async def test_a_run_that_will_not_be_cancelled_makes_its_session_stuck_until_it
     assert len(record.run_id) == 16  # type: ignore[attr-defined]
 
 
-# --- policies ---------------------------------------------------------------------------------
-
-
 async def test_with_interrupt_a_message_cancels_the_run_and_both_are_answered_together():
     bot = Bot(1)
     async with chat(bot, quiet=0.2, on_busy="interrupt") as dispatcher:
@@ -147,9 +132,6 @@ async def test_with_interrupt_a_message_cancels_the_run_and_both_are_answered_to
     assert bot.batches == [[1], [1, 2]]
     assert bot.ends == ["cancelled", "answered"]
     assert bot.starts == [0.2, 0.7]
-
-
-# --- room -------------------------------------------------------------------------------------
 
 
 async def test_submit_raises_where_there_is_no_room():
@@ -161,9 +143,6 @@ async def test_submit_raises_where_there_is_no_room():
         await until(1.06)
         assert await dispatcher.submit("a", 4) == (4,)
     assert bot.batches == [[1], [2, 3], [4]]
-
-
-# --- errors that no one sees ------------------------------------------------------------------
 
 
 async def test_the_error_of_a_run_that_no_one_waits_for_is_logged(caplog):
@@ -180,9 +159,6 @@ async def test_the_error_of_a_run_that_no_one_waits_for_is_logged(caplog):
     assert record.exc_info[1] is bot.error
     assert record.session == "a"
     assert record.run_id
-
-
-# --- arguments --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

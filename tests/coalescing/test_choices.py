@@ -110,8 +110,7 @@ def strategy(backend, width=4, **settings):
     )
 
 
-@pytest.mark.usefixtures("virtual_clock")
-async def test_siblings_go_as_one_request_and_pay_the_prompt_once():
+async def test_siblings_go_as_one_request_and_pay_the_prompt_once(virtual_clock):
     server = Server("no a b", "no", "no c", "no d e f")
     budget = Budget(money=1, prices={"m": Price(1, 2)}, assume_output_tokens=9)
     server.model = "m"
@@ -137,16 +136,14 @@ def look(n: int) -> int:
     return n
 
 
-@pytest.mark.usefixtures("virtual_clock")
-async def test_requests_with_tools_go_by_themselves():
+async def test_requests_with_tools_go_by_themselves(virtual_clock):
     server = Server("no", "no")
     async with ChoicesBackend(server) as backend:
         await strategy(backend, 2).sample("do", [yes], tools=[look])
         assert backend.statistics() == (2, 0, 0, 2)
 
 
-@pytest.mark.usefixtures("virtual_clock")
-async def test_the_winner_closes_the_request_and_what_had_arrived_is_paid_for():
+async def test_the_winner_closes_the_request_and_what_had_arrived_is_paid_for(virtual_clock):
     server = Server("no a b c d", "yes it is", "no a b c d", "no a b c d")
     async with ChoicesBackend(server) as backend:
         result = await strategy(backend).sample("do", [yes])
@@ -160,8 +157,7 @@ async def test_the_winner_closes_the_request_and_what_had_arrived_is_paid_for():
     assert 10 <= result.usage.output_tokens <= 12
 
 
-@pytest.mark.usefixtures("virtual_clock")
-async def test_a_choice_that_is_rejected_early_leaves_the_others_alone():
+async def test_a_choice_that_is_rejected_early_leaves_the_others_alone(virtual_clock):
     early = Requirement(
         "does not begin with no",
         lambda c: not c.text.startswith("no"),
@@ -178,9 +174,8 @@ async def test_a_choice_that_is_rejected_early_leaves_the_others_alone():
     assert result.usage == Usage(1, PROMPT, 14, 1)
 
 
-@pytest.mark.usefixtures("virtual_clock")
 @pytest.mark.parametrize("second", ["yes b", "maybe b"])
-async def test_a_request_is_closed_when_no_choice_is_wanted_any_more(second):
+async def test_a_request_is_closed_when_no_choice_is_wanted_any_more(second, virtual_clock):
     early = Requirement(
         "begins with yes",
         lambda c: c.text.startswith("yes"),
@@ -197,8 +192,7 @@ async def test_a_request_is_closed_when_no_choice_is_wanted_any_more(second):
             assert result.usage == Usage(1, PROMPT, 4, 1)
 
 
-@pytest.mark.usefixtures("virtual_clock")
-async def test_who_comes_while_the_last_one_leaves_is_answered():
+async def test_who_comes_while_the_last_one_leaves_is_answered(virtual_clock):
     server = Server("a", "b")
     leaving = anyio.CancelScope()
 
@@ -218,9 +212,8 @@ async def test_who_comes_while_the_last_one_leaves_is_answered():
     assert sum(server.sent) == 5
 
 
-@pytest.mark.usefixtures("virtual_clock")
 @pytest.mark.parametrize("how", ["ignores", "refuses"])
-async def test_a_server_without_choices_is_noticed_and_asked_one_by_one(how, caplog):
+async def test_a_server_without_choices_is_noticed_and_asked_one_by_one(how, caplog, virtual_clock):
     error = InvalidRequest("n has to be 1") if how == "refuses" else None
     server = Server("no 1", "no 2", "no 3", ignores=how == "ignores", error=error)
     async with ChoicesBackend(server, 3) as backend:
@@ -238,9 +231,8 @@ async def test_a_server_without_choices_is_noticed_and_asked_one_by_one(how, cap
         assert server.sent == [3, *[1] * (alone + 3)]
 
 
-@pytest.mark.usefixtures("virtual_clock")
 @pytest.mark.parametrize("how", ["ignores", "refuses"])
-async def test_what_is_asked_one_by_one_is_admitted_by_budgets_again(how):
+async def test_what_is_asked_one_by_one_is_admitted_by_budgets_again(how, virtual_clock):
     error = InvalidRequest("n has to be 1") if how == "refuses" else None
     server = Server("no 1", "no 2", "no 3", ignores=how == "ignores", error=error)
     budget = Budget(requests=2)
@@ -251,8 +243,7 @@ async def test_what_is_asked_one_by_one_is_admitted_by_budgets_again(how):
     assert budget.spent.requests == result.usage.requests == 2
 
 
-@pytest.mark.usefixtures("virtual_clock")
-async def test_an_error_is_everyone_s_each_with_its_own():
+async def test_an_error_is_everyone_s_each_with_its_own(virtual_clock):
     server = Server("yes", error=BackendUnavailable("overloaded"))
     async with ChoicesBackend(server, 2) as backend:
         with pytest.raises(BackendUnavailable, match="overloaded") as caught:
@@ -261,8 +252,7 @@ async def test_an_error_is_everyone_s_each_with_its_own():
     assert server.sent == [2]
 
 
-@pytest.mark.usefixtures("virtual_clock")
-async def test_leaving_the_block_closes_what_runs():
+async def test_leaving_the_block_closes_what_runs(virtual_clock):
     server = Server("a b c d e f g h")
     caught = []
 

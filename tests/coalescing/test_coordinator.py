@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import anyio
 import pytest
-from joint_kit import Person, ask, echo, gather, tasks_of, text_of
+from joint_kit import Person, ask, asks, echo, gather, tasks_of, text_of
 
 from mellea_like import Budget, Generation, Request
 from mellea_like.backends import ScriptedBackend
@@ -23,10 +23,6 @@ from mellea_like.limits import LimitedBackend
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
 
 
-def asks(count: int, **more) -> list[Request]:
-    return [ask(f"t{number}", **more) for number in range(count)]
-
-
 def told(results) -> list[str]:
     return [result.text if isinstance(result, Generation) else repr(result) for result in results]
 
@@ -34,9 +30,6 @@ def told(results) -> list[str]:
 async def later(seconds, function, *args):
     await anyio.sleep(seconds)
     return await function(*args)
-
-
-# --- when -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -50,9 +43,6 @@ async def test_n_concurrent_requests_become_n_over_max_batch_calls(count, most, 
     assert told(results) == [f"T{number}" for number in range(count)]
     assert len(person.requests) == calls == math.ceil(count / most)
     assert sum(person.sizes) == count
-
-
-# --- one alone ------------------------------------------------------------------------------------
 
 
 async def test_one_request_alone_is_passed_through_untouched():

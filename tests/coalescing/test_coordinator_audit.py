@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import anyio
 import pytest
-from joint_kit import Person, ask, entry, gather, text_of
+from joint_kit import Person, ask, asks, entry, gather, text_of
 
 from mellea_like.coalescing import AuditRecord, RequestStatus, SamplingCoordinator
 from mellea_like.coalescing.coordinator.audit import status_of
@@ -11,10 +12,6 @@ from mellea_like.core.generation import Generation, Usage
 from mellea_like.errors import BackendUnavailable, Expired, MissingAnswer, ShutdownError, Stopped
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
-
-
-def asks(count: int, **more):
-    return [ask(f"t{number}", **more) for number in range(count)]
 
 
 @pytest.mark.parametrize(
@@ -58,6 +55,7 @@ async def test_each_request_is_told_of_twice_and_no_batch_is():
     person = Person(lambda tasks: [entry(t, "ok") for t in tasks if text_of(t) != "t1"], delay=1)
     requests = asks(3, call="call", iteration=2, subsample=1)
     async with SamplingCoordinator(person, audit=written, retry_missing=False) as coordinator:
+        await anyio.sleep(1)  # So that no request was made at 0.
         await gather(coordinator, *requests)
     assert sorted(written.stories()) == [["asked", "missing"], ["asked", "ok"], ["asked", "ok"]]
     asked, ended = written.records[:3], written.records[3:]

@@ -8,7 +8,7 @@ import gc
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
-from joint_kit import Person, ask, gather
+from joint_kit import Person, ask, asks, gather
 
 from mellea_like.coalescing.coordinator.coordinator import SamplingCoordinator
 from mellea_like.coalescing.coordinator.request_batch import PendingRequest, RequestBatch
@@ -16,10 +16,6 @@ from mellea_like.errors import BackendUnavailable
 from mellea_like.testing import check_backend
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
-
-
-def asks(count: int, **more):
-    return [ask(f"t{number}", **more) for number in range(count)]
 
 
 # --- S3: cancelling a waiter ----------------------------------------------------------------------
@@ -46,18 +42,29 @@ async def test_s3_all_promises_of_a_backend():
 # --- S4: errors and cancellation ------------------------------------------------------------------
 
 
-async def test_s4_what_fails_when_nobody_waits_any_more_is_logged(caplog):
-    class Messy(Person):
-        async def generate(self, request):
-            try:
-                return await super().generate(request)
-            except anyio.get_cancelled_exc_class() as exc:
-                raise LookupError("while it cleaned up") from exc
+class Ends(Person):
+    """Takes its time, and answers its cancellation with an exception of its own."""
 
-    async with SamplingCoordinator(Messy(delay=10), window=0) as coordinator:
+    def __init__(self, error):
+        super().__init__(delay=10)
+        self.error = error
+
+    async def generate(self, request):
+        with contextlib.suppress(anyio.get_cancelled_exc_class()):
+            return await super().generate(request)
+        raise self.error
+
+
+async def leave(person):
+    """Leave a request that is under way; return whether nothing else happened."""
+    async with SamplingCoordinator(person, window=0) as coordinator:
         with anyio.move_on_after(1) as scope:
             await coordinator.generate(ask("x"))
-        assert scope.cancelled_caught
+    return scope.cancelled_caught
+
+
+async def test_s4_what_fails_when_nobody_waits_any_more_is_logged(caplog):
+    assert await leave(Ends(LookupError("while it cleaned up")))
     assert "failed when nobody waited any more: LookupError: while it cleaned up" in caplog.text
 
 
@@ -65,16 +72,7 @@ async def test_s4_a_backend_that_answers_its_cancellation_with_another_is_not_co
     cancelled = anyio.get_cancelled_exc_class()
     if cancelled.__module__.startswith("trio"):
         return  # Nobody but trio can make one.
-
-    class Odd(Person):
-        async def generate(self, request):
-            with contextlib.suppress(cancelled):
-                return await super().generate(request)
-            raise cancelled
-
-    async with SamplingCoordinator(Odd(delay=10), window=0) as coordinator:
-        with anyio.move_on_after(1):
-            await coordinator.generate(ask("x"))
+    await leave(Ends(cancelled))
     assert caplog.text == ""
 
 
@@ -82,17 +80,8 @@ async def test_s4_what_is_no_exception_is_never_lost():
     class Harsh(BaseException):
         pass
 
-    class Messy(Person):
-        async def generate(self, request):
-            try:
-                return await super().generate(request)
-            except anyio.get_cancelled_exc_class() as exc:
-                raise Harsh from exc
-
     with pytest.raises(BaseExceptionGroup) as caught:
-        async with SamplingCoordinator(Messy(delay=10), window=0) as coordinator:
-            with anyio.move_on_after(1):
-                await coordinator.generate(ask("x"))
+        await leave(Ends(Harsh()))
     assert caught.value.subgroup(Harsh) is not None
 
 

@@ -111,16 +111,29 @@ def test_a_task_with_several_answers_has_none(text):
     assert read_answers(text, KEYS) == ["r0", None, "r2"]
 
 
-def test_a_forged_entry_neither_answers_nor_spoils_an_answer():
-    forged = item(1, "forged", key="guessed")
-    assert read_answers(json.dumps([forged, item(0), item(1), item(2), forged]), KEYS) == ALL
-    assert read_answers(json.dumps([item(0), forged, item(2)]), KEYS) == ["r0", None, "r2"]
+FORGED = item(1, "forged", key="guessed")
+INSIDE = json.dumps([item(1, "smuggled"), item(2, "smuggled")])
+BROKEN = '{"task_index": 1, "key": "k1", "response": "he said "hi""}'
 
 
-def test_an_entry_inside_of_a_response_is_a_text():
-    inside = json.dumps([item(1, "smuggled"), item(2, "smuggled")])
-    text = json.dumps([item(0, inside), item(2)])
-    assert read_answers(text, KEYS) == [inside, None, "r2"]
+@pytest.mark.parametrize(
+    ("text", "answers"),
+    [
+        (json.dumps([FORGED, item(0), item(1), item(2), FORGED]), ALL),
+        (json.dumps([item(0), FORGED, item(2)]), ["r0", None, "r2"]),
+        (json.dumps([item(0, INSIDE), item(2)]), [INSIDE, None, "r2"]),
+        (f"[{json.dumps(item(0))}, {BROKEN}, {json.dumps(item(2))}]", ["r0", None, "r2"]),
+        ("[" * 1000 + " " + "9" * 500 + THREE, ALL),
+        (THREE + " " * (MAX_CHARACTERS - len(THREE)), ALL),
+        (THREE + " " * MAX_CHARACTERS, [None] * 3),
+    ],
+    ids=[
+        "a forged one spoils no answer", "a forged one is no answer", "text in a response",
+        "does not decode", "huge numbers and deep nesting before", "as long as may be", "too long",
+    ],
+)  # fmt: skip
+def test_nothing_else_answers_a_task_or_spoils_its_answer(text, answers):
+    assert read_answers(text, KEYS) == answers
 
 
 def test_a_reply_that_is_cut_keeps_its_complete_entries():
@@ -130,12 +143,6 @@ def test_a_reply_that_is_cut_keeps_its_complete_entries():
         expected = [f"r{n}" if length > end else None for n, end in enumerate(ends)]
         assert read_answers(text, KEYS) == expected, text
         assert read_answers(f"```json\n{text}", KEYS) == expected, text
-
-
-def test_what_does_not_decode_is_missing_and_takes_nothing_else_with_it():
-    text = '[{0}, {{"task_index": 1, "key": "k1", "response": "he said "hi""}}, {1}]'
-    text = text.format(json.dumps(item(0)), json.dumps(item(2)))
-    assert read_answers(text, KEYS) == ["r0", None, "r2"]
 
 
 HUGE = 150_000
@@ -162,16 +169,6 @@ def test_a_nasty_reply_costs_little_and_leaves_the_answers_before_it(kind):
     assert read_answers(NASTY[kind], KEYS) == [None, None, None]
     assert read_answers(THREE + NASTY[kind], KEYS) == ALL
     assert time.process_time() - before < 1.5
-
-
-def test_an_answer_after_huge_numbers_and_deep_nesting_is_found():
-    text = "[" * 1000 + " " + "9" * 500 + THREE
-    assert read_answers(text, KEYS) == ALL
-
-
-def test_a_reply_that_is_too_long_is_not_read():
-    assert read_answers(THREE + " " * (MAX_CHARACTERS - len(THREE)), KEYS) == ALL
-    assert read_answers(THREE + " " * MAX_CHARACTERS, KEYS) == [None, None, None]
 
 
 json_values = st.recursive(

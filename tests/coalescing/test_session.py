@@ -120,9 +120,6 @@ def test_a_stop_of_an_interrupted_run_lets_nothing_come_back():
     assert session.phase is ChatPhase.IDLE
 
 
-# --- deadlines, and those who leave -----------------------------------------------------------
-
-
 @pytest.mark.parametrize("leave", ["expire", "withdraw"])
 def test_a_follow_up_that_all_have_left_does_not_spare_the_next_its_window(leave):
     session = make()

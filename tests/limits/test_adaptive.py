@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import anyio
 import pytest
-from limiter_kit import GOOD, RateServer, Slow, failed, request, sample_burst
+from limiter_kit import GOOD, RateServer, Slow, ask, failed, sample_burst
 
 from mellea_like.core.generation import Usage
 from mellea_like.errors import (
@@ -18,12 +19,10 @@ from mellea_like.errors import (
 )
 from mellea_like.limits.base import LimitedBackend, RequestEnd
 from mellea_like.limits.concurrency import AdaptiveLimiter, Window
-from mellea_like.testing import run_virtual
+from mellea_like.limits.rate import RateLimiter
 
 pytestmark = pytest.mark.anyio
 
-
-# --- the window, in tables ------------------------------------------------------------------------
 
 # What happens, and the window after it: "+" is a success with a full window, "-" a 429, "5" a 5xx,
 # "s" a success with the window not full; a number is the time that passes first.
@@ -66,9 +65,6 @@ def test_the_window(steps, sizes):
         assert seen == pytest.approx(sizes)
 
 
-# --- what it makes of the ways in which a request may end -----------------------------------------
-
-
 @pytest.mark.parametrize(
     ("end", "limit", "then"),
     [
@@ -89,32 +85,32 @@ def test_the_window(steps, sizes):
 )
 async def test_only_successes_429s_and_5xxs_matter(virtual_clock, end, limit, then):
     limiter = AdaptiveLimiter(1)
-    (await limiter.acquire(request(), Slow())).release(end)
+    (await limiter.acquire(ask(), Slow())).release(end)
     assert limiter.concurrency == limit
     await anyio.sleep(0.5)  # A pause is over by then; a stop of growth is not.
     if end.error is not None and isinstance(end.error, RateLimited):
         assert limiter.statistics().refused == 1
         return
-    permits = [await limiter.acquire(request(), Slow()) for _ in range(limit)]
+    permits = [await limiter.acquire(ask(), Slow()) for _ in range(limit)]
     permits[0].release(GOOD)
     assert limiter.concurrency == then
-
-
-# --- the pause after a 429 ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("retry_after", "seconds"),
     [(None, 0.2), (3.0, 3.0), (math.nan, 0.2), (-1.0, 0.2), (500.0, 120.0)],
 )
-async def test_nobody_goes_until_the_time_that_a_429_names(virtual_clock, retry_after, seconds):
-    limiter = AdaptiveLimiter()
+@pytest.mark.parametrize("made", [AdaptiveLimiter, partial(RateLimiter, requests_per_minute=6000)])
+async def test_nobody_goes_until_the_time_that_a_429_names(
+    virtual_clock, made, retry_after, seconds
+):
+    limiter = made()
     refused = failed(RateLimited("too many", status=429, retry_after=retry_after))
-    (await limiter.acquire(request(), Slow())).release(refused)
+    (await limiter.acquire(ask(), Slow())).release(refused)
     went = []
 
     async def go():
-        permit = await limiter.acquire(request(), Slow())
+        permit = await limiter.acquire(ask(), Slow())
         went.append(anyio.current_time())
         permit.release(GOOD)
 
@@ -122,9 +118,7 @@ async def test_nobody_goes_until_the_time_that_a_429_names(virtual_clock, retry_
         for _ in range(3):
             tasks.start_soon(go)
     assert went == pytest.approx([seconds] * 3)
-
-
-# --- setting it -----------------------------------------------------------------------------------
+    assert limiter.statistics().refused == 1
 
 
 @pytest.mark.parametrize(("limit", "error"), [(0, ValueError), (11, ValueError), (2.5, TypeError)])
@@ -135,20 +129,11 @@ def test_a_wrong_window_is_refused(limit, error):
     assert limiter.concurrency == 5
 
 
-# --- against a server with a rate limit -----------------------------------------------------------
-
-
-@pytest.mark.parametrize("library", ["asyncio", "trio"])
-def test_a_burst_against_a_rate_limit_is_as_fast_as_the_rate_allows(library):
+async def test_a_burst_against_a_rate_limit_is_as_fast_as_the_rate_allows(virtual_clock):
     """200 calls of four siblings, half of whose replies pass, on 50 requests a second."""
-
-    async def burst():
-        server, limiter = RateServer(1), AdaptiveLimiter()
-        backend = LimitedBackend(server, limiter)
-        seconds = await sample_burst(backend, calls=200, subsamples=4)
-        return seconds, server, limiter.statistics()
-
-    seconds, server, statistics = run_virtual(burst, backend=library)
+    server, limiter = RateServer(1), AdaptiveLimiter()
+    seconds = await sample_burst(LimitedBackend(server, limiter), calls=200, subsamples=4)
+    statistics = limiter.statistics()
     assert server.admitted / seconds >= 0.95 * 50
     # A call needs two draws on average; three standard deviations more, and the last few siblings.
     assert server.admitted <= 400 + 3 * 20 + 50

@@ -7,26 +7,16 @@ import weakref
 
 import anyio
 import pytest
+from limiter_kit import ask
 
-from mellea_like import Generation, Message, OpenAIBackend, Request
+from mellea_like import Generation, OpenAIBackend, Request
 from mellea_like.backends import ScriptedBackend
-from mellea_like.core import Options, Usage
-from mellea_like.core.backend import BackendWrapper, RequestMeta
+from mellea_like.core import Usage
+from mellea_like.core.backend import BackendWrapper
 from mellea_like.errors import BackendUnavailable, RateLimited
 from mellea_like.limits import BackoffGate, Retry, RetryBackend, gate_of
 from mellea_like.limits import backoff_gate as module
 from mellea_like.limits.backoff_gate import JITTER
-
-
-def ask(
-    *, deadline: float | None = None, seed: int | None = None, iteration: int | None = None
-) -> Request:
-    return Request(
-        (Message("user", "hello"),),
-        options=Options(seed=seed),
-        meta=RequestMeta(iteration=iteration, deadline=deadline),
-    )
-
 
 # --- waiting --------------------------------------------------------------------------------------
 

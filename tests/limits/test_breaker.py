@@ -10,13 +10,13 @@ from itertools import count
 import anyio
 import pytest
 from http_server import Answer, OpenAIServer
+from limiter_kit import ask
 
 from mellea_like import RejectionSamplingStrategy, Requirement
 from mellea_like.backends.openai import OpenAIBackend
 from mellea_like.backends.scripted import Reply, ScriptedBackend
 from mellea_like.batch import sample_many
-from mellea_like.core.backend import Request, RequestMeta
-from mellea_like.core.conversation import Message
+from mellea_like.core.backend import Request
 from mellea_like.core.generation import Generation, Usage
 from mellea_like.errors import (
     BackendTimeout,
@@ -92,10 +92,6 @@ def test_when_the_breaker_lets_the_next_request_go(story):
             assert breaker.begin_probe(now) is (now >= 0.2)
         else:
             breaker.answered() if happens == "a" else breaker.ended(now)
-
-
-def ask(deadline: float | None = None) -> Request:
-    return Request((Message("user", "hello"),), meta=RequestMeta(deadline=deadline))
 
 
 def test_an_error_says_how_often_and_when_to_come_back():

@@ -11,6 +11,7 @@ import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from limiter_kit import ask
 
 from mellea_like import Budget, Generation, Message, Price, Request
 from mellea_like.backends import Reply, ScriptedBackend
@@ -20,12 +21,10 @@ from mellea_like.limits import LimitedBackend, RequestEnd
 from mellea_like.limits.budget_accounts import Amounts, Claim
 from mellea_like.testing import run_virtual
 
+pytestmark = pytest.mark.anyio
+
 PRICES = {"scripted": Price(1_000_000, 2_000_000), "m": Price(10, 10)}  # 1 and 2 a token
 ZERO = Amounts()
-
-
-def asked(max_tokens=None, model=None, text="hi") -> Request:
-    return Request((Message("user", text),), Options(max_tokens=max_tokens, model=model))
 
 
 def words(count: int, **fields) -> Reply:
@@ -51,7 +50,7 @@ class Asking:
 
     async def send(self, name: object, target, request: Request | None = None) -> None:
         try:
-            await target.generate(asked() if request is None else request)
+            await target.generate(ask() if request is None else request)
             end = "answered"
         except LimitExceeded:
             end = "denied"
@@ -130,11 +129,10 @@ def test_what_can_not_be_reckoned_beforehand_is_refused(fields, options, model, 
                 asking.check(Options(**options), model)
 
 
-@pytest.mark.anyio
 async def test_a_request_that_can_not_be_reckoned_is_not_sent():
     inner = backend(delay=0)
     with pytest.raises(ValueError, match="max_tokens"):
-        await LimitedBackend(inner, Budget(output_tokens=9)).generate(asked())
+        await LimitedBackend(inner, Budget(output_tokens=9)).generate(ask())
     assert inner.requests == []
 
 
@@ -150,15 +148,14 @@ async def test_a_request_that_can_not_be_reckoned_is_not_sent():
         ({"money": 14.5 + 12}, "14 of 26.5 money spent, and this request may take 13"),
     ],
 )
-@pytest.mark.anyio
 async def test_what_does_not_fit_is_denied_in_words(fields, message, virtual_clock):
     outer = Budget(**fields, prices=PRICES, assume_output_tokens=4, name="tenant")
     budget = Budget(requests=100, within=outer)
     inner = backend(words(3))
     target = LimitedBackend(inner, budget)
     for _ in range(2):
-        await target.generate(asked())
-    request = asked()
+        await target.generate(ask())
+    request = ask()
     with pytest.raises(LimitExceeded, match=f"^budget 'tenant': {message}"):
         await target.generate(request)
     assert len(inner.requests) == 2
@@ -168,29 +165,24 @@ async def test_what_does_not_fit_is_denied_in_words(fields, message, virtual_clo
     assert idle(budget)
 
 
-@pytest.mark.anyio
 async def test_money_adds_up_exactly():
     prices = {"scripted": Price(0.1, 0.2)}
     budget = Budget(money=1000 * 0.3e-6, prices=prices, assume_output_tokens=1)
     reply = Generation("x", usage=Usage(1, 1, 1))
     target = LimitedBackend(backend(reply, delay=0), budget)
     for number in range(996):
-        await target.generate(asked())
+        await target.generate(ask())
         assert budget.spent.money == pytest.approx((number + 1) * 0.3e-6, abs=1e-18)
     with pytest.raises(LimitExceeded):
         for _ in range(5):
-            await target.generate(asked())
+            await target.generate(ask())
     # The last to be admitted had five tokens of prompt reserved: 0.7e-6.
     assert budget.spent.requests == 998
 
 
-# --- faults -----------------------------------------------------------------------------------
-
-
-@pytest.mark.anyio
 async def test_a_permit_is_given_back_once():
     budget = Budget(requests=5)
-    permit = await budget.acquire(asked(), backend())
+    permit = await budget.acquire(ask(), backend())
     end = RequestEnd(Usage(1, 2, 3), None, None)
     permit.release(end)
     permit.release(end)
@@ -198,21 +190,17 @@ async def test_a_permit_is_given_back_once():
     assert idle(budget)
 
 
-# --- waiting ----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("cancelled_first", [True, False])
-@pytest.mark.anyio
 async def test_who_is_cancelled_just_as_it_is_granted_gives_it_back(cancelled_first, virtual_clock):
     budget = Budget(output_tokens=100, assume_output_tokens=100)
-    first = await budget.acquire(asked(), backend())
+    first = await budget.acquire(ask(), backend())
     doomed = anyio.CancelScope()
     nothing_sent = RequestEnd(Usage(), None, None)
     done = []
 
     async def wait(name, scope):
         with scope:
-            permit = await budget.acquire(asked(), backend())
+            permit = await budget.acquire(ask(), backend())
             try:
                 await anyio.sleep(1)
                 done.append(name)
@@ -235,24 +223,22 @@ async def test_who_is_cancelled_just_as_it_is_granted_gives_it_back(cancelled_fi
 # --- time -------------------------------------------------------------------------------------
 
 
-@pytest.mark.anyio
 async def test_time_counts_from_the_first_request_that_is_admitted(virtual_clock):
     budget = Budget(seconds=10, name="hour")
     target = LimitedBackend(backend(), budget)
     await anyio.sleep(100)
     assert budget.seconds_left() == 10
-    await target.generate(asked())
+    await target.generate(ask())
     assert budget.seconds_left() == pytest.approx(9)
     await anyio.sleep(8.5)
-    await target.generate(asked())  # Begun in time; how it ends is its sender's business.
+    await target.generate(ask())  # Begun in time; how it ends is its sender's business.
     assert budget.seconds_left() == 0
     with pytest.raises(LimitExceeded, match="budget 'hour': its 10 seconds are over"):
-        await target.generate(asked())
+        await target.generate(ask())
     assert budget.statistics().denied == 1
     assert idle(budget)
 
 
-@pytest.mark.anyio
 async def test_who_waits_is_denied_when_the_time_is_up(virtual_clock):
     budget = Budget(seconds=3, output_tokens=10, assume_output_tokens=10)
     asking = Asking()
@@ -274,7 +260,7 @@ def test_a_budget_in_use_in_one_event_loop_refuses_another(library):
     permits = []
 
     async def take() -> None:
-        permits.append(await budget.acquire(asked(), backend()))
+        permits.append(await budget.acquire(ask(), backend()))
 
     run_virtual(take, backend=library)
     with pytest.raises(RuntimeError, match="another event loop"):
@@ -284,7 +270,6 @@ def test_a_budget_in_use_in_one_event_loop_refuses_another(library):
     assert budget.statistics().reserved.requests == 1
 
 
-@pytest.mark.anyio
 async def test_nothing_is_kept_of_requests_that_have_ended(virtual_clock):
     class Marked(Message):
         pass
@@ -387,7 +372,7 @@ def test_no_limit_is_ever_overshot_nothing_leaks_and_all_who_wait_hear(
 
     async def one(number: int, case) -> None:
         target = LimitedBackend(source, calls[case["child"]])
-        request = asked(case["max_tokens"], text=str(number))
+        request = ask(text=str(number), max_tokens=case["max_tokens"])
         await anyio.sleep(case["start"])
         end = "cancelled"
         with anyio.move_on_after(case["patience"]):

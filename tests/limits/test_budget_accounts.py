@@ -81,9 +81,6 @@ def test_of_several_that_are_lacking_the_first_is_named():
     assert account.lacking(Amounts(1, 1, 1, 1)) == "requests"
 
 
-# --- the queue ---------------------------------------------------------------------------------
-
-
 def test_a_claim_queued_is_denied_when_it_can_never_be_met_any_more():
     account, woken = tokens(100), []
     first = ask(60, account)

@@ -6,6 +6,7 @@ import pickle
 import random
 
 import anyio
+import limiter_kit
 import pytest
 from http_server import Answer, OpenAIServer
 
@@ -13,8 +14,7 @@ from mellea_like import Price, RejectionSamplingStrategy, Requirement
 from mellea_like.backends.openai import OpenAIBackend
 from mellea_like.backends.scripted import Reply, ScriptedBackend
 from mellea_like.core import Verdict
-from mellea_like.core.backend import Options, Request, RequestMeta
-from mellea_like.core.conversation import Message
+from mellea_like.core.backend import Request
 from mellea_like.core.generation import Generation, Usage
 from mellea_like.core.result import SamplingResult
 from mellea_like.limits import Budget, LimitedBackend
@@ -105,9 +105,8 @@ async def test_hidden_reasoning_of_losers_is_charged_and_ledgers_say_so(mode):
 # --- in virtual time ------------------------------------------------------------------------------
 
 
-def ask(call: str = "", purpose="generate", text: str = "hi") -> Request:
-    meta = RequestMeta(sampling_id=call, purpose=purpose)
-    return Request((Message("user", text),), Options(max_tokens=MOST), meta=meta)
+def ask(call: str = "", purpose="generate", **options) -> Request:
+    return limiter_kit.ask(call, None, None, purpose, **{"max_tokens": MOST, **options})
 
 
 def reply(tokens: int, reasoning: int = 0, **fields) -> Reply:
@@ -167,9 +166,7 @@ async def test_judges_and_other_models_are_no_measure(virtual_clock):
     await script.finish(5, ask(purpose="judge"))
     assert await script.lose() == MOST
     await script.finish(50)
-    other = ask()
-    other = Request(other.messages, Options(model="other", max_tokens=MOST), meta=other.meta)
-    assert await script.lose(other) == MOST
+    assert await script.lose(ask(model="other")) == MOST
     assert [await script.lose(ask(purpose="judge")), await script.lose()] == [5, 50]
 
 
@@ -190,10 +187,9 @@ async def test_at_most_what_was_reserved_is_charged_and_at_least_what_has_arrive
 
 async def test_without_a_bound_what_arrived_is_charged_until_one_has_finished(virtual_clock):
     script = Script()
-    unbound = Request((Message("user", "hi"),))
-    assert await script.lose(unbound) == 0
+    assert await script.lose(ask(max_tokens=None)) == 0
     await script.finish(30)
-    assert await script.lose(Request((Message("user", "hi"),))) == 30
+    assert await script.lose(ask(max_tokens=None)) == 30
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import threading
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
-from limiter_kit import GOOD, Slow, hold, request
+from limiter_kit import GOOD, Slow, ask, hold
 
 from mellea_like.limits import ConcurrencyLimiter, LimitedBackend
 
@@ -28,7 +28,7 @@ async def test_a_higher_limit_takes_effect_at_once_and_a_lower_one_lets_requests
     limited = LimitedBackend(backend, limiter)
     async with anyio.create_task_group() as tasks:
         for _ in range(8):
-            tasks.start_soon(limited.generate, request())
+            tasks.start_soon(limited.generate, ask())
         await anyio.sleep(0.5)
         limiter.concurrency = 4
         assert limiter.statistics().in_flight == 4
@@ -56,13 +56,10 @@ def test_a_limit_is_a_whole_number_over_zero(limit, error):
     assert limiter.concurrency == 4
 
 
-# --- how requests end -----------------------------------------------------------------------------
-
-
 async def test_a_permit_is_given_back_once():
     limiter = ConcurrencyLimiter(2)
-    first = await limiter.acquire(request(), Slow())
-    second = await limiter.acquire(request(), Slow())
+    first = await limiter.acquire(ask(), Slow())
+    second = await limiter.acquire(ask(), Slow())
     for _ in range(3):
         first.release(GOOD)
     assert limiter.statistics().in_flight == 1
@@ -70,16 +67,13 @@ async def test_a_permit_is_given_back_once():
     assert idle(limiter)
 
 
-# --- cancellation ---------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("granted_first", [True, False])
 async def test_granted_and_cancelled_in_one_moment_gives_the_permit_back(granted_first):
     backend, limiter = Slow(0.0), ConcurrencyLimiter(1)
-    permit = await limiter.acquire(request(), backend)
+    permit = await limiter.acquire(ask(), backend)
     limited = LimitedBackend(backend, limiter)
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(limited.generate, request())
+        tasks.start_soon(limited.generate, ask())
         await checkpoint()
         await checkpoint()
         assert limiter.statistics().waiting == 1
@@ -120,7 +114,7 @@ def test_a_second_event_loop_at_the_same_time_is_refused():
     held, done = threading.Event(), threading.Event()
 
     async def first():
-        permit = await limiter.acquire(request(), Slow())
+        permit = await limiter.acquire(ask(), Slow())
         held.set()
         while not done.is_set():  # noqa: ASYNC110 (set in another thread)
             await anyio.sleep(0.001)
@@ -142,46 +136,30 @@ def test_a_second_event_loop_at_the_same_time_is_refused():
         assert idle(limiter)
 
 
-@pytest.mark.parametrize("library", ["asyncio", "trio"])
-def test_the_limit_may_be_changed_from_another_thread(library):
+async def test_the_limit_may_be_changed_from_another_thread():
     limiter = ConcurrencyLimiter(1)
-
-    def raise_it():
-        limiter.concurrency = 2
-
-    async def main():
-        permit = await limiter.acquire(request(), Slow())
-        with anyio.fail_after(10):
-            thread = threading.Timer(0.01, raise_it)
-            thread.start()
-            second = await limiter.acquire(request(), Slow())
-        thread.join()
-        permit.release(GOOD)
-        second.release(GOOD)
-
-    anyio.run(main, backend=library)
+    permit = await limiter.acquire(ask(), Slow())
+    with anyio.fail_after(10):
+        thread = threading.Timer(0.01, setattr, (limiter, "concurrency", 2))
+        thread.start()
+        second = await limiter.acquire(ask(), Slow())
+    thread.join()
+    permit.release(GOOD)
+    second.release(GOOD)
     assert limiter.statistics()[:4] == (0, 0, 2, 2)
 
 
-@pytest.mark.parametrize("library", ["asyncio", "trio"])
-def test_a_change_from_another_thread_may_find_nobody_waiting_any_more(library):
+async def test_a_change_from_another_thread_may_find_nobody_waiting_any_more():
     limiter = ConcurrencyLimiter(1)
-
-    def lower_it():
-        limiter.concurrency = 1
-
-    async def main():
-        permit = await limiter.acquire(request(), Slow())
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(hold, limiter, 0.0)
-            while not limiter.statistics().waiting:
-                await checkpoint()
-            thread = threading.Thread(target=lower_it)
-            thread.start()
-            thread.join()
-            permit.release(GOOD)
-
-    anyio.run(main, backend=library)
+    permit = await limiter.acquire(ask(), Slow())
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(hold, limiter, 0.0)
+        while not limiter.statistics().waiting:
+            await checkpoint()
+        thread = threading.Thread(target=setattr, args=(limiter, "concurrency", 1))
+        thread.start()
+        thread.join()
+        permit.release(GOOD)
     assert limiter.statistics()[:4] == (0, 0, 2, 1)
 
 
@@ -193,8 +171,8 @@ def test_a_coroutine_that_is_thrown_away_leaves_the_line_quietly(closed):
     async def begin(coroutine):
         coroutine.send(None)
 
-    permit = loop.run_until_complete(limiter.acquire(request(), Slow()))
-    waiting = [limiter.acquire(request(), Slow()) for _ in range(3)]
+    permit = loop.run_until_complete(limiter.acquire(ask(), Slow()))
+    waiting = [limiter.acquire(ask(), Slow()) for _ in range(3)]
     for coroutine in waiting:
         loop.run_until_complete(begin(coroutine))
     assert limiter.statistics()[:2] == (1, 3)

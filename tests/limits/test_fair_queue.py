@@ -59,20 +59,6 @@ def test_the_order(waiting, order):
     assert drain(queue) == order.split()
 
 
-def test_nothing_is_kept_of_calls_that_are_over():
-    queue = FairQueue()
-    for number in range(1000):
-        entries = [Named("x", f"call {number}", n, 1.0) for n in range(4)]
-        for entry in entries:
-            queue.join(entry, 0.0)
-        queue.admit(entries[0])
-        for entry in entries:
-            queue.leave(entry)
-    assert not queue._calls
-    assert len(queue._ready) <= SLACK
-    assert queue.head() is None
-
-
 def test_dead_entries_do_not_pile_up():
     queue = queue_of(*(Named(f"a{n}", "a", n, 1.0) for n in range(4)))
     queue.join(first := Named("b", "b", 0, 0.0), 0.0)

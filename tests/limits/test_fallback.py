@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import anyio
 import pytest
 from http_server import Answer, OpenAIServer
+from limiter_kit import ask
 
 from mellea_like import Price, RejectionSamplingStrategy, Requirement
 from mellea_like.backends.openai import OpenAIBackend
 from mellea_like.backends.scripted import Reply, ScriptedBackend
 from mellea_like.core import Verdict
-from mellea_like.core.backend import Request
-from mellea_like.core.conversation import Message
 from mellea_like.core.generation import Generation, Usage
 from mellea_like.errors import (
     AuthenticationFailed,
@@ -34,19 +31,13 @@ from mellea_like.limits import (
     RetryBackend,
 )
 from mellea_like.limits.backoff_gate import gate_of
-from mellea_like.testing import check_backend, run_virtual
+from mellea_like.testing import check_backend
+
+pytestmark = pytest.mark.anyio
 
 DOWN = BackendUnavailable("503", status=503)
 ONCE = Retry(1, rate_limit_attempts=1)
 GOOD = Requirement("good", lambda candidate: candidate.text == "good", inline=True)
-
-
-def run(function, *arguments, library="asyncio"):
-    return run_virtual(partial(function, *arguments), backend=library)
-
-
-def ask() -> Request:
-    return Request((Message("user", "hello"),))
 
 
 def always(item) -> ScriptedBackend:
@@ -87,109 +78,95 @@ class Named:
     ],
     ids=lambda value: getattr(value, "args", [value])[0] if value else None,
 )
-@pytest.mark.parametrize("library", ["asyncio", "trio"])
-def test_the_next_backend_answers_where_this_one_has_no_reply(error, tries, library):
+async def test_the_next_backend_answers_where_this_one_has_no_reply(virtual_clock, error, tries):
     first, second = Named("a", error), Named("b", "hi")
     request = ask()
-    reply = run(FallbackBackend(first, second).generate, request, library=library)
+    reply = await FallbackBackend(first, second).generate(request)
     assert (reply.text, reply.model) == ("hi", "b")
     assert (first.asked, second.asked) == (tries, 1)
     assert request.meter.usage == Usage(requests=tries + 1, unknown=tries + 1)
 
 
-def test_a_failed_validation_does_not_decide():
+async def test_a_failed_validation_does_not_decide(virtual_clock):
     first, second = Named("a", "bad"), Named("b", "good")
     strategy = RejectionSamplingStrategy(FallbackBackend(first, second), loop_budget=4)
-    result = run(strategy.sample, "x", [GOOD])
+    result = await strategy.sample("x", [GOOD])
     assert not result.success
     assert (first.asked, second.asked) == (4, 0)
 
 
-@pytest.mark.parametrize("library", ["asyncio", "trio"])
-def test_while_the_breaker_is_open_only_a_probe_goes_to_the_first(library):
-    async def main():
-        first, second = Named("a", DOWN), Named("b", "hi")
-        backend = FallbackBackend(first, second, retry=ONCE)
-        for _ in range(9):
-            await backend.generate(ask())
-        assert first.asked == 4
-        await anyio.sleep(1.0)
-        first.items = ["back"]
-        replies = [await backend.generate(ask()) for _ in range(3)]
-        assert [reply.model for reply in replies] == ["a"] * 3
-
-    run_virtual(main, backend=library)
-
-
-def test_requests_do_not_wait_for_a_probe_that_hangs():
-    async def main():
-        script = iter([*[DOWN] * 4, Reply("back", delay=30.0)])
-        first = ScriptedBackend(lambda request: next(script))
-        backend = FallbackBackend(first, Named("b", "hi"), retry=ONCE)
-        for _ in range(4):
-            await backend.generate(ask())
-        await anyio.sleep(0.2)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(backend.generate, ask())  # The probe.
-            await anyio.wait_all_tasks_blocked()
-            began = anyio.current_time()
-            assert (await backend.generate(ask())).text == "hi"
-            assert anyio.current_time() == began
-
-    run_virtual(main)
-
-
-def test_all_are_down():
-    async def main():
-        first, second = Named("a", DOWN), Named("b", AuthenticationFailed("401"))
-        backend = FallbackBackend(first, second, retry=ONCE)
-        # What may pass by itself is raised, so that the next turn is not lost; the rest are notes.
-        with pytest.raises(BackendUnavailable) as caught:
-            await backend.generate(ask())
-        assert caught.value.__notes__[-1] == "another backend: AuthenticationFailed: 401"
-        first.items = [InvalidRequest("400")]
-        with pytest.raises(AuthenticationFailed):
-            await backend.generate(ask())
-        first.items, second.items = [DOWN], [DOWN]
-        for _ in range(4):
-            with pytest.raises(BackendUnavailable):
-                await backend.generate(ask())
-        request = ask()
-        with pytest.raises(CircuitOpen):
-            await backend.generate(request)
-        assert request.meter.usage == Usage()
-
-    run_virtual(main)
-
-
-def test_other_errors_are_not_outages():
-    with pytest.raises(ZeroDivisionError):
-        run(FallbackBackend(Named("a", ZeroDivisionError()), Named("b", "x")).generate, ask())
-    spent = LimitedBackend(Named("a", "x"), Budget(requests=1))
-
-    async def main():
-        backend = FallbackBackend(spent, Named("b", "x"))
+async def test_while_the_breaker_is_open_only_a_probe_goes_to_the_first(virtual_clock):
+    first, second = Named("a", DOWN), Named("b", "hi")
+    backend = FallbackBackend(first, second, retry=ONCE)
+    for _ in range(9):
         await backend.generate(ask())
-        with pytest.raises(LimitExceeded):
+    assert first.asked == 4
+    await anyio.sleep(1.0)
+    first.items = ["back"]
+    replies = [await backend.generate(ask()) for _ in range(3)]
+    assert [reply.model for reply in replies] == ["a"] * 3
+
+
+async def test_requests_do_not_wait_for_a_probe_that_hangs(virtual_clock):
+    script = iter([*[DOWN] * 4, Reply("back", delay=30.0)])
+    first = ScriptedBackend(lambda request: next(script))
+    backend = FallbackBackend(first, Named("b", "hi"), retry=ONCE)
+    for _ in range(4):
+        await backend.generate(ask())
+    await anyio.sleep(0.2)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(backend.generate, ask())  # The probe.
+        await anyio.wait_all_tasks_blocked()
+        began = anyio.current_time()
+        assert (await backend.generate(ask())).text == "hi"
+        assert anyio.current_time() == began
+
+
+async def test_all_are_down(virtual_clock):
+    first, second = Named("a", DOWN), Named("b", AuthenticationFailed("401"))
+    backend = FallbackBackend(first, second, retry=ONCE)
+    # What may pass by itself is raised, so that the next turn is not lost; the rest are notes.
+    with pytest.raises(BackendUnavailable) as caught:
+        await backend.generate(ask())
+    assert caught.value.__notes__[-1] == "another backend: AuthenticationFailed: 401"
+    first.items = [InvalidRequest("400")]
+    with pytest.raises(AuthenticationFailed):
+        await backend.generate(ask())
+    first.items, second.items = [DOWN], [DOWN]
+    for _ in range(4):
+        with pytest.raises(BackendUnavailable):
             await backend.generate(ask())
+    request = ask()
+    with pytest.raises(CircuitOpen):
+        await backend.generate(request)
+    assert request.meter.usage == Usage()
 
-    run_virtual(main)
+
+async def test_other_errors_are_not_outages(virtual_clock):
+    with pytest.raises(ZeroDivisionError):
+        await FallbackBackend(Named("a", ZeroDivisionError()), Named("b", "x")).generate(ask())
+    spent = LimitedBackend(Named("a", "x"), Budget(requests=1))
+    backend = FallbackBackend(spent, Named("b", "x"))
+    await backend.generate(ask())
+    with pytest.raises(LimitExceeded):
+        await backend.generate(ask())
 
 
-def test_a_budget_inside_is_not_charged_from_outside_as_well():
+async def test_a_budget_inside_is_not_charged_from_outside_as_well(virtual_clock):
     budget = Budget(requests=1)
     backend = FallbackBackend(LimitedBackend(Named("a", "good"), budget), Named("b", "good"))
     strategy = RejectionSamplingStrategy(backend, budget=budget)
-    assert run(strategy.sample, "x", [GOOD]).success
+    assert (await strategy.sample("x", [GOOD])).success
 
 
 DEAR = {"a": Price(1, 1), "b": Price(10, 10)}
 
 
-@pytest.mark.parametrize("library", ["asyncio", "trio"])
 @pytest.mark.parametrize("streams", [False, True])
 @pytest.mark.parametrize("first", ["good", DOWN, BackendTimeout("late", retryable=False)])
-def test_each_model_that_was_asked_is_charged_at_its_price_and_has_its_row(first, streams, library):
+async def test_each_model_that_was_asked_is_charged_at_its_price_and_has_its_row(
+    virtual_clock, first, streams
+):
     counted = Generation("good", usage=Usage(1, 1000, 1000))
     members = [always(item) for item in (counted if first == "good" else first, counted)]
     for member, name in zip(members, "ab", strict=True):
@@ -197,7 +174,7 @@ def test_each_model_that_was_asked_is_charged_at_its_price_and_has_its_row(first
     budget = Budget(money=1, prices=DEAR, assume_output_tokens=10)
     early = Requirement("good", lambda c: True, inline=True, stream=lambda t, d: Verdict.UNKNOWN)
     strategy = RejectionSamplingStrategy(FallbackBackend(*members, retry=ONCE), budget=budget)
-    result = run(strategy.sample, "x", [early if streams else GOOD], library=library)
+    result = await strategy.sample("x", [early if streams else GOOD])
     assert result.success
     ledger = result.ledger(DEAR)
     models = ["a"] if first == "good" else ["b", "a"]
@@ -216,7 +193,9 @@ def test_each_model_that_was_asked_is_charged_at_its_price_and_has_its_row(first
     assert (budget.statistics().reserved.money, result.best.model) == (0, models[0])
 
 
-def test_a_reply_that_is_not_waited_for_costs_what_the_model_does_that_was_asked():
+async def test_a_reply_that_is_not_waited_for_costs_what_the_model_does_that_was_asked(
+    virtual_clock,
+):
     async def lost(first):
         late = ScriptedBackend(lambda request: Reply("x", delay=60))
         members = (always(first), late) if isinstance(first, Exception) else (late, always(first))
@@ -233,7 +212,7 @@ def test_a_reply_that_is_not_waited_for_costs_what_the_model_does_that_was_asked
         return budget.spent, slices
 
     for first, models in ((DOWN, ["b", "a"]), ("good", ["a"])):
-        spent, [slice_] = run(lost, first)
+        spent, [slice_] = await lost(first)
         shares = dict(slice_.usage_by_model)
         assert list(shares) == models
         assert shares[models[0]].output_tokens == 10
@@ -243,15 +222,15 @@ def test_a_reply_that_is_not_waited_for_costs_what_the_model_does_that_was_asked
         assert slice_.model == models[0]
 
 
-def test_a_budget_of_money_has_room_for_the_dearest_model_and_knows_all_prices():
+async def test_a_budget_of_money_has_room_for_the_dearest_model_and_knows_all_prices():
     pair = Named("a", "good"), Named("b", "good")
     strategy = RejectionSamplingStrategy(FallbackBackend(*pair), options={"max_tokens": 1000})
     unknown = Budget(money=1, prices={"a": Price(1, 1)})
     with pytest.raises(ValueError, match="none for the model 'b'"):
-        run(partial(strategy.sample, budget=unknown), "x", [GOOD])
+        await strategy.sample("x", [GOOD], budget=unknown)
     small = Budget(money=0.005, prices=DEAR)
     with pytest.raises(LimitExceeded, match=r"may take 0\.01"):
-        run(partial(strategy.sample, budget=small), "x", [GOOD])
+        await strategy.sample("x", [GOOD], budget=small)
     assert (pair[0].asked, pair[1].asked) == (0, 0)
 
 
@@ -270,7 +249,6 @@ async def pieces_of(backend, request):
         return [piece async for piece in pieces]
 
 
-@pytest.mark.anyio
 async def test_a_stream_goes_to_the_next_backend_before_its_first_piece_only():
     cut = Reply(BackendUnavailable("cut", retryable=False), chunks=["one "])
     request = ask()
@@ -286,7 +264,6 @@ async def test_a_stream_goes_to_the_next_backend_before_its_first_piece_only():
 # --- real connections
 
 
-@pytest.mark.anyio
 async def test_over_http_it_keeps_every_promise():
     def choose(number: int, body: dict) -> Answer:
         if body["messages"][0]["content"] == "Fail.":
@@ -297,14 +274,12 @@ async def test_over_http_it_keeps_every_promise():
         first = OpenAIBackend("small", base_url=refusing.url)
         second = OpenAIBackend("big", base_url=server.url)
         backend = FallbackBackend(first, second, retry=ONCE)
-        failing = Request((Message("user", "Fail."),))
-        rules = await check_backend(lambda: backend, failing_request=failing)
+        rules = await check_backend(lambda: backend, failing_request=ask(text="Fail."))
         await backend.aclose()
         await server.wait_until(lambda: server.connections == 0)
     assert {"cancellation", "stream", "errors"} <= set(rules)
 
 
-@pytest.mark.anyio
 async def test_an_outage_and_its_end_over_http():
     health = {"up": False}
 
@@ -328,7 +303,6 @@ async def test_an_outage_and_its_end_over_http():
         await backend.aclose()
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_a_cancelled_request_closes_the_connection_of_who_answers(streamed):
     with OpenAIServer(Answer.error(401)) as refusing, OpenAIServer(Answer(hang_after=1)) as server:

@@ -6,10 +6,10 @@ from functools import partial
 
 import anyio
 import pytest
+from limiter_kit import ask
 
-from mellea_like import Backend, Budget, Generation, Message, RejectionSamplingStrategy, Request
+from mellea_like import Backend, Budget, Generation, RejectionSamplingStrategy, Request
 from mellea_like.backends import ScriptedBackend
-from mellea_like.core import Options
 from mellea_like.errors import AuthenticationFailed, BackendUnavailable, LimitExceeded
 from mellea_like.limits import (
     ConcurrencyLimiter,
@@ -29,10 +29,6 @@ def down(request: Request | None = None) -> BackendUnavailable:
 
 def refused(request: Request) -> AuthenticationFailed:
     return AuthenticationFailed("401", status=401)
-
-
-def ask() -> Request:
-    return Request((Message("user", "hi"),), Options(max_tokens=4))
 
 
 def always(item, model="scripted", delay=1.0) -> ScriptedBackend:
@@ -78,7 +74,7 @@ async def streamed(backend, request):
 async def test_a_budget_of_requests_holds_for_all_tries(made, requests, send, virtual_clock):
     backend, members = made(down, down)
     budget = Budget(requests=requests, name="mine")
-    request = ask()
+    request = ask(max_tokens=4)
     with pytest.raises(BackendUnavailable) as caught:
         await send(LimitedBackend(backend, budget), request)
     tries = 3 * len(members)
@@ -105,7 +101,7 @@ async def test_who_is_cancelled_in_any_try_gives_all_back(seconds, virtual_clock
     backend, _ = falling_back(refused, "yes")
     inner, outer = Budget(requests=9), Budget(requests=9)
     target = LimitedBackend(LimitedBackend(backend, inner), outer)
-    request = ask()
+    request = ask(max_tokens=4)
     with anyio.move_on_after(seconds):
         await target.generate(request)
     for budget in (inner, outer):
@@ -129,6 +125,6 @@ async def test_what_is_tried_again_by_another_task_is_given_back_when_its_caller
     async with anyio.create_task_group() as tasks:
         target = LimitedBackend(Detached(), budget)
         waiting = LimitedBackend(always("yes", delay=3), budget)
-        tasks.start_soon(target.generate, ask())
-        tasks.start_soon(waiting.generate, ask())
+        tasks.start_soon(target.generate, ask(max_tokens=4))
+        tasks.start_soon(waiting.generate, ask(max_tokens=4))
     assert budget.statistics().reserved == Amounts()

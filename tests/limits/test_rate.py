@@ -6,10 +6,10 @@ import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from limiter_kit import GOOD, Slow, failed, request
+from limiter_kit import GOOD, Slow, ask, failed
 
 from mellea_like.core.generation import Generation, Usage
-from mellea_like.errors import BackendUnavailable, RateLimited
+from mellea_like.errors import BackendUnavailable
 from mellea_like.limits.base import RequestEnd
 from mellea_like.limits.bucket import Bucket
 from mellea_like.limits.rate import RateLimiter
@@ -30,7 +30,7 @@ async def admissions(limiter, count, **kwargs):
     times, began = [], anyio.current_time()
 
     async def go():
-        permit = await limiter.acquire(request(**kwargs), Slow())
+        permit = await limiter.acquire(ask(**kwargs), Slow())
         times.append(anyio.current_time() - began)
         permit.release(RequestEnd(Usage(1, 0, 0, 1), None, None))
 
@@ -106,7 +106,7 @@ async def test_requests_go_at_the_rate_after_a_seconds_burst(virtual_clock):
 
 async def test_a_request_that_was_never_sent_costs_nothing(virtual_clock):
     limiter = RateLimiter(requests_per_minute=60, tokens_per_minute=60_000)
-    permit = await limiter.acquire(request(), Slow())
+    permit = await limiter.acquire(ask(), Slow())
     assert left(limiter)[0] == 0
     permit.release(RequestEnd(Usage(), None, None))
     assert left(limiter) == (1.0, 1000.0)
@@ -120,7 +120,7 @@ async def test_a_request_that_was_never_sent_costs_nothing(virtual_clock):
 )
 async def test_the_longest_reply_is_reserved(virtual_clock, max_tokens, tokens):
     limiter = RateLimiter(tokens_per_minute=60_000)
-    await limiter.acquire(request(max_tokens=max_tokens), Slow())
+    await limiter.acquire(ask(max_tokens=max_tokens), Slow())
     assert left(limiter)[1] == 1000 - tokens
 
 
@@ -138,17 +138,5 @@ async def test_the_longest_reply_is_reserved(virtual_clock, max_tokens, tokens):
 )
 async def test_what_a_request_really_cost_is_charged(virtual_clock, end, spent):
     limiter = RateLimiter(tokens_per_minute=60_000)
-    (await limiter.acquire(request(), Slow())).release(end)
+    (await limiter.acquire(ask(), Slow())).release(end)
     assert left(limiter)[1] == 1000 - spent
-
-
-# --- 429s -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("retry_after", "seconds"), [(7.0, 7.0), (None, 0.2), (500.0, 120.0)])
-async def test_a_429_pauses_all(virtual_clock, retry_after, seconds):
-    limiter = RateLimiter(requests_per_minute=6000)
-    refused = failed(RateLimited("too many", status=429, retry_after=retry_after))
-    (await limiter.acquire(request(), Slow())).release(refused)
-    assert await admissions(limiter, 2) == pytest.approx([seconds] * 2)
-    assert limiter.statistics().refused == 1

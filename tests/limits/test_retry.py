@@ -10,11 +10,11 @@ from contextlib import suppress
 
 import anyio
 import pytest
+from limiter_kit import ask
 
 from mellea_like.backends.function import FunctionBackend
 from mellea_like.backends.scripted import ScriptedBackend
-from mellea_like.core.backend import Options, Request, RequestMeta
-from mellea_like.core.conversation import Message
+from mellea_like.core.backend import Request
 from mellea_like.core.generation import Generation, Usage
 from mellea_like.errors import (
     AuthenticationFailed,
@@ -32,14 +32,6 @@ from mellea_like.limits.retry import Retry, RetryBackend, send_with_retries
 
 DOWN = BackendUnavailable
 CANCELLED = asyncio.CancelledError
-
-
-def ask(*, deadline: float | None = None, seed: int | None = None, iteration: int = 1) -> Request:
-    return Request(
-        (Message("user", "hello"),),
-        options=Options(seed=seed),
-        meta=RequestMeta(iteration=iteration, deadline=deadline),
-    )
 
 
 async def again(backend, request, policy=None, gate=None) -> Generation:
@@ -214,9 +206,6 @@ async def test_calls_with_the_same_seed_retry_at_different_times(virtual_clock, 
         assert sum(abs(at - other) < 0.01 for other in came) <= 12
 
 
-# --- the deadline ------------------------------------------------------------------------------
-
-
 async def test_no_wait_is_begun_that_ends_after_the_deadline(virtual_clock):
     error = RateLimited("429", retry_after=30)
     backend = refuses(error)
@@ -227,9 +216,6 @@ async def test_no_wait_is_begun_that_ends_after_the_deadline(virtual_clock):
     assert len(backend.requests) == 1
 
 
-# --- cancellation --------------------------------------------------------------------------------
-
-
 async def test_a_cancellation_that_a_backend_raises_by_mistake_is_not_tried_again(virtual_clock):
     error = anyio.get_cancelled_exc_class()
     if error is not CANCELLED:
@@ -238,9 +224,6 @@ async def test_a_cancellation_that_a_backend_raises_by_mistake_is_not_tried_agai
     with pytest.raises(CANCELLED, match="by mistake"):
         await again(backend, ask())
     assert len(backend.requests) == 2
-
-
-# --- what is left ------------------------------------------------------------------------------
 
 
 class Traceable(BackendUnavailable):
@@ -268,9 +251,6 @@ async def test_an_error_is_gone_without_the_garbage_collector(virtual_clock, tri
         assert [error() for error in seen] == [None] * tries
     finally:
         gc.enable()
-
-
-# --- a server that asks for too much ------------------------------------------------------------
 
 
 async def test_a_wait_above_the_cap_fails_now_and_says_when_to_come_back(virtual_clock):

@@ -6,11 +6,11 @@ from math import inf
 
 import anyio
 import pytest
-from limiter_kit import Slow, request
+from limiter_kit import Slow, ask
 
-from mellea_like import Budget, Message, Price, Request
+from mellea_like import Budget, Price
 from mellea_like.backends import ScriptedBackend
-from mellea_like.core import Options, Usage
+from mellea_like.core import Usage
 from mellea_like.errors import LimitExceeded
 from mellea_like.limits import MemoryStore, RateLimiter, RequestEnd, SQLiteStore
 from mellea_like.limits.budget_accounts import Amounts, Denied
@@ -31,10 +31,6 @@ def store(request, tmp_path):
     made._file.now = anyio.current_time
     yield made
     made.close()
-
-
-def asked(tokens=10) -> Request:
-    return Request((Message("user", "hi"),), Options(max_tokens=tokens))
 
 
 def tokens(store, name, limit):
@@ -87,7 +83,7 @@ async def test_those_who_wait_go_in_the_order_of_arrival_and_small_ones_do_not_o
 ):
     account, ends = tokens(store, "a", 100), []
 
-    async def ask(name, n):
+    async def take(name, n):
         held = await standing_for_ever(store, account, n)
         ends.append(name)
         await anyio.sleep(1)
@@ -95,7 +91,7 @@ async def test_those_who_wait_go_in_the_order_of_arrival_and_small_ones_do_not_o
 
     async with anyio.create_task_group() as tasks:
         for name, n in (("60", 60), ("100", 100), ("39", 39), ("62", 62)):
-            tasks.start_soon(ask, name, n)
+            tasks.start_soon(take, name, n)
             await anyio.sleep(0.2)
     assert ends == ["60", "100", "39", "62"]
     assert account.look()[:2] == (Amounts(4), ZERO)
@@ -135,12 +131,12 @@ async def test_an_account_is_forgotten_unless_something_is_reserved(store):
 async def test_a_budget_goes_on_where_one_of_its_name_was(store):
     prices = {"scripted": Price(1, 2)}
     first = Budget(money=1, prices=prices, store=store, name="november")
-    (await first.acquire(asked(), BACKEND)).release(RequestEnd(Usage(1, 5, 10), None, None))
+    (await first.acquire(ask(max_tokens=10), BACKEND)).release(ANSWERED)
     again = Budget(money=1, prices=prices, store=store, name="november")
     assert again.spent == first.spent == Amounts(1, 5, 10, pytest.approx(25e-6))
     spent = Budget(money=26e-6, prices=prices, store=store, name="november")
     with pytest.raises(LimitExceeded, match=r"'november': 2.5e-05 of 2.6e-05 money spent"):
-        await spent.acquire(asked(), BACKEND)
+        await spent.acquire(ask(max_tokens=10), BACKEND)
     assert spent.statistics().denied == again.statistics().denied == 1
 
 
@@ -148,22 +144,22 @@ async def test_sums_that_are_larger_than_64_bits_are_exact(store):
     budget = Budget(money=1e9, prices={"scripted": Price(1e6, 0)}, store=store, name="a")
     cost = Usage(1, 123_456_789, 1)
     for _ in range(3):
-        (await budget.acquire(asked(), BACKEND)).release(RequestEnd(cost, None, None))
+        (await budget.acquire(ask(max_tokens=10), BACKEND)).release(RequestEnd(cost, None, None))
     assert budget.spent == Amounts(3, 3 * 123_456_789, 3, 3 * 123_456_789.0)
 
 
 async def test_a_part_of_a_budget_in_a_store_may_be_in_memory(store):
     outer = Budget(requests=2, store=store, name="a")
     for inner in (Budget(within=outer), Budget(requests=1, within=outer)):
-        (await inner.acquire(asked(), BACKEND)).release(ANSWERED)
+        (await inner.acquire(ask(max_tokens=10), BACKEND)).release(ANSWERED)
         assert inner.spent.requests == 1
     with pytest.raises(LimitExceeded, match="'a': 2 of 2"):
-        await Budget(within=outer).acquire(asked(), BACKEND)
+        await Budget(within=outer).acquire(ask(max_tokens=10), BACKEND)
 
 
 async def test_seconds_count_from_the_first_request_of_any_budget_of_the_name(store):
     first = Budget(seconds=100, store=store, name="a")
-    (await first.acquire(asked(), BACKEND)).release(ANSWERED)
+    (await first.acquire(ask(max_tokens=10), BACKEND)).release(ANSWERED)
     assert 99 < (Budget(seconds=100, store=store, name="a").seconds_left() or 0) <= 100
 
 
@@ -172,9 +168,9 @@ async def test_seconds_count_from_the_first_request_of_any_budget_of_the_name(st
 
 async def sent(limiter, times, count=1, **fields):
     for _ in range(count):
-        permit = await limiter.acquire(request(**fields), Slow())
+        permit = await limiter.acquire(ask(**fields), Slow())
         times.append(round(anyio.current_time(), 3))
-        permit.release(RequestEnd(Usage(1, 5, 10), None, None))
+        permit.release(ANSWERED)
 
 
 async def test_limiters_of_one_name_share_a_rate_which_is_full_at_first(store, virtual_clock):
@@ -226,7 +222,7 @@ async def test_what_requests_cost_is_corrected_in_the_shared_bucket(store, virtu
         RateLimiter(tokens_per_minute=60, burst_seconds=60, store=store, name="r") for _ in range(2)
     )
     began, times = anyio.current_time(), []
-    permit = await one.acquire(request(max_tokens=55), Slow())  # 5 and 55: all there is.
+    permit = await one.acquire(ask(max_tokens=55), Slow())  # 5 and 55: all there is.
     permit.release(RequestEnd(Usage(1, 5, 15), None, None))
     await sent(two, times, max_tokens=35)
     assert [at - began for at in times] == pytest.approx([0], abs=0.01)

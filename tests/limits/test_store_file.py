@@ -86,33 +86,28 @@ def test_what_is_reserved_counts_everywhere_until_its_process_dies(store, holder
     assert account.look()[:2] == (Amounts(1, 0, 7), ZERO)
 
 
-@pytest.mark.parametrize("library", ["asyncio", "trio"])
-def test_who_waits_goes_when_the_process_dies_that_holds_the_room(store, holder, library):
-    async def main():
-        process = holder()
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(store.reserve, [(store.account("a", (4, inf, inf, inf)), Amounts(3))])
-            await anyio.sleep(0.3)
-            assert store.account("a", FREE).look().waiting == 1
-            process.kill()
-
-    anyio.run(main, backend=library)
+@pytest.mark.anyio
+async def test_who_waits_goes_when_the_process_dies_that_holds_the_room(store, holder):
+    process = holder()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(store.reserve, [(store.account("a", (4, inf, inf, inf)), Amounts(3))])
+        await anyio.sleep(0.3)
+        assert store.account("a", FREE).look().waiting == 1
+        process.kill()
     assert store.account("a", FREE).look().reserved == Amounts(3)
 
 
-def test_the_place_of_a_process_that_died_waiting_holds_up_nobody(store, holder):
-    async def main():
-        process = holder("waits")
-        await anyio.sleep(0.3)  # It takes a place.
-        account = store.account("a", (10, inf, inf, inf))
-        with anyio.move_on_after(0.3):
-            await store.reserve([(account, Amounts(1))])
-            pytest.fail("the other one came first")
-        process.kill()
-        with anyio.fail_after(10):
-            await store.reserve([(account, Amounts(1))])
-
-    anyio.run(main)
+@pytest.mark.anyio
+async def test_the_place_of_a_process_that_died_waiting_holds_up_nobody(store, holder):
+    process = holder("waits")
+    await anyio.sleep(0.3)  # It takes a place.
+    account = store.account("a", (10, inf, inf, inf))
+    with anyio.move_on_after(0.3):
+        await store.reserve([(account, Amounts(1))])
+        pytest.fail("the other one came first")
+    process.kill()
+    with anyio.fail_after(10):
+        await store.reserve([(account, Amounts(1))])
 
 
 async def _reserved(store, amounts):
@@ -133,7 +128,7 @@ def test_a_forked_child_has_no_reservations_and_ends_none(store):
     assert store.account("a", FREE).look()[:2] == (Amounts(2), ZERO)
 
 
-def test_a_parent_that_dies_gives_back_what_it_held_though_its_child_lives(store, tmp_path):
+def test_a_parent_that_dies_gives_back_what_it_held_though_its_child_lives(store):
     program = """if True:
         import os, sys, time, anyio
         from mellea_like.limits import SQLiteStore
@@ -264,22 +259,19 @@ def test_a_file_that_can_not_be_written_is_named(store):
         store.check()
 
 
-@pytest.mark.parametrize("library", ["asyncio", "trio"])
-def test_a_file_that_is_locked_is_waited_for(store, library, monkeypatch):
-    async def main():
-        with closing(sqlite3.connect(store.path, isolation_level=None)) as other:
-            other.execute("BEGIN EXCLUSIVE")
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(_reserved, store, Amounts(1))
-                await anyio.sleep(0.2)
-                other.execute("ROLLBACK")
-            other.execute("BEGIN EXCLUSIVE")
-            monkeypatch.setattr(sqlite_store, "BUSY_SECONDS", 0.1)
-            with pytest.raises(StoreError, match=r"store\.db: another program has locked it"):
-                await _reserved(store, Amounts(1))
-
+@pytest.mark.anyio
+async def test_a_file_that_is_locked_is_waited_for(store, monkeypatch):
     store.check()
-    anyio.run(main, backend=library)
+    with closing(sqlite3.connect(store.path, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_reserved, store, Amounts(1))
+            await anyio.sleep(0.2)
+            other.execute("ROLLBACK")
+        other.execute("BEGIN EXCLUSIVE")
+        monkeypatch.setattr(sqlite_store, "BUSY_SECONDS", 0.1)
+        with pytest.raises(StoreError, match=r"store\.db: another program has locked it"):
+            await _reserved(store, Amounts(1))
     assert store.account("a", FREE).look().reserved == Amounts(1)
 
 

@@ -9,7 +9,7 @@ import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from limiter_kit import Slow, request
+from limiter_kit import Slow, ask
 
 from mellea_like.errors import BackendUnavailable, RateLimited
 from mellea_like.limits import AdaptiveLimiter, ConcurrencyLimiter, LimitedBackend, RateLimiter
@@ -75,7 +75,7 @@ async def storm(limiter, clients, changes=()):
 
     async def client(call, subsample, purpose, seconds, error, patience):
         backend = LimitedBackend(Slow(seconds, ERRORS[error]), limiter)
-        wanted = request(f"call {call}", subsample, float(call), purpose)
+        wanted = ask(f"call {call}", subsample, float(call), purpose)
         with anyio.move_on_after(1000.0 if patience is None else patience):
             try:
                 await backend.generate(wanted)
@@ -153,7 +153,7 @@ def test_native_cancellations_at_any_step_leak_no_permit(cancels, limit, order):
     async def main():
         backend = LimitedBackend(Slow(0.0), limiter)
         tasks = [
-            asyncio.create_task(backend.generate(request(f"call {n // 2}", n % 2, float(n // 2))))
+            asyncio.create_task(backend.generate(ask(f"call {n // 2}", n % 2, float(n // 2))))
             for n in order
         ]
         for number, times in cancels:

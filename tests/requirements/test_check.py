@@ -250,27 +250,20 @@ def numbered(candidate):
     return candidate.text[-1].isdigit()
 
 
+async def checked(items, wanted, **more):
+    async with check_many(items, wanted, **{"concurrency": 1} | more) as results:
+        return [item async for item in results]
+
+
 async def test_many_replies_with_a_journal(tmp_path):
     rows = [{"task": f"Write {i}.", "out": f"text {i}" if i % 3 else "text"} for i in range(30)]
-
-    async def run():
-        found = {}
-        async with check_many(
-            rows,
-            [numbered],
-            concurrency=4,
-            reply=lambda row: row["out"],
-            action=lambda row: row["task"],
-            journal=Journal(tmp_path / "run.db"),
-        ) as results:
-            async for item in results:
-                found[item.id] = (item.status, item.replayed)
-        return found
-
-    first, second = await run(), await run()
-    wanted = {i: "passed" if i % 3 else "failed" for i in range(30)}
-    assert {i: status for i, (status, _) in first.items()} == wanted
-    assert second == {i: (status, True) for i, status in wanted.items()}
+    given = {"reply": lambda row: row["out"], "action": lambda row: row["task"]}
+    for replayed in (False, True):
+        kept = Journal(tmp_path / "run.db")
+        items = await checked(rows, [numbered], concurrency=4, journal=kept, **given)
+        assert {item.id: (item.status, item.replayed) for item in items} == {
+            i: ("passed" if i % 3 else "failed", replayed) for i in range(30)
+        }
 
 
 async def test_a_journal_tells_given_replies_apart(tmp_path):
@@ -297,17 +290,15 @@ async def test_a_journal_tells_given_replies_apart(tmp_path):
 async def test_a_journal_tells_the_requirements_of_an_item_apart(tmp_path):
     """Those that a function gives each item: other ones may decide otherwise."""
 
-    async def run(wanted):
-        many = check_many(
-            ["red", "green"], lambda _: wanted, concurrency=1, journal=tmp_path / "run.db"
-        )
-        async with many as results:
-            return [(item.status, item.replayed) async for item in results]
+    async def run(word):
+        path = tmp_path / "run.db"
+        items = await checked(["red", "green"], lambda _: [checks.contains(word)], journal=path)
+        return [(item.status, item.replayed) for item in items]
 
-    assert await run([checks.contains("red")]) == [("passed", False), ("failed", False)]
-    assert await run([checks.contains("red")]) == [("passed", True), ("failed", True)]
+    assert await run("red") == [("passed", False), ("failed", False)]
+    assert await run("red") == [("passed", True), ("failed", True)]
     with pytest.raises(JournalError, match="its prompt or its requirements differ"):
-        await run([checks.contains("green")])
+        await run("green")
 
 
 async def test_many_texts_from_an_async_source_and_wrong_arguments():
@@ -315,9 +306,8 @@ async def test_many_texts_from_an_async_source_and_wrong_arguments():
         for text in ("a 1", "b", "", 4):
             yield text
 
-    async with check_many(source(), numbered, concurrency=2, in_order=True) as results:
-        statuses = [item.status async for item in results]
-    assert statuses == ["passed", "failed", "failed", "errored"]
+    items = await checked(source(), numbered, concurrency=2, in_order=True)
+    assert [item.status for item in items] == ["passed", "failed", "failed", "errored"]
     with pytest.raises(TypeError, match="reply is a plain function"):
         check_many([], numbered, concurrency=1, reply="out")
     with pytest.raises(RequirementError, match="needs a judge, and there is none: give judge="):
@@ -330,23 +320,12 @@ async def test_each_item_may_have_its_own_requirements(tmp_path):
     def right(row):
         return checks.contains(row["answer"])
 
-    async def run(**more):
-        many = check_many(
-            rows,
-            right,
-            concurrency=2,
-            reply=lambda row: row.get("reply", ""),
-            in_order=True,
-            **more,
-        )
-        async with many as results:
-            return [(item.status, item.result) async for item in results]
-
-    found = await run(journal=tmp_path / "run.db", settings={"right": 1})
-    assert [status for status, _ in found] == ["passed", "failed", "errored"]
-    assert found[2][1] is None
+    given = {"reply": lambda row: row.get("reply", ""), "journal": tmp_path / "run.db"}
+    found = await checked(rows, right, concurrency=2, in_order=True, settings={"right": 1}, **given)
+    assert [item.status for item in found] == ["passed", "failed", "errored"]
+    assert found[2].result is None
     with pytest.raises(JournalError, match="right"):
-        await run(journal=tmp_path / "run.db", settings={"right": 2})
+        await checked(rows, right, settings={"right": 2}, **given)
     with pytest.raises(TypeError, match="requirements is a plain function of one item"):
         check_many([], lambda row, more: [], concurrency=1)
 
@@ -356,16 +335,8 @@ async def test_an_item_that_is_undecided_has_its_record(tmp_path):
         raise ZeroDivisionError
 
     wanted = [short, Requirement("can't be decided", breaks)]
-
-    async def run():
-        many = check_many(
-            ["a b"], wanted, concurrency=1, validate_all=True, journal=tmp_path / "run.db"
-        )
-        async with many as results:
-            return [item async for item in results]
-
     for replayed in (False, True):
-        [item] = await run()
+        [item] = await checked(["a b"], wanted, validate_all=True, journal=tmp_path / "run.db")
         assert (item.status, item.replayed) == ("errored", replayed)
         result = CheckResult(item.result.slices[0])
         assert [verdict.status.value for verdict in result.verdicts] == ["passed", "errored"]

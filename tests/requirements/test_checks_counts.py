@@ -56,25 +56,6 @@ def test_limits_are_inclusive_and_checked_inline_under_the_functions_name(make):
     assert (between.stage, between.name) == (CheckStage.INLINE, make.__name__)
 
 
-@pytest.mark.parametrize("make", CHECKS)
-@pytest.mark.parametrize(
-    ("limits", "error", "message"),
-    [
-        ({}, TypeError, "needs at_least, at_most or exactly"),
-        ({"at_least": 1.5}, TypeError, "at_least is a whole number .*, not 1.5"),
-        ({"exactly": True}, TypeError, "exactly is a whole number .*, not True"),
-        ({"at_most": "3"}, TypeError, "at_most is a whole number .*, not '3'"),
-        ({"at_most": -1}, ValueError, "at_most is at least 0, not -1"),
-        ({"at_least": 3, "at_most": 2}, ValueError, "at_least, 3, is over at_most, 2"),
-        ({"exactly": 3, "at_most": 4}, ValueError, "exactly alone"),
-    ],
-)
-def test_wrong_limits_raise_at_once(make, limits, error, message):
-    with pytest.raises(error, match=message) as caught:
-        make(**limits)
-    assert str(caught.value).startswith(make.__name__)
-
-
 @pytest.mark.parametrize(
     ("text", "words"),
     [

@@ -122,24 +122,6 @@ def test_the_draft_is_the_one_that_the_schema_names():
     assert not verdict(json_schema(DRAFT_7 | tuples), '["a"]').passed
 
 
-@pytest.mark.parametrize(
-    ("schema", "error", "message"),
-    [
-        ({"type": "nonsense"}, ValueError, r"the schema is wrong at \$.type"),
-        ({"$ref": "#/$defs/missing"}, ValueError, "missing' leads nowhere in the schema"),
-        ({"items": {"$ref": "https://example.com/s"}}, ValueError, "leads nowhere"),
-        ({"items": {"$dynamicRef": "file:///etc/hostname"}}, ValueError, "leads nowhere"),
-        ([], TypeError, "takes a schema as a mapping"),
-        ("{}", TypeError, "takes a schema as a mapping"),
-        (None, TypeError, "takes a schema as a mapping"),
-        ({"const": object()}, TypeError, "takes a schema that JSON can hold"),
-    ],
-)
-def test_a_wrong_schema_raises_at_once(schema, error, message):
-    with pytest.raises(error, match=message):
-        json_schema(schema)
-
-
 def test_a_reply_is_the_model_or_fails_with_the_fields():
     assert verdict(parses_as(Invoice), '```json\n{"number": 1, "total": 2.5}\n```').passed
     assert verdict(parses_as(list[int]), "[1, 2]").passed
@@ -147,8 +129,6 @@ def test_a_reply_is_the_model_or_fails_with_the_fields():
     assert not result.passed
     assert result.reason.startswith("it isn't a valid Invoice: number: ")
     assert "total: Field required" in result.reason
-    with pytest.raises(TypeError, match="takes a pydantic model"):
-        parses_as(Invoice(number=1, total=2))
 
 
 def test_a_choice_passes_with_white_space_round_it_and_another_text_is_shown_with_them():
@@ -157,20 +137,6 @@ def test_a_choice_passes_with_white_space_round_it_and_another_text_is_shown_wit
     assert check.description == 'is "yes" or "no", and nothing else'
     result = verdict(one_of(["yes", "no", "maybe"]), "Yes.")
     assert result.reason == 'it is "Yes."; only "yes", "no" or "maybe" is allowed'
-
-
-@pytest.mark.parametrize(
-    ("choices", "error", "message"),
-    [
-        ("yes", TypeError, r"one_of\(\['yes'\]\)"),
-        ([], TypeError, "needs at least one text"),
-        ([1], TypeError, "takes texts, not 1"),
-        (["a", " "], ValueError, "not blank"),
-    ],
-)
-def test_wrong_choices_raise_at_once(choices, error, message):
-    with pytest.raises(error, match=message):
-        one_of(choices)
 
 
 @pytest.mark.parametrize("text", ["1", "10", " 5.5\n", "1e1", "+3", "1.0", "٣"])
@@ -204,10 +170,10 @@ def test_one_limit_is_enough():
 
 
 def test_a_value_that_is_a_number_already_is_taken():
-    assert verdict(number_between(1, 10), "<Reply>", 7).passed
-    assert verdict(number_between(1, 10), "<Reply>", 7.5).passed
-    assert not verdict(number_between(0, 10), "<Reply>", True).passed
-    assert not verdict(number_between(1, 10), "<Reply>", float("inf")).passed
+    assert verdict(number_between(1, 10), "<Reply>", value=7).passed
+    assert verdict(number_between(1, 10), "<Reply>", value=7.5).passed
+    assert not verdict(number_between(0, 10), "<Reply>", value=True).passed
+    assert not verdict(number_between(1, 10), "<Reply>", value=float("inf")).passed
 
 
 @pytest.mark.parametrize("text", ["9" * 10_000, "1e9999", "1e99999999", "-1e-9999", "9" * 999])
@@ -215,22 +181,6 @@ def test_a_monstrous_number_fails_quietly(text):
     result = verdict(number_between(1, 10), text)
     assert not result.passed
     assert len(result.reason) < 200
-
-
-@pytest.mark.parametrize(
-    ("limits", "error", "message"),
-    [
-        ((), TypeError, "needs a low limit, a high one, or both"),
-        (("1",), TypeError, "low is a number, not '1'"),
-        ((1, True), TypeError, "high is a number, not True"),
-        ((float("nan"),), ValueError, "low is finite"),
-        ((0, float("inf")), ValueError, "high is finite"),
-        ((2, 1), ValueError, "low, 2, is over high, 1"),
-    ],
-)
-def test_wrong_limits_raise_at_once(limits, error, message):
-    with pytest.raises(error, match=message):
-        number_between(*limits)
 
 
 @given(st.integers(), st.integers(), st.integers(0, 10**6))
@@ -330,6 +280,31 @@ def test_names_that_no_pattern_matches_are_found_by_the_bounded_engine(schema):
     assert time.process_time() - began < 1
 
 
+TREE = {
+    "$schema": "https://json-schema.org/draft/2019-09/schema",
+    "$id": "https://example.org/extended-tree",
+    "$recursiveAnchor": True,
+    "$ref": "./tree",
+    "properties": {"name": {"type": "string"}},
+    "$defs": {
+        "tree": {
+            "$id": "./tree",
+            "$recursiveAnchor": True,
+            "type": "object",
+            "properties": {
+                "node": True,
+                "branches": {"unevaluatedProperties": False, "$recursiveRef": "#"},
+            },
+            "required": ["node"],
+        }
+    },
+}
+
+
+def branching(tree):
+    return {"name": "a", "node": 1, "branches": tree}
+
+
 N_OR_A = {"patternProperties": {"^n": True}, "properties": {"a": True}}
 ALONE = {"unevaluatedProperties": False}
 
@@ -353,18 +328,15 @@ ALONE = {"unevaluatedProperties": False}
         ({"dependentSchemas": {"n": N_OR_A}, **ALONE}, {"n": 1, "a": 1}, {"a": 1}),
         ({"allOf": [{"additionalProperties": {"type": "null"}}], **ALONE}, {"b": None}, {"b": 1}),
         ({"unevaluatedProperties": {"type": "null"}}, {"b": None}, {"b": 1}),
+        ({"pattern": r"^\p{L}+$", "patternProperties": {r"^\p{Lu}": {}}}, "Größe", "a1"),
+        # A recursive reference leads to the outermost schema.
+        (TREE, branching({"name": "b", "node": 2}), branching({"foo": "b", "node": 2})),
     ],
 )
 def test_the_verdicts_are_those_of_the_schema(schema, good, bad):
     check = json_schema(schema)
     assert of_value(check, good).passed
     assert not of_value(check, bad).passed
-
-
-@pytest.mark.parametrize(("steps", "error"), [(0, ValueError), (True, TypeError), ("1", TypeError)])
-def test_a_number_of_steps_is_one(steps, error):
-    with pytest.raises(error, match="max_steps"):
-        json_schema({}, max_steps=steps)
 
 
 @pytest.mark.parametrize(
@@ -430,37 +402,3 @@ def test_what_a_schema_says_in_vain_warns_when_the_check_is_made(schema, warning
 def test_a_correct_schema_does_not_warn(schema, caplog):
     json_schema(schema)
     assert not caplog.messages
-
-
-def test_a_pattern_may_name_unicode_properties():
-    check = json_schema({"pattern": r"^\p{L}+$", "patternProperties": {r"^\p{Lu}": {}}})
-    assert of_value(check, "Größe").passed
-    assert not of_value(check, "a1").passed
-
-
-TREE = {
-    "$schema": "https://json-schema.org/draft/2019-09/schema",
-    "$id": "https://example.org/extended-tree",
-    "$recursiveAnchor": True,
-    "$ref": "./tree",
-    "properties": {"name": {"type": "string"}},
-    "$defs": {
-        "tree": {
-            "$id": "./tree",
-            "$recursiveAnchor": True,
-            "type": "object",
-            "properties": {
-                "node": True,
-                "branches": {"unevaluatedProperties": False, "$recursiveRef": "#"},
-            },
-            "required": ["node"],
-        }
-    },
-}
-
-
-def test_a_recursive_reference_leads_to_the_outermost_schema():
-    check = json_schema(TREE)
-    assert of_value(check, {"name": "a", "node": 1, "branches": {"name": "b", "node": 2}}).passed
-    wrong = {"name": "a", "node": 1, "branches": {"foo": "b", "node": 2}}
-    assert not of_value(check, wrong).passed

@@ -93,17 +93,3 @@ def test_it_pickles():
     check = pickle.loads(pickle.dumps(each("line", matches("a"), name="lines")))
     assert check.name == "lines"
     assert verdict(check, "a\nba").passed
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        (("word", contains("a")), ValueError, "each takes .*item., not 'word'"),
-        (("line", "a"), TypeError, "each takes a check of a line"),
-        (("line", Requirement("polite")), ValueError, "ask a judge about the whole reply"),
-        (("line", contains("a") | Requirement("polite")), ValueError, "ask a judge"),
-    ],
-)
-def test_wrong_arguments_raise_at_once(arguments, error, message):
-    with pytest.raises(error, match=message):
-        each(*arguments)

@@ -14,7 +14,7 @@ from code_kit import decided, python, sandbox
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mellea_like import RejectionSamplingStrategy, RepairTemplateStrategy
+from mellea_like import RejectionSamplingStrategy
 from mellea_like.backends import ScriptedBackend
 from mellea_like.errors import RequirementError
 from mellea_like.requirements.code import (
@@ -28,6 +28,8 @@ from mellea_like.requirements.code import (
     runs,
 )
 from mellea_like.requirements.code.plain import decode, encode, same
+
+pytestmark = pytest.mark.anyio
 
 ON_ASYNCIO = pytest.mark.parametrize("anyio_backend", ["asyncio"])
 """What programs do knows no event loop; the last tests here, and the sandbox's, run on both."""
@@ -98,7 +100,6 @@ def test_what_can_t_be_parsed_is_refused_at_once(arguments, error, says):
 # --- runs -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.anyio
 @ON_ASYNCIO
 @pytest.mark.parametrize(
     ("code", "settings", "reason"),
@@ -113,6 +114,16 @@ def test_what_can_t_be_parsed_is_refused_at_once(arguments, error, says):
             'line 1 of its output is "63"; it should be "42"',
         ),
         ("pass", {"stdout": "42"}, "it prints 0 lines; it should print 1"),
+        # Threads and exit handlers of a program come to their end.
+        (
+            (
+                "import atexit, threading, time\natexit.register(print, 'three')\n"
+                "threading.Thread(target=lambda: (time.sleep(.05), print('two'))).start()\n"
+                "print('one')"
+            ),
+            {"stdout": "one\ntwo\nthree"},
+            "",
+        ),
         (
             "def f(x):\n    return 1 / x\n\n\nimport json\nprint(f(0))",
             {},
@@ -165,17 +176,6 @@ async def test_a_program_runs_or_the_reason_tells_the_model_why_not(box, code, s
     assert reason in result.reason
 
 
-@pytest.mark.anyio
-async def test_threads_and_exit_handlers_of_a_program_come_to_their_end(box):
-    code = (
-        "import atexit, threading, time\n"
-        "atexit.register(print, 'three')\n"
-        "threading.Thread(target=lambda: (time.sleep(.05), print('two'))).start()\n"
-        "print('one')"
-    )
-    assert (await decided(runs(stdout="one\ntwo\nthree", sandbox=box), python(code))).passed
-
-
 # --- passes_tests ---------------------------------------------------------------------------------
 
 ADD = "def add(a, b):\n    return a + b"
@@ -226,7 +226,6 @@ def test_context():
 """
 
 
-@pytest.mark.anyio
 @ON_ASYNCIO
 @pytest.mark.parametrize(
     ("code", "tests"),
@@ -441,7 +440,6 @@ pytest.main([__file__])
 }
 
 
-@pytest.mark.anyio
 @ON_ASYNCIO
 @pytest.mark.parametrize(("code", "tests"), PYTEST.values(), ids=PYTEST)
 async def test_right_code_passes_tests_that_use_pytest(box, code, tests):
@@ -449,7 +447,6 @@ async def test_right_code_passes_tests_that_use_pytest(box, code, tests):
     assert result.passed, result.reason
 
 
-@pytest.mark.anyio
 @ON_ASYNCIO
 @pytest.mark.parametrize(
     ("code", "tests", "reason", "score"),
@@ -612,7 +609,6 @@ def test_what_is_no_plain_data_is_refused_whoever_wrote_it(data):
 DOUBLE = "def double(x):\n    return x * 2"
 
 
-@pytest.mark.anyio
 @ON_ASYNCIO
 @pytest.mark.parametrize(
     ("check", "code", "reason"),
@@ -654,7 +650,6 @@ async def test_answers_are_compared_outside_the_sandbox(check, code, reason):
     assert check.check_only is ("should be" not in reason)
 
 
-@pytest.mark.anyio
 @ON_ASYNCIO
 @pytest.mark.parametrize(
     ("check", "code", "says"),
@@ -700,19 +695,6 @@ def test_comparisons_that_can_t_be_made_are_refused_at_once(make, error, says):
 # --- in calls -------------------------------------------------------------------------------------
 
 
-@pytest.mark.anyio
-async def test_a_repair_has_the_assertion_in_its_prompt(box):
-    replies = [python(ADD.replace("+", "-")), python(ADD)]
-    backend = ScriptedBackend(replies)
-    strategy = RepairTemplateStrategy(backend, loop_budget=2)
-    check = passes_tests("assert add(2, 1) == 3", sandbox=box)
-    result = await strategy.sample("Write add(a, b).", [check])
-    assert result.success
-    assert (
-        "`assert add(2, 1) == 3` failed: add(2, 1) is 1" in backend.requests[1].messages[-1].content
-    )
-
-
 class Elsewhere:
     """A runner that is no sandbox."""
 
@@ -725,7 +707,6 @@ class Elsewhere:
         return self.report
 
 
-@pytest.mark.anyio
 async def test_a_runner_of_the_user_s_own_takes_the_sandbox_s_place():
     runner = Elsewhere(CodeReport(passed=1, total=2, failures=("`assert x` failed",)))
     result = await decided(passes_tests("assert x", names=["x"], sandbox=runner), python("x = 0"))
@@ -758,7 +739,6 @@ def test_other_tests_make_it_another_check_for_a_run_that_is_resumed():
     assert len(set(versions)) == len(versions) - 1
 
 
-@pytest.mark.anyio
 async def test_a_server_that_can_t_be_started_is_no_verdict_on_the_code():
     nowhere = Sandbox(python=["/nonexistent/python"])
     with pytest.raises(RequirementError, match="could not start"):

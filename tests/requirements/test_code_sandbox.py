@@ -62,6 +62,19 @@ async def run(box, program, **settings):
     return await box.run(CodeJob(program=program, **settings))
 
 
+async def side_by_side(box, program):
+    """Run a program four times at once."""
+    reports = []
+
+    async def one():
+        reports.append(await run(box, program))
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(4):
+            tasks.start_soon(one)
+    return reports
+
+
 BOMB = "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass"
 DAEMON = """
 import os, sys, time
@@ -262,17 +275,10 @@ async def test_a_template_outlives_the_thread_that_started_it(box):
         assert other._servers == [server]
 
 
-async def test_programs_that_wait_for_a_processor_are_not_refused(box):
+async def test_programs_that_wait_for_a_processor_are_not_refused():
     busy = "import time\nwhile time.process_time() < 0.1: pass\nprint('done')"
     async with Sandbox(concurrency=4, seconds=0.2, wall_seconds=30) as wide:
-        reports = []
-
-        async def one():
-            reports.append(await run(wide, busy))
-
-        async with anyio.create_task_group() as tasks:
-            for _ in range(4):
-                tasks.start_soon(one)
+        reports = await side_by_side(wide, busy)
     assert [report.stdout for report in reports] == ["done\n"] * 4, reports
 
 
@@ -285,14 +291,7 @@ async def test_programs_side_by_side_may_have_as_many_threads_as_are_allowed(box
     )
     async with Sandbox(concurrency=2) as wide:
         wide._way = box._way
-        reports = []
-
-        async def one():
-            reports.append(await run(wide, threads))
-
-        async with anyio.create_task_group() as tasks:
-            for _ in range(4):
-                tasks.start_soon(one)
+        reports = await side_by_side(wide, threads)
     assert [report.stdout for report in reports] == ["16\n"] * 4, reports
 
 

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from checks_kit import verdict
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mellea_like import Candidate, Context, Generation, Instruction, Requirement
+from mellea_like import Requirement
 from mellea_like.requirements.expressions import CHECK_FORMS, parse_check
-
-
-def passes(expression, text):
-    candidate = Candidate(text, text, Generation(text), Context(), Instruction("x"))
-    return parse_check(expression).validator(candidate).passed
 
 
 @pytest.mark.parametrize("expression", CHECK_FORMS)
@@ -48,8 +44,9 @@ def test_every_form_that_is_shown_is_a_check(expression):
     ],
 )
 def test_each_form_checks_what_it_says(expression, good, bad):
-    assert passes(expression, good)
-    assert not passes(expression, bad)
+    check = parse_check(expression)
+    assert verdict(check, good).passed
+    assert not verdict(check, bad).passed
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,10 @@ import time
 from itertools import pairwise
 
 import pytest
+from checks_kit import verdict
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mellea_like import Candidate, Context, Generation, Instruction
 from mellea_like.core.format import parse_json
 from mellea_like.core.validation import Verdict
 from mellea_like.requirements.checks import is_json
@@ -46,8 +46,7 @@ def documents(draw):
 
 
 def passes(text):
-    candidate = Candidate(text, text, Generation(text), Context(), Instruction("x"))
-    return is_json().validator(candidate).passed
+    return verdict(is_json(), text).passed
 
 
 def passes_pydantic(text):
@@ -65,8 +64,8 @@ def rejected(text, cuts=(), **settings):
     for start, end in pairwise(places):
         answer = check(text[:end], text[start:end])
         if answer is not Verdict.UNKNOWN:
-            verdict, reason = answer
-            assert verdict is Verdict.FAIL
+            said, reason = answer
+            assert said is Verdict.FAIL
             return text[:end], reason
     return None
 

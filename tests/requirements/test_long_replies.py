@@ -6,7 +6,7 @@ import time
 
 import anyio
 import pytest
-from checks_kit import candidate
+from engine_kit import candidate
 
 from mellea_like.requirements import checks, checks_common
 from mellea_like.requirements.staged_validation import StagedValidation

@@ -7,10 +7,11 @@ import re
 import anyio
 import pytest
 from engine_kit import after, by_iteration
+from selection_kit import comparing, yes
 
-from mellea_like import Budget, Generation, RejectionSamplingStrategy, Requirement
+from mellea_like import Budget, RejectionSamplingStrategy
 from mellea_like.backends.function import FunctionBackend
-from mellea_like.core import StopReason, Usage
+from mellea_like.core import StopReason
 from mellea_like.errors import (
     AuthenticationFailed,
     BackendUnavailable,
@@ -29,32 +30,12 @@ pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
 ONCE = Retry(attempts=1, trip_after=None)
 """So that each comparison asks, whatever came of those before."""
 
-yes = Requirement("starts with yes", lambda c: c.text.startswith("yes"), inline=True)
-
 
 def strategy(backend, judge, width=4, loops=1, n=4, **more):
     chosen = Tournament(judge, n=n, rounds=more.pop("rounds", "knockout"))
     return RejectionSamplingStrategy(
         backend, loop_budget=loops, concurrency_budget=width, selection=chosen, **more
     )
-
-
-def judging(act=None, seconds=1.0):
-    """A judge that prefers the longer text; what ``act`` returns or raises comes before."""
-    asked = []
-
-    async def generate(request):
-        question = request.messages[-1].content
-        a, b = (question.split(f"<{x}>")[1].split(f"</{x}>")[0] for x in "ab")
-        asked.append((a, b))
-        number = len(asked)
-        await anyio.sleep(seconds)
-        if act is not None:
-            await act(request, number)
-        better = "a" if len(a) > len(b) else "b"
-        return Generation(f'{{"better": "{better}"}}', usage=Usage(1, 10, 5))
-
-    return FunctionBackend(generate), asked
 
 
 def four():
@@ -80,7 +61,7 @@ def raising(error):
     ids=lambda error: type(error).__name__,
 )
 async def test_whatever_a_judge_raises_is_noted_and_leaves_the_two_even(error, caplog):
-    backend, asked = judging(raising(error))
+    backend, asked = comparing(raising(error))
     result = await strategy(four(), backend, retry=ONCE).sample("do", [yes])
     assert result.stop_reason is StopReason.PASSED
     assert result.decision.winners == (1,)  # All even: the lowest rank.
@@ -100,13 +81,13 @@ async def test_whatever_a_judge_raises_is_noted_and_leaves_the_two_even(error, c
     ],
     ids=lambda error: type(error).__name__,
 )
-async def test_an_error_of_the_judge_that_lasts_ends_comparisons(error, width, caplog):
+async def test_an_error_of_the_judge_that_lasts_ends_comparisons(error, width):
     async def act(request, asked):
         if "yes!!!" in request.messages[-1].content:
             await anyio.sleep(1)
             raise error
 
-    backend, asked = judging(act)
+    backend, asked = comparing(act)
     lasting = strategy(four(), backend, width=width, loops=4 // width, rounds="pivots")
     result = await lasting.sample("do", [yes])
     assert (result.success, result.stop_reason) == (True, StopReason.ERROR)
@@ -126,7 +107,7 @@ async def test_a_judge_that_wraps_its_cancellation_leaves_no_group(own):
         except anyio.get_cancelled_exc_class() as exc:
             raise BaseExceptionGroup("the judge's", [exc, OSError("cleanup")]) from None
 
-    backend, _ = judging(act)
+    backend, _ = comparing(act)
     left = None
     with anyio.move_on_after(100 if own else 3) as scope:
         try:
@@ -144,7 +125,7 @@ async def test_an_interrupt_in_a_judge_leaves_as_it_is():
     class Interrupt(BaseException):
         pass
 
-    backend, _ = judging(raising(Interrupt()))
+    backend, _ = comparing(raising(Interrupt()))
     with pytest.raises(Interrupt):
         await strategy(four(), backend).sample("do", [yes])
 
@@ -155,7 +136,7 @@ async def test_the_time_ends_comparisons_and_what_was_compared_counts(rounds):
         if asked > 4:
             await anyio.sleep(60)
 
-    backend, _ = judging(act)
+    backend, _ = comparing(act)
     timed = strategy(four(), backend, timeout=5, rounds=rounds)
     result = await timed.sample("do", [yes])
     assert result.elapsed == pytest.approx(5)
@@ -171,7 +152,7 @@ async def test_a_comparison_takes_no_longer_than_an_iteration_may():
         if asked == 1:
             await anyio.sleep_forever()
 
-    backend, _ = judging(act)
+    backend, _ = comparing(act)
     result = await strategy(four(), backend, iteration_timeout=3).sample("do", [yes])
     assert result.value == "yes!!!!"
     (error,) = result.decision.errors
@@ -180,7 +161,7 @@ async def test_a_comparison_takes_no_longer_than_an_iteration_may():
 
 @pytest.mark.parametrize("requests", [4, 6, 8])
 async def test_a_budget_ends_comparisons_and_says_so_once(requests):
-    backend, asked = judging()
+    backend, asked = comparing()
     spending = Budget(requests=requests)
     result = await strategy(four(), backend).sample("do", [yes], budget=spending)
     assert (result.success, result.stop_reason) == (True, StopReason.BUDGET)
@@ -200,8 +181,8 @@ class Stern(Plugin):
             raise Blocked("no judges today")
 
 
-async def test_a_plugin_that_blocks_comparisons_ends_them(caplog):
-    backend, asked = judging()
+async def test_a_plugin_that_blocks_comparisons_ends_them():
+    backend, asked = comparing()
     result = await strategy(four(), backend, plugins=[Stern()]).sample("do", [yes])
     assert result.success
     assert asked == []
@@ -216,13 +197,3 @@ async def test_who_cannot_judge_is_refused_before_the_first_draw():
     backend = FunctionBackend(generate)
     with pytest.raises(ValueError, match="FunctionBackend can't judge: pass a backend"):
         await strategy(backend, None).sample("do", [yes])
-
-
-async def test_a_budget_that_cannot_tell_what_a_judge_costs_is_refused_before_the_first_draw():
-    backend, _ = judging()
-    draws = four()
-    bounded = strategy(draws, backend, options={"max_tokens": 10})
-    with pytest.raises(ValueError, match="max_tokens") as caught:
-        await bounded.sample("do", [yes], budget=Budget(output_tokens=10_000))
-    assert "the judge of Tournament" in caught.value.__notes__[0]
-    assert draws.statistics().started == 0

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import re
+import sqlite3
+from contextlib import closing
 
 import anyio
 import pytest
 from engine_kit import by_iteration, votes_of
+from selection_kit import comparing, yes
 
 from mellea_like import (
     BestOf,
     Collect,
     Generation,
     RejectionSamplingStrategy,
-    Requirement,
     SamplingResult,
     Vote,
 )
@@ -27,27 +29,12 @@ from mellea_like.core.prices import Price
 from mellea_like.selections import Consensus, Tournament
 
 pytestmark = pytest.mark.anyio
-virtual = pytest.mark.usefixtures("virtual_clock")
-
-yes = Requirement("starts with yes", lambda c: c.text.startswith("yes"), inline=True)
 
 
 def strategy(backend, selection, width=4, **more):
     return RejectionSamplingStrategy(
         backend, **{"loop_budget": 1, "concurrency_budget": width, "selection": selection} | more
     )
-
-
-def longest(backend_model=None):
-    """A judge that prefers the longer text."""
-
-    async def compare(request):
-        question = request.messages[-1].content
-        a, b = (question.split(f"<{x}>")[1].split(f"</{x}>")[0] for x in "ab")
-        better = "a" if len(a) > len(b) else "b"
-        return Generation(f'{{"better": "{better}"}}', usage=Usage(1, 10, 5), model=backend_model)
-
-    return FunctionBackend(compare)
 
 
 def spoken(replies, model="small"):
@@ -63,14 +50,14 @@ def spoken(replies, model="small"):
 
 async def tournament():
     backend = spoken({n: (n, "yes" + "!" * n) for n in (1, 2, 3)})
-    return await strategy(backend, Tournament(longest("dear"), n=3), width=3).sample("do", [yes])
+    judge, _ = comparing(model="dear")
+    return await strategy(backend, Tournament(judge, n=3), width=3).sample("do", [yes])
 
 
 # --- the ledger -------------------------------------------------------------------------------
 
 
-@virtual
-async def test_the_ledgers_total_is_the_results_usage_comparisons_included():
+async def test_the_ledgers_total_is_the_results_usage_comparisons_included(virtual_clock):
     result = await tournament()
     made = result.ledger({"small": Price(1, 1), "dear": Price(100, 100)})
     assert made.comparisons == LedgerTotal(4, 40, 20, 0, 0, 0, pytest.approx(6000e-6))
@@ -87,7 +74,6 @@ async def test_the_ledgers_total_is_the_results_usage_comparisons_included():
 LATE = {1: (1, "yes a"), 2: (2, "yes bb"), 3: (3, "no"), 4: (9, "yes a")}
 
 
-@virtual
 @pytest.mark.parametrize(
     ("selection", "winner", "wasted"),
     [
@@ -101,7 +87,7 @@ LATE = {1: (1, "yes a"), 2: (2, "yes bb"), 3: (3, "no"), 4: (9, "yes a")}
     ],
     ids=["first", "best", "vote", "consensus", "collect"],
 )
-async def test_only_what_had_no_say_is_wasted(selection, winner, wasted):
+async def test_only_what_had_no_say_is_wasted(selection, winner, wasted, virtual_clock):
     replies = {**LATE, 2: (2, "yes a")} if isinstance(selection, Vote) else LATE
     result = await strategy(spoken(replies), selection).sample("do", [yes])
     made = result.ledger()
@@ -113,8 +99,7 @@ async def test_only_what_had_no_say_is_wasted(selection, winner, wasted):
     assert made.total.wasted_tokens == sum(spent[i] for i in unused)
 
 
-@virtual
-async def test_all_that_was_collected_is_marked():
+async def test_all_that_was_collected_is_marked(virtual_clock):
     result = await strategy(spoken(LATE), Collect(2)).sample("do", [yes])
     made = result.ledger()
     assert [made.rows[place].iteration for place in made.winners] == [1, 2]
@@ -126,9 +111,8 @@ async def test_all_that_was_collected_is_marked():
 # --- the record, and repr ---------------------------------------------------------------------
 
 
-@virtual
 @pytest.mark.parametrize("score", [float("inf"), float("-inf"), -2.5])
-async def test_endless_scores_are_written_as_json_has_them(score):
+async def test_endless_scores_are_written_as_json_has_them(score, virtual_clock):
     backend = by_iteration({1: "yes"})
     chosen = BestOf(lambda _: score, inline=True)
     result = await strategy(backend, chosen, width=1).sample("do")
@@ -136,8 +120,7 @@ async def test_endless_scores_are_written_as_json_has_them(score):
     assert SamplingResult.from_dict(json.loads(written)).decision == result.decision
 
 
-@virtual
-async def test_a_vote_says_who_voted_for_what():
+async def test_a_vote_says_who_voted_for_what(virtual_clock):
     replies = {1: (1, "yes a"), 2: (2, "yes b"), 3: (3, "yes b"), 4: (3, "no")}
     result = await strategy(spoken(replies), Vote(n=4)).sample("do", [yes])
     assert result.decision.answers == (Answer("yes b", 2, (2, 3)), Answer("yes a", 1, (1,)))
@@ -150,20 +133,11 @@ async def test_a_vote_says_who_voted_for_what():
 # --- the journal ------------------------------------------------------------------------------
 
 
-SELECTIONS = {
-    "best": BestOf(lambda c: (len(c.text), "so long"), inline=True),
-    "vote": Vote(n=4, confidence=None),
-    "collect": Collect(2),
-    "consensus": Consensus(n=3),
-}
-
-
-async def run(path, selection, text="all", replies=LATE, judge=None):
+async def run(path, selection, text, replies=LATE):
     # One after another, since this is on the real clock.
     quick = {n: (0, said) for n, (_, said) in replies.items()}
-    chosen = selection if judge is None else Tournament(judge, n=3)
     many = sample_many(
-        strategy(spoken(quick), chosen, width=1, loop_budget=4),
+        strategy(spoken(quick), selection, width=1, loop_budget=4),
         ["do"],
         requirements=[yes],
         concurrency=1,
@@ -190,12 +164,11 @@ async def test_all_that_was_collected_is_kept_whatever_else_is_not(tmp_path, tex
 
 @pytest.mark.parametrize("text", ["best", "none"])
 async def test_the_words_of_who_lost_a_vote_are_left_out(tmp_path, text):
-    path = tmp_path / "run.db"
-    [first] = await run(path, SELECTIONS["vote"], text)
+    path, vote = tmp_path / "run.db", Vote(n=4, confidence=None)
+    [first] = await run(path, vote, text)
     assert votes_of(first.result.decision) == {"yes a": 2, "yes bb": 1}
-    [again] = await run(path, SELECTIONS["vote"], text)
-    decision = again.result.decision
-    assert votes_of(decision) == {"yes a": 2, "answer 2": 1}
+    [again] = await run(path, vote, text)
+    assert votes_of(again.result.decision) == {"yes a": 2, "answer 2": 1}
     raw = b"".join(part.read_bytes() for part in path.parent.glob("run.db*"))
     assert b"yes bb" not in raw
 
@@ -205,9 +178,6 @@ async def test_a_row_of_an_older_journal_is_read(tmp_path):
     await run(path, "first", "none")
 
     def age():
-        import sqlite3
-        from contextlib import closing
-
         with closing(sqlite3.connect(path)) as connection, connection:
             ((trace,),) = connection.execute("SELECT trace FROM results").fetchall()
             old = json.loads(trace)

@@ -103,7 +103,6 @@ async def chosen(text, *replies, judge=None):
 
 
 @pytest.mark.anyio
-@pytest.mark.usefixtures("virtual_clock")
 @pytest.mark.parametrize(
     ("text", "replies", "winner", "seen"),
     [
@@ -117,7 +116,7 @@ async def chosen(text, *replies, judge=None):
         ("vote:json:a", ['{"a": null}', '{"a": 1.0}', '{"a": 1}', '{"a": null}'], 2, {"1.0": 2.0}),
     ],
 )
-async def test_scores_and_keys_in_a_call(text, replies, winner, seen):
+async def test_scores_and_keys_in_a_call(text, replies, winner, seen, virtual_clock):
     result = await chosen(text, *replies)
     assert result.decision.winners == (winner,)
     if seen is not None:
@@ -125,7 +124,6 @@ async def test_scores_and_keys_in_a_call(text, replies, winner, seen):
 
 
 @pytest.mark.anyio
-@pytest.mark.usefixtures("virtual_clock")
 @pytest.mark.parametrize(
     ("text", "reply", "sentence"),
     [
@@ -136,6 +134,6 @@ async def test_scores_and_keys_in_a_call(text, replies, winner, seen):
         ("vote:json:x", "no JSON", "the reply isn't JSON with x in it"),
     ],
 )
-async def test_a_reply_without_the_field_has_errored(text, reply, sentence):
+async def test_a_reply_without_the_field_has_errored(text, reply, sentence, virtual_clock):
     with pytest.raises(RequirementError, match=re.escape(sentence)):
         await chosen(text, reply)

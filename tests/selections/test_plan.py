@@ -30,6 +30,8 @@ from mellea_like.errors import JournalError
 from mellea_like.estimate import plan
 from mellea_like.estimate.planner import NO_ANSWER
 
+pytestmark = pytest.mark.anyio
+
 # --- from results -----------------------------------------------------------------------------
 
 
@@ -192,14 +194,12 @@ async def repaired(rates, times, better=0.0):
     return plan([await strategy.sample(item, [yes]) for item in rates for _ in range(times)])
 
 
-@pytest.mark.anyio
 async def test_repairs_that_help_are_said_to():
     made = await repaired({f"item {n}": 0.3 for n in range(40)}, times=6, better=0.4)
     assert made.repairs.passed > made.repairs.high
     assert "No difference" not in str(made)
 
 
-@pytest.mark.anyio
 async def test_draws_of_an_escalations_further_stages_are_left_out_and_counted():
     def backend(text):
         return FunctionBackend(lambda _: text, inline=True)
@@ -220,7 +220,6 @@ async def test_draws_of_an_escalations_further_stages_are_left_out_and_counted()
     assert "10 draws of other models or stages left out: all below is for the first" in str(made)
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(
     "selection", ["first", "ordered", Collect(2), Vote(n=3), BestOf(lambda c: len(c.text), n=2)]
 )
@@ -234,7 +233,6 @@ async def test_where_more_than_one_has_to_pass_it_says_that_it_plans_for_one(sel
     assert made.selects == (not isinstance(selection, str))
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("text", ["all", "none"])
 async def test_a_journal_and_its_results_give_the_same_plan(tmp_path, text):
     strategy = RejectionSamplingStrategy(

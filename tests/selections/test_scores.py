@@ -13,6 +13,8 @@ from mellea_like.core.generation import TokenLogprob
 from mellea_like.errors import InvalidRequest, RequirementError
 from mellea_like.scoring import expected_score
 
+pytestmark = pytest.mark.anyio
+
 
 def token(text, p=1.0, **others):
     """A token with its probability and those of others: ``_7=0.5`` is that of "7"."""
@@ -63,7 +65,6 @@ def test_the_mean_of_what_a_judge_might_have_written(tokens, said, scale, expect
     assert expected_score(reply(*tokens), said, *scale) == pytest.approx(expected)
 
 
-@pytest.mark.anyio
 async def test_a_judge_that_refuses_log_probabilities_is_asked_without_from_then_on():
     asked = []
 
@@ -87,7 +88,6 @@ async def test_a_judge_that_refuses_log_probabilities_is_asked_without_from_then
     assert asked == [True, False, False, False, False]
 
 
-@pytest.mark.anyio
 async def test_a_judge_that_refuses_whatever_it_is_asked_is_not_taken_to_mind_log_probabilities():
     asked = []
 
@@ -106,7 +106,6 @@ async def test_a_judge_that_refuses_whatever_it_is_asked_is_not_taken_to_mind_lo
     assert asked == [True, False, True, False]
 
 
-@pytest.mark.anyio
 async def test_votes_weigh_as_much_as_their_tokens_are_likely():
     def drawn(text, *probabilities):
         tokens = tuple(TokenLogprob("x", math.log(p)) for p in probabilities)
@@ -125,7 +124,6 @@ async def test_votes_weigh_as_much_as_their_tokens_are_likely():
     assert draws[0].mean_logprob == pytest.approx(math.log(0.6))
 
 
-@pytest.mark.anyio
 async def test_a_vote_by_likelihood_says_what_it_needs():
     strategy = RejectionSamplingStrategy(
         by_iteration({}, "42"), concurrency_budget=1, selection=Vote(n=2, weight="logprob")

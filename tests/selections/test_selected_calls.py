@@ -9,6 +9,7 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 from engine_kit import after, by_iteration, outcomes
+from selection_kit import comparing, yes
 
 from mellea_like import (
     BestOf,
@@ -18,7 +19,6 @@ from mellea_like import (
     Outcome,
     Price,
     RejectionSamplingStrategy,
-    Requirement,
     SamplingFailed,
     SamplingResult,
     Vote,
@@ -39,8 +39,6 @@ from mellea_like.selections import (
 )
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
-
-yes = Requirement("starts with yes", lambda c: c.text.startswith("yes"), inline=True)
 
 
 def length(candidate):
@@ -180,26 +178,13 @@ async def test_a_consensus_that_is_cancelled_compares_no_further():
     assert len(ended) == 1
 
 
-def judge(prefer):
-    """A judge that prefers one of two texts, and counts."""
-    asked = []
-
-    async def generate(request):
-        await anyio.sleep(1)
-        question = request.messages[-1].content
-        a = question.split("<a>")[1].split("</a>")[0]
-        b = question.split("<b>")[1].split("</b>")[0]
-        asked.append((a, b))
-        return Generation(f'{{"better": "{prefer(a, b)}"}}', usage=Usage(1, 10, 5))
-
-    return FunctionBackend(generate), asked
-
-
-async def test_what_a_judge_says_otherwise_is_noted_and_leaves_the_two_even():
-    comparing, _ = judge(lambda a, b: "neither one, really")
+@pytest.mark.parametrize("says", ["neither one, really", 'a", "better": "b'], ids=["no", "twice"])
+async def test_a_judge_that_does_not_name_one_is_noted_and_leaves_the_two_even(says):
+    judge, _ = comparing(prefer=lambda a, b: says)
     backend = by_iteration({1: "yes", 2: "yes!"})
-    result = await strategy(backend, Tournament(comparing, n=2), width=2).sample("do", [yes])
+    result = await strategy(backend, Tournament(judge, n=2), width=2).sample("do", [yes])
     assert result.success
+    assert result.decision.winners == (1,)
     assert len(result.decision.errors) == 2
     assert "judge's reply is not" in result.decision.errors[0]
 
@@ -353,31 +338,25 @@ PRICES = {"m": Price(1, 2), "j": Price(3, 4)}
     ids=["best-of", "vote", "tournament"],
 )
 @pytest.mark.parametrize(
-    ("judging", "prices", "wrong"),
+    ("judging", "budget", "wrong"),
     [
-        (None, PRICES, "the length of a reply is not limited"),
-        ({"max_tokens": 60}, {"m": Price(1, 2)}, "price"),
+        (None, {"money": 1.0}, "the length of a reply is not limited"),
+        ({"max_tokens": 60}, {"money": 1.0, "prices": {"m": Price(1, 2)}}, "price"),
+        (None, {"output_tokens": 10_000}, "max_tokens"),
     ],
-    ids=["length", "price"],
+    ids=["length", "price", "tokens"],
 )
-async def test_a_judge_that_money_can_not_limit_is_refused_before_the_first_request(
-    selection, judging, prices, wrong
+async def test_a_judge_whose_cost_can_not_be_limited_is_refused_before_the_first_request(
+    selection, judging, budget, wrong
 ):
     asked = []
     backend = by_iteration({1: "yes"})
     backend.model = "m"
-    several = strategy(
-        backend, selection(scoring_judge(asked)), options={"max_tokens": 60}, judge_options=judging
-    )
+    chosen = selection(scoring_judge(asked))
+    several = strategy(backend, chosen, options={"max_tokens": 60}, judge_options=judging)
     with pytest.raises(ValueError, match=wrong) as caught:
-        await several.sample("do", budget=Budget(money=1.0, prices=prices))
-    assert "judge_options" in caught.value.__notes__[0]
+        await several.sample("do", budget=Budget(**{"prices": PRICES} | budget))
+    (note,) = caught.value.__notes__
+    assert f"the judge of {type(chosen).__name__}: its options are" in note
+    assert "judge_options" in note
     assert (asked, backend.statistics().started) == ([], 0)
-
-
-async def test_a_judge_that_names_the_better_one_twice_has_named_none():
-    comparing, _ = judge(lambda a, b: 'a", "better": "b')
-    backend = by_iteration({1: "yes", 2: "yes!"})
-    result = await strategy(backend, Tournament(comparing, n=2), width=2).sample("do", [yes])
-    assert result.decision.winners == (1,)
-    assert len(result.decision.errors) == 2

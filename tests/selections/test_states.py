@@ -7,13 +7,12 @@ from collections import Counter
 from functools import partial
 
 import pytest
-from engine_kit import a_slice
+from engine_kit import a_slice, candidate
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mellea_like import Generation, Message, Outcome
+from mellea_like import Outcome
 from mellea_like.core.decision import Answer
-from mellea_like.core.validation import Candidate
 from mellea_like.selections import (
     BestOf,
     Collect,
@@ -25,10 +24,6 @@ from mellea_like.selections import (
 )
 
 P, F, E, C = Outcome.PASSED, Outcome.FAILED, Outcome.ERRORED, Outcome.CANCELLED
-
-
-def candidate(text: str) -> Candidate:
-    return Candidate(text, text, Generation(text), None, Message("user", "do"))
 
 
 def begun(selection, turns=16):
@@ -108,16 +103,6 @@ def test_of_equal_votes_the_lowest_rank_wins_however_they_came():
 
 
 # --- several ------------------------------------------------------------------------------------
-
-
-def test_the_consensus_is_most_like_the_others():
-    texts = ["a b c", "a b c d", "x y", "a b c e"]
-    state = begun(Consensus(n=4))
-    hear_all(state, [candidate(text) for text in texts])
-    list(state.steps())
-    decision = state.decide()
-    assert decision.winners == (1,)
-    assert min(decision.scores, key=decision.scores.get) == 3
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,8 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 from _vote_rows import LANES, misses, vote_row
 
+pytestmark = pytest.mark.anyio
+
 P, F, C = Outcome.PASSED, Outcome.FAILED, Outcome.CANCELLED
 
 
@@ -185,7 +187,6 @@ class Ambiguous:
         raise ValueError("more than one element")
 
 
-@pytest.mark.anyio
 @pytest.mark.usefixtures("virtual_clock")
 @pytest.mark.parametrize(
     ("key", "says"),
@@ -200,9 +201,7 @@ async def test_a_key_that_cannot_be_compared_makes_its_draw_an_errored_one(key, 
         await strategy(["a"], Vote(key, n=1), width=1).sample("do")
 
 
-@pytest.mark.anyio
-@pytest.mark.usefixtures("virtual_clock")
-async def test_keys_that_raise_when_they_are_compared_end_the_call():
+async def test_keys_that_raise_when_they_are_compared_end_the_call(virtual_clock):
     with pytest.raises(TypeError, match=r"told apart by ==, and .* can't be compared so: ask me"):
         await strategy(["a", "b"], Vote(lambda _: Unequal(), n=2), width=2).sample("do")
 
@@ -210,9 +209,7 @@ async def test_keys_that_raise_when_they_are_compared_end_the_call():
 # --- who must win -----------------------------------------------------------------------------
 
 
-@pytest.mark.anyio
-@pytest.mark.usefixtures("virtual_clock")
-async def test_fifteen_different_answers_are_no_success_where_a_share_is_wanted():
+async def test_fifteen_different_answers_are_no_success_where_a_share_is_wanted(virtual_clock):
     replies = [f"answer {n}" for n in range(15)]
     result = await strategy(replies, Vote(n=15, at_least=0.5), 15).sample("do")
     assert not result.success
@@ -246,9 +243,7 @@ def test_a_share_is_that_of_all_votes(keys, share, took, winners):
     assert state.decide().complete is bool(winners)
 
 
-@pytest.mark.anyio
-@pytest.mark.usefixtures("virtual_clock")
-async def test_a_key_of_none_abstains():
+async def test_a_key_of_none_abstains(virtual_clock):
     replies = ["dunno", "dunno", "yes", "dunno"]
     chosen = Vote(lambda c: None if c.text == "dunno" else c.text, n=4)
     result = await strategy(replies, chosen, 4).sample("do")
@@ -259,10 +254,8 @@ async def test_a_key_of_none_abstains():
     assert silent.decision.reason == "all 2 that passed abstained: all attempts were used"
 
 
-@pytest.mark.anyio
-@pytest.mark.usefixtures("virtual_clock")
 @pytest.mark.parametrize("weight", [float("inf"), float("-inf"), -1.0, float("nan")])
-async def test_a_weight_that_is_no_finite_positive_number_is_an_error(weight):
+async def test_a_weight_that_is_no_finite_positive_number_is_an_error(weight, virtual_clock):
     with pytest.raises(RequirementError, match=r"weight of a vote must be finite|returned NaN"):
         await strategy(["a"], Vote(n=1, weight=lambda _: weight), 1).sample("do")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import anyio
-from checks_kit import candidate
+from engine_kit import candidate
 
 from mellea_like.requirements.code import Sandbox
 

@@ -28,6 +28,10 @@ def ask(text: str, *, system: str = "", call: str = "", **more: Any) -> Request:
     )
 
 
+def asks(count: int, **more: Any) -> list[Request]:
+    return [ask(f"t{number}", **more) for number in range(count)]
+
+
 def tasks_of(request: Request) -> list[dict[str, Any]]:
     """Return the tasks of a joint request; an empty list for any other."""
     system, user = request.messages[0], request.messages[-1]

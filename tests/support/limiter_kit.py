@@ -21,16 +21,16 @@ def failed(error: BaseException) -> RequestEnd:
     return RequestEnd(Usage(1, 0, 0, 1), None, error)
 
 
-def meta(call="", subsample=None, started=None, purpose="generate") -> RequestMeta:
-    return RequestMeta(call, subsample=subsample, call_started=started, purpose=purpose)
-
-
-def request(call="", subsample=None, started=None, purpose="generate", text="hi", max_tokens=None):
-    return Request(
-        (Message("user", text),),
-        Options(max_tokens=max_tokens),
-        meta=meta(call, subsample, started, purpose),
+def meta(call="", subsample=None, started=None, purpose="generate", deadline=None) -> RequestMeta:
+    return RequestMeta(
+        call, subsample=subsample, call_started=started, deadline=deadline, purpose=purpose
     )
+
+
+def ask(*about, text="hi", deadline=None, **options) -> Request:
+    """Make a request; ``about`` goes to `meta`."""
+    message = Message("user", text)
+    return Request((message,), Options(**options), meta=meta(*about, deadline=deadline))
 
 
 class Slow:
@@ -106,7 +106,7 @@ async def sample_burst(backend, *, calls, subsamples):
     async def sibling(call, subsample, scope):
         while True:
             try:
-                reply = await backend.generate(request(f"call {call}", subsample, began))
+                reply = await backend.generate(ask(f"call {call}", subsample, began))
             except RateLimited as error:
                 await anyio.sleep(error.retry_after)
                 continue
@@ -125,6 +125,6 @@ async def sample_burst(backend, *, calls, subsamples):
     return anyio.current_time() - began
 
 
-async def hold(limiter, seconds, *args, **kwargs):
+async def hold(limiter, seconds):
     """Send one request through a limiter and keep it in flight."""
-    await LimitedBackend(Slow(seconds), limiter).generate(request(*args, **kwargs))
+    await LimitedBackend(Slow(seconds), limiter).generate(ask())

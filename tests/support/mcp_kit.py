@@ -107,12 +107,6 @@ def make_server(
         work = partial(answers, books=books, texts=texts, again=again)
         return await rounds.run(backend, context, work)
 
-    @server.tool()
-    async def plainly(context: Context) -> str:
-        """Sample without rounds."""
-        backend = MCPSamplingBackend(context, **options)
-        return await answers(backend, books)
-
     return server
 
 
