@@ -38,9 +38,8 @@ from mellea_like.testing import check_backend
 pytestmark = pytest.mark.anyio
 
 ASKED = Request((Message("user", "Say something."),), meta=RequestMeta(iteration=1))
-
-
 CALL = ToolCall("1", "look", '{"at": 3}')
+LOGPROBS = (TokenLogprob("7", -0.1, (("7", -0.1), ("8", -2.3))), TokenLogprob("!", -math.inf))
 
 
 @pytest.fixture
@@ -115,12 +114,19 @@ async def test_what_shapes_a_reply_is_part_of_its_key(path, changes):
     await backend.aclose()
 
 
-async def test_what_a_reply_says_besides_its_text_is_kept(path):
-    said = Generation("", finish_reason="stop", tool_calls=(CALL,), refusal="", reasoning="Hm.")
+@pytest.mark.parametrize(
+    "said",
+    [
+        Generation("", finish_reason="stop", tool_calls=(CALL,), refusal="", reasoning="Hm."),
+        Generation("7!", logprobs=LOGPROBS),
+    ],
+    ids=["a call and thoughts", "log probabilities"],
+)
+async def test_what_a_reply_says_besides_its_text_is_kept(path, said):
     backend = CachedBackend(FunctionBackend(lambda request: said, inline=True), path)
     first, again = await backend.generate(ASKED), await backend.generate(ASKED)
     assert (first.usage, again.usage) == (Usage(requests=1), Usage(cache_hits=1))
-    assert replace(again, usage=first.usage) == first
+    assert replace(again, usage=said.usage) == replace(first, usage=said.usage) == said
     await backend.aclose()
 
 
@@ -170,16 +176,6 @@ async def test_errors_and_values_beyond_json_are_not_kept(path):
     assert (await backend.generate(ASKED)).value == [1]
     assert (await backend.generate(ASKED)).value == [1]
     assert backend.statistics() == (1, 3, 1)
-    await backend.aclose()
-
-
-async def test_log_probabilities_are_kept(path):
-    logprobs = (TokenLogprob("7", -0.1, (("7", -0.1), ("8", -2.3))), TokenLogprob("!", -math.inf))
-    reply = Generation("7!", logprobs=logprobs)
-    backend = CachedBackend(ScriptedBackend([reply]), path)
-    first = await backend.generate(ASKED)
-    assert await backend.generate(ASKED) == replace(first, usage=Usage(cache_hits=1))
-    assert first.logprobs == logprobs
     await backend.aclose()
 
 
@@ -311,26 +307,33 @@ async def test_processes_share_a_file(path):
     await backend.aclose()
 
 
-def foreign(path):
+def change(path, *sql):
+    """Change a database behind the backend's back, or make it."""
     with closing(sqlite3.connect(path)) as db:
-        db.execute("CREATE TABLE mine (x)")
+        for statement in sql:
+            db.execute(statement)
         db.commit()
 
 
-def newer(path):
-    with closing(sqlite3.connect(path)) as db:
-        db.execute("CREATE TABLE replies (key, reply, when_)")
-        db.execute("PRAGMA application_id = 0x4D4C6361")
-        db.execute("PRAGMA user_version = 2")
-        db.commit()
+NEWER = (
+    "CREATE TABLE replies (key, reply, when_)",
+    "PRAGMA application_id = 0x4D4C6361",
+    "PRAGMA user_version = 2",
+)
 
 
 @pytest.mark.parametrize(
     ("spoil", "says"),
     [
         (lambda path: path.write_bytes(b"no database " * 100), "it is no cache, nor any SQLite"),
-        (foreign, "the database that is there is no cache: give another path"),
-        (newer, "the database that is there is of version 2: give another path"),
+        (
+            lambda path: change(path, "CREATE TABLE mine (x)"),
+            "the database that is there is no cache: give another path",
+        ),
+        (
+            lambda path: change(path, *NEWER),
+            "the database that is there is of version 2: give another path",
+        ),
         (lambda path: path.mkdir(), "it can't be opened|unable to open"),
         (lambda path: None, r"it can't be opened \(No such file or directory\)"),
     ],
@@ -350,19 +353,11 @@ async def test_a_file_that_can_t_be_used_is_an_error_that_says_why(path, spoil, 
 async def test_a_damaged_reply_is_an_error_and_one_that_can_t_be_written_is_returned(path, caplog):
     backend = CachedBackend(counting(), path)
     await asked(backend)
-
-    def spoil(sql):
-        with closing(sqlite3.connect(path)) as db:
-            db.execute(sql)
-            db.commit()
-
-    await to_thread.run_sync(spoil, "UPDATE replies SET reply = '{}'")
+    await to_thread.run_sync(change, path, "UPDATE replies SET reply = '{}'")
     with pytest.raises(CacheError, match="it is damaged"):
         await asked(backend)
-    await to_thread.run_sync(
-        spoil,
-        "CREATE TRIGGER full_ BEFORE INSERT ON replies BEGIN SELECT RAISE(ABORT, 'full'); END",
-    )
+    full = "CREATE TRIGGER full_ BEFORE INSERT ON replies BEGIN SELECT RAISE(ABORT, 'full'); END"
+    await to_thread.run_sync(change, path, full)
     assert await asked(backend, meta=RequestMeta(iteration=9)) == "reply 1"
     assert "a reply was not kept" in caplog.text
     await backend.aclose()

@@ -175,7 +175,6 @@ async def says_x(request):
     return "x"
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(
     "backend", [FunctionBackend(lambda request: "x", inline=True), FunctionBackend(says_x)]
 )

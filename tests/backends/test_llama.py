@@ -17,7 +17,7 @@ from typing import Any
 import anyio
 import anyio.to_thread
 import pytest
-from leftovers import children
+from leftovers import children, is_gone, wait_until
 from pydantic import BaseModel
 from tiny_gguf import build_bigram_gguf
 
@@ -30,6 +30,8 @@ from mellea_like.core.format import parse_json
 from mellea_like.errors import BackendTimeout, BackendUnavailable, MalformedResponse
 
 pytest.importorskip("xllamacpp")
+
+pytestmark = pytest.mark.anyio
 
 CORPUS = """\
 The quick brown fox jumps over the lazy dog. The dog sleeps in the warm sun.
@@ -45,13 +47,6 @@ LONG = " ".join(f"w{number}" for number in range(2500))
 
 def ask(text="Say something.", **fields) -> Request:
     return Request((Message("user", text),), **fields)
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return "(zombie)" not in Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
-    except OSError:
-        return False
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +70,6 @@ async def backend(running):
 # --- requests ----------------------------------------------------------------------------------
 
 
-@pytest.mark.anyio
 async def test_log_probabilities_come_with_the_tokens_they_are_asked_for(backend, model):
     options = Options(seed=3, extra={"logprobs": True, "top_logprobs": 2})
     reply = await backend.generate(ask(options=options))
@@ -90,7 +84,6 @@ async def test_log_probabilities_come_with_the_tokens_they_are_asked_for(backend
     assert (await backend.generate(ask())).mean_logprob is None
 
 
-@pytest.mark.anyio
 async def test_a_judges_score_is_the_mean_of_those_that_it_might_have_written(backend):
     # To the model, all digits are equally likely.
     strategy = RejectionSamplingStrategy(
@@ -110,7 +103,6 @@ class Scene(BaseModel):
     mood: str | None = None
 
 
-@pytest.mark.anyio
 async def test_the_server_keeps_to_the_schema_and_in_json_mode_to_json(running):
     # Where nothing but the server makes random words into JSON.
     for mode, read in [("auto", Scene), ("json_object", dict[str, Any])]:
@@ -152,7 +144,6 @@ def busy_slots(backend: LlamaCppBackend) -> int:
 
 
 @pytest.mark.alone
-@pytest.mark.anyio
 async def test_cancelling_a_winners_siblings_frees_their_slots(slow):
     async def busy() -> int:
         return await anyio.to_thread.run_sync(busy_slots, slow)
@@ -182,7 +173,6 @@ async def test_cancelling_a_winners_siblings_frees_their_slots(slow):
 # --- the process ---------------------------------------------------------------------------------
 
 
-@pytest.mark.anyio
 async def test_no_process_is_left_when_the_block_is_cancelled(slow):
     with anyio.CancelScope() as scope:
         async with LlamaCppBackend(slow._path) as backend:
@@ -192,10 +182,9 @@ async def test_no_process_is_left_when_the_block_is_cancelled(slow):
                 scope.cancel()
                 await anyio.sleep(10)
     assert scope.cancelled_caught
-    assert not is_alive(pid)
+    assert is_gone(pid)
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("seconds", [0.0, 0.01, 0.05])
 async def test_no_process_is_left_when_the_start_is_cancelled(model, seconds):
     before = children()
@@ -206,7 +195,6 @@ async def test_no_process_is_left_when_the_start_is_cancelled(model, seconds):
     assert children() <= before
 
 
-@pytest.mark.anyio
 async def test_a_crash_of_the_server_is_told_with_its_log(slow):
     async with LlamaCppBackend(slow._path) as backend:
         with pytest.raises(BackendUnavailable) as caught:
@@ -224,7 +212,6 @@ async def test_a_crash_of_the_server_is_told_with_its_log(slow):
                 pass
 
 
-@pytest.mark.anyio
 async def test_a_crash_is_told_if_the_process_takes_seconds_to_end(virtual_clock):
     class Dying:
         ends = anyio.current_time() + 4
@@ -237,13 +224,6 @@ async def test_a_crash_is_told_if_the_process_takes_seconds_to_end(virtual_clock
 
     error = await _explained(MalformedResponse("breaks off"), Dying())
     assert str(error) == "has crashed"
-
-
-def wait_for_end(pid: int) -> None:
-    deadline = time.monotonic() + 10
-    while is_alive(pid) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not is_alive(pid)
 
 
 # A process that was forked off holds the pipe to the server open when the parent is gone.
@@ -269,10 +249,10 @@ time.sleep(60)
     with subprocess.Popen(command, stdout=subprocess.PIPE) as parent:
         assert parent.stdout is not None
         pid, forked = map(int, parent.stdout.readline().split())
-        assert is_alive(pid)
+        assert not is_gone(pid)
         parent.kill()
     try:
-        wait_for_end(pid)
+        wait_until(lambda: is_gone(pid), 10)
     finally:
         if forked:
             os.kill(forked, signal.SIGKILL)
@@ -282,10 +262,9 @@ def test_a_server_that_does_not_end_by_itself_is_killed(model):
     with LlamaCppBackend(model[0]) as backend:
         pid = backend.pid
         os.kill(pid, signal.SIGSTOP)
-    assert not is_alive(pid)
+    assert is_gone(pid)
 
 
-@pytest.mark.anyio
 async def test_a_server_that_dies_while_starting_is_told(model):
     config = {"name": "m", "no such": "field"}
     process = await anyio.to_thread.run_sync(ServerProcess, model[0], config)
@@ -312,7 +291,6 @@ def files(folder: Path, model: Path) -> list[tuple[Path, str]]:
     ]
 
 
-@pytest.mark.anyio
 async def test_a_file_that_is_no_model_gets_one_sentence(tmp_path, model):
     for path, message in files(tmp_path, model[0]):
         with pytest.raises(BackendUnavailable, match=rf"\A{message}\Z") as caught:
@@ -322,7 +300,6 @@ async def test_a_file_that_is_no_model_gets_one_sentence(tmp_path, model):
         assert "\n" not in str(caught.value)
 
 
-@pytest.mark.anyio
 async def test_a_start_that_takes_too_long_is_a_timeout(model):
     backend = LlamaCppBackend(model[0], startup_timeout=1e-6)
     for _ in range(2):
@@ -331,7 +308,6 @@ async def test_a_start_that_takes_too_long_is_a_timeout(model):
                 pytest.fail("it started")
 
 
-@pytest.mark.anyio
 async def test_outside_its_block_it_says_how_to_start_it(model):
     backend = LlamaCppBackend(model[0])
     with pytest.raises(RuntimeError, match="inside `async with`"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable
-from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
@@ -43,7 +42,6 @@ async def in_tool(
     *,
     mode: str = LEGACY,
     person: Any = None,
-    **client: Any,
 ) -> Any:
     """Run something inside a tool; return what it returned, or raise what it raised."""
     outcome: list[Any] = []
@@ -61,7 +59,7 @@ async def in_tool(
         outcome.append(result)
         return ""
 
-    async with Client(server, mode=mode, sampling_callback=person, **client) as connected:
+    async with Client(server, mode=mode, sampling_callback=person) as connected:
         await connected.call_tool("tool")
     (only,) = outcome
     if isinstance(only, Exception):
@@ -259,28 +257,17 @@ async def test_wrong_arguments_are_named(wrong, kind, match):
 # --- tools that return their requests ----------------------------------------------------------
 
 
-@asynccontextmanager
-async def rounds_in_tool(**more: Any):
-    """Give a function that runs work through rounds in a tool, on a new connection."""
-    async with SamplingRounds(**more) as rounds:
-
-        async def run(work, person=obliging, **client):
-            async def tool(context):
-                return await rounds.run(MCPSamplingBackend(context), context, work)
-
-            return await in_tool(tool, mode=MODERN, person=person, **client)
-
-        yield rounds, run
-
-
 async def test_what_the_work_raises_the_tools_call_raises():
     async def work(backend):
         await backend.generate(ask())
         raise RuntimeError("after the answer")
 
-    async with rounds_in_tool() as (_, run):
+    async def tool(context):
+        return await rounds.run(MCPSamplingBackend(context), context, work)
+
+    async with SamplingRounds() as rounds:
         with pytest.raises(RuntimeError, match="after the answer"):
-            await run(work)
+            await in_tool(tool, mode=MODERN, person=obliging)
 
 
 async def test_rounds_that_are_not_open_say_so():

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import gc
 import sys
-import time
 
 import anyio
 import openai
 import pytest
 from anyio.lowlevel import checkpoint
 from http_server import Answer, OpenAIServer, serving
+from leftovers import wait_until
 
 from mellea_like import Message, OpenAIBackend, Request
 from mellea_like.core import Options
@@ -138,19 +138,20 @@ async def test_without_a_model_the_server_is_asked_once_for_its_first():
     assert backend.model == "first"
 
 
-async def test_a_server_without_models_is_told_about():
-    with OpenAIServer(models=()) as server:
-        backend = OpenAIBackend(base_url=server.url)
-        with pytest.raises(InvalidRequest, match="offers no model"):
-            await backend.generate(ask())
-        await backend.aclose()
-
-
-@pytest.mark.parametrize("body", [b"", b"[]", b'"x"', b'{"data": 5}', b'{"data": [7]}', b"<html>"])
-async def test_a_list_of_models_that_is_none_is_an_error(body):
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        (b'{"data": []}', "offers no model: give OpenAIBackend its name"),
+        *(
+            (body, ".")
+            for body in (b"", b"[]", b'"x"', b'{"data": 5}', b'{"data": [7]}', b"<html>")
+        ),
+    ],
+)
+async def test_a_list_without_models_or_of_something_else_is_an_error(body, says):
     with OpenAIServer(model_list=Answer(body=body)) as server:
         backend = OpenAIBackend(base_url=server.url)
-        with pytest.raises((MalformedResponse, InvalidRequest)):
+        with pytest.raises((MalformedResponse, InvalidRequest), match=says):
             await backend.generate(ask())
         await backend.aclose()
 
@@ -206,14 +207,6 @@ def test_wrong_arguments_are_refused():
         OpenAIBackend("m", client=openai.OpenAI(api_key="k"))
     with pytest.raises(ValueError, match="leave base_url and api_key out"):
         OpenAIBackend("m", client=client, api_key="k")
-    with pytest.raises(ValueError, match="timeout is over 0 seconds"):
-        OpenAIBackend("m", timeout=0)
-
-
-def test_a_key_given_as_an_argument_hides_behind_stars():
-    shown = str(vars(OpenAIBackend("m", api_key="sk-" + "x" * 20)))
-    assert "'***'" in shown
-    assert "xxx" not in shown
 
 
 # --- clients, connections and event loops --------------------------------------------------------
@@ -258,10 +251,8 @@ def test_one_event_loop_after_another_and_each_closes_its_connections(anyio_back
         backend = OpenAIBackend("m", base_url=server.url, keep_alive=True)
         for round_ in range(1, 4):
             anyio.run(backend.generate, ask(), backend=anyio_backend)
-            deadline = time.monotonic() + 2
-            while server.connections and time.monotonic() < deadline:
-                time.sleep(0.002)
-            assert (server.accepted, server.connections) == (round_, 0)
+            wait_until(lambda: not server.connections, 2)
+            assert server.accepted == round_
         del backend
         gc.collect()  # A socket that was left open would warn here.
 
@@ -274,10 +265,7 @@ def test_a_backend_that_was_dropped_is_closed_with_its_loop(anyio_backend):
 
     with OpenAIServer() as server:
         anyio.run(drop, server, backend=anyio_backend)
-        deadline = time.monotonic() + 2
-        while server.connections and time.monotonic() < deadline:
-            time.sleep(0.002)
-        assert server.connections == 0
+        wait_until(lambda: not server.connections, 2)
         gc.collect()
 
 

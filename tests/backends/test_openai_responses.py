@@ -21,6 +21,8 @@ from mellea_like.core import Audio, File, Options, ToolCall, Usage
 from mellea_like.core.generation import Meter
 from mellea_like.errors import BackendUnavailable, InvalidRequest, MalformedResponse, RateLimited
 
+pytestmark = pytest.mark.anyio
+
 EVENTS: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 BODY: TypeAdapter[Any] = TypeAdapter(ResponseCreateParamsStreaming)
 PNG = b"\x89PNG\r\n\x1a\n and more"
@@ -83,7 +85,6 @@ def test_the_test_servers_events_are_those_of_the_sdk():
         EVENTS.validate_json(data)
 
 
-@pytest.mark.anyio
 async def test_what_is_asked_is_written_as_the_api_has_it():
     messages = (
         Message("system", "Be brief."),
@@ -122,7 +123,6 @@ async def test_what_is_asked_is_written_as_the_api_has_it():
     assert not {"seed", "stop", "n", "stream_options", "text"} & set(second)
 
 
-@pytest.mark.anyio
 async def test_what_the_api_does_not_have_is_refused_before_anything_is_sent():
     async with serving(api="responses") as (server, backend):
         with pytest.raises(InvalidRequest, match="no stop texts"):
@@ -140,7 +140,6 @@ ADDED = "response.output_item.added"
 ARGUMENTS = "response.function_call_arguments.delta"
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("again", [True, False], ids=["done", "pieces only"])
 async def test_calls_text_and_reasoning_are_put_together(again):
     pieces = [
@@ -171,7 +170,6 @@ async def test_calls_text_and_reasoning_are_put_together(again):
     )
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("again", [True, False], ids=["done", "pieces only"])
 async def test_what_the_output_tool_is_called_with_is_the_text(again):
     call = {**CALL, "name": "Point"}
@@ -200,7 +198,6 @@ async def test_what_the_output_tool_is_called_with_is_the_text(again):
     assert body["tools"][0]["parameters"] == Point.model_json_schema()
 
 
-@pytest.mark.anyio
 async def test_typed_output_steps_down_where_the_server_refuses_it():
     def choose(number: int, body: dict[str, Any]) -> Answer:
         if body.get("text", {}).get("format", {}).get("type") == "json_schema":
@@ -217,7 +214,6 @@ async def test_typed_output_steps_down_where_the_server_refuses_it():
         BODY.validate_python(body)
 
 
-@pytest.mark.anyio
 async def test_what_a_server_says_only_at_the_end_is_read_there():
     said = {"type": "output_text", "text": "Wait.", "annotations": [], "logprobs": []}
     message = {"id": "m", "type": "message", "role": "assistant", "status": "completed"}
@@ -229,7 +225,6 @@ async def test_what_a_server_says_only_at_the_end_is_read_there():
     assert whole.usage.unknown == 1
 
 
-@pytest.mark.anyio
 async def test_a_call_that_comes_only_at_the_end_is_read_beside_one_that_came_before():
     first, second = {**CALL, "arguments": "{}"}, {**CALL, "call_id": "b", "arguments": "[]"}
     done = event("response.output_item.done", output_index=0, item=first)
@@ -238,7 +233,6 @@ async def test_a_call_that_comes_only_at_the_end_is_read_beside_one_that_came_be
     assert whole.tool_calls == (ToolCall("a", "f", "{}"), ToolCall("b", "f", "[]"))
 
 
-@pytest.mark.anyio
 async def test_a_server_without_the_api_is_told_apart_from_one_without_the_model():
     async with serving(Answer.error(404), api="responses") as (_, backend):
         with pytest.raises(InvalidRequest, match="may not have the Responses API: use api='chat'"):
@@ -249,7 +243,6 @@ async def test_a_server_without_the_api_is_told_apart_from_one_without_the_model
     assert "Responses" not in str(caught.value)
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(
     ("details", "reason"),
     [
@@ -265,7 +258,6 @@ async def test_why_a_response_is_incomplete_is_said_in_the_usual_words(details, 
     assert (whole.text, whole.finish_reason) == ("a", reason)
 
 
-@pytest.mark.anyio
 async def test_a_refusal_is_a_reply():
     refusing = event("response.refusal.delta", **TEXT, delta="I can't.")
     async with responding(refusing, ended()) as (_, backend):
@@ -288,7 +280,6 @@ def gateway():
         yield gateway
 
 
-@pytest.mark.anyio
 async def test_the_gateways_responses_are_read_too(gateway):
     backend = OpenAIBackend("mine", base_url=gateway.url, api="responses")
     said = await backend.generate(ask())
@@ -305,7 +296,6 @@ def failed(code: str, how: str = "failed") -> str:
     return ended(f"response.{how}", status="failed", error=error)
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(
     ("events", "error", "said"),
     [

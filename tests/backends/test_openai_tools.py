@@ -24,6 +24,8 @@ from mellea_like.core import Audio, File, Options, Text, ToolCall
 from mellea_like.core.generation import Generation, Meter
 from mellea_like.errors import MalformedResponse
 
+pytestmark = pytest.mark.anyio
+
 PNG = b"\x89PNG\r\n\x1a\n and more"
 WEATHER = Tool("weather", "Tells it.", {"type": "object", "properties": {"city": {}}})
 CLOCK = Tool("clock")
@@ -46,7 +48,6 @@ ASKED = (
 )
 
 
-@pytest.mark.anyio
 async def test_parts_tools_and_tool_messages_go_onto_the_wire():
     async with serving() as (server, backend):
         await backend.generate(Request(ASKED, tools=(WEATHER, CLOCK), tool_choice="weather"))
@@ -102,7 +103,6 @@ def piece(index: int | None = 0, id_: str | None = None, **function: str) -> dic
 TWO = (ToolCall("a", "f", '{"x": 1}'), ToolCall("b", "g", "{}"))
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("reason", ["tool_calls", "stop", None])
 async def test_calls_are_put_together_by_their_index_beside_text_and_reasoning(reason):
     events = (
@@ -178,7 +178,6 @@ def test_calls_without_ids_get_some_and_old_function_calls_are_calls():
     assert old == (ToolCall("call_0", "f", "{}"),)
 
 
-@pytest.mark.anyio
 async def test_a_call_of_nothing_is_malformed():
     events = (event({"tool_calls": [piece(0, "a", arguments="{}")]}), event({}, "tool_calls"))
     async with serving(Answer(events=events, finish_reason=None)) as (_, backend):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
 import pytest
@@ -39,28 +40,27 @@ def strict(status: int = 400, said: str = SAID, *, text: str = YES) -> OpenAISer
     return OpenAIServer(choose=choose)
 
 
-def chat(server: OpenAIServer, **more: Any) -> OpenAIBackend:
+def openai(server: OpenAIServer, **more: Any) -> OpenAIBackend:
     return OpenAIBackend("o", base_url=server.url, **more)
 
 
-def responses(server: OpenAIServer, **more: Any) -> OpenAIBackend:
-    return OpenAIBackend("o", base_url=server.url, api="responses", **more)
-
-
-def through_pydantic_ai(server: OpenAIServer, **more: Any) -> PydanticAIBackend:
+def pydantic_ai(server: OpenAIServer, kind: Any = OpenAIChatModel) -> PydanticAIBackend:
     provider = OpenAIProvider(base_url=server.url, api_key="sk-test")
     # One that Pydantic AI does not know to refuse it.
     profile = OpenAIModelProfile(openai_supports_reasoning=False)
-    return PydanticAIBackend(OpenAIChatModel("o", provider=provider, profile=profile), **more)
+    return PydanticAIBackend(kind("o", provider=provider, profile=profile))
 
 
-def responses_through_pydantic_ai(server: OpenAIServer, **more: Any) -> PydanticAIBackend:
-    provider = OpenAIProvider(base_url=server.url, api_key="sk-test")
-    profile = OpenAIModelProfile(openai_supports_reasoning=False)
-    return PydanticAIBackend(OpenAIResponsesModel("o", provider=provider, profile=profile), **more)
-
-
-BACKENDS = [chat, responses, through_pydantic_ai, responses_through_pydantic_ai]
+every_backend = pytest.mark.parametrize(
+    "make",
+    [
+        openai,
+        partial(openai, api="responses"),
+        pydantic_ai,
+        partial(pydantic_ai, kind=OpenAIResponsesModel),
+    ],
+    ids=["chat", "responses", "chat by Pydantic AI", "responses by Pydantic AI"],
+)
 
 
 def judged_by(judge: Any, **more: Any) -> RejectionSamplingStrategy:
@@ -71,7 +71,7 @@ def temperatures(server: OpenAIServer) -> list[float | None]:
     return [body.get("temperature") for body in server.requests]
 
 
-@pytest.mark.parametrize("make", BACKENDS)
+@every_backend
 async def test_a_judge_that_refuses_the_temperature_is_asked_without_and_that_is_remembered(make):
     with strict() as server:
         judge = make(server)
@@ -87,12 +87,12 @@ async def test_a_judge_that_refuses_the_temperature_is_asked_without_and_that_is
 @pytest.mark.parametrize(("status", "said"), WORDINGS)
 async def test_servers_word_the_refusal_in_their_ways(status, said):
     with strict(status, said) as server:
-        judge = chat(server)
+        judge = openai(server)
         assert (await judged_by(judge).sample("do", ["be kind"])).success
         await judge.aclose()
 
 
-@pytest.mark.parametrize("make", BACKENDS)
+@every_backend
 async def test_a_temperature_that_somebody_asked_for_is_refused_loudly(make):
     with strict() as server:
         judge = make(server)
@@ -107,7 +107,7 @@ async def test_a_temperature_that_somebody_asked_for_is_refused_loudly(make):
 
 async def test_another_refusal_is_raised_as_ever():
     with OpenAIServer(Answer.error(400, "Unknown field: 'seed'")) as server:
-        judge = chat(server)
+        judge = openai(server)
         with pytest.raises(RequirementError, match="seed"):
             await judged_by(judge).sample("do", ["be kind"])
         await judge.aclose()
@@ -123,7 +123,7 @@ async def test_a_format_and_a_temperature_may_both_be_refused():
         return Answer('{"reason": "good", "score": 7}')
 
     with OpenAIServer(choose=choose) as server:
-        judge = chat(server, output="auto")
+        judge = openai(server, output="auto")
         score = BestOf(judge_score("How kind?", judge=judge), n=1)
         result = await RejectionSamplingStrategy(
             ScriptedBackend(["x"]), loop_budget=1, selection=score

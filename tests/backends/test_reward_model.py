@@ -94,23 +94,6 @@ async def test_what_is_no_score_is_an_error(status, body, error, says):
     assert "secret-of-mine" not in str(raised.value)
 
 
-async def test_a_score_that_fails_makes_its_slice_an_errored_one():
-    with RewardServer(503) as server:
-        scorer = RewardModel(server.url, max_retries=0)
-        strategy = RejectionSamplingStrategy(
-            ScriptedBackend(["one", "two"]), loop_budget=2, selection=BestOf(scorer)
-        )
-        with pytest.raises(Exception, match="BestOf"):
-            await strategy.sample("Say something.")
-        await scorer.aclose()
-
-
-async def until(condition):
-    with anyio.fail_after(20):
-        while not condition():  # noqa: ASYNC110 (another thread counts)
-            await anyio.sleep(0.01)
-
-
 async def test_a_call_that_is_cancelled_closes_the_request():
     with RewardServer(body=b"wait") as server:
         scorer = RewardModel(server.url)
@@ -119,9 +102,9 @@ async def test_a_call_that_is_cancelled_closes_the_request():
         )
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(strategy.sample, "Say something.")
-            await until(lambda: server.asked)
+            await server.wait_until(lambda: bool(server.asked))
             tasks.cancel_scope.cancel()
-        await until(lambda: server.left)
+        await server.wait_until(lambda: server.left == 1)
         await scorer.aclose()
 
 

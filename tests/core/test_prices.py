@@ -52,19 +52,14 @@ def test_an_unknown_price_is_an_error_that_names_the_model_and_the_table():
         cost(Usage(), None, {})
 
 
-@pytest.mark.parametrize("bad", [True, "1", None, 1 + 0j])
-def test_a_price_that_is_no_number_is_refused(bad):
-    with pytest.raises(TypeError, match="input"):
+@pytest.mark.parametrize(
+    ("bad", "error"),
+    [("1", TypeError), (None, TypeError), (-0.1, ValueError), (math.inf, ValueError)],
+)
+def test_a_price_is_a_finite_number_from_0_up(bad, error):
+    with pytest.raises(error, match="input"):
         Price(bad, 1)
-    with pytest.raises(TypeError, match="output"):
-        Price(1, bad)
-
-
-@pytest.mark.parametrize("bad", [-1, -0.1, math.nan, math.inf])
-def test_a_price_out_of_its_range_is_refused(bad):
-    with pytest.raises(ValueError, match="input"):
-        Price(bad, 1)
-    with pytest.raises(ValueError, match="output"):
+    with pytest.raises(error, match="output"):
         Price(1, bad)
 
 

@@ -1,14 +1,11 @@
-"""What can be asked for, and which iteration asks."""
+"""What can be asked for."""
 
 from __future__ import annotations
-
-import contextvars
 
 import pytest
 
 from mellea_like import Context, Instruction, Message, Request, Requirement
-from mellea_like.core import Action, Options, current_iteration
-from mellea_like.core.backend import ITERATION, RequestMeta
+from mellea_like.core import Action, Options
 from mellea_like.core.conversation import as_action, is_action
 
 
@@ -68,12 +65,3 @@ def test_a_request_takes_options_as_a_mapping():
     assert request == Request((Message("user", "hi"),), Options(temperature=1))
     with pytest.raises(ValueError, match="unknown option heat"):
         Request((), {"heat": 1})
-
-
-def test_inside_an_iteration_its_id_is_known():
-    def inside():
-        ITERATION.set(RequestMeta("id", 5, 2))
-        return current_iteration()
-
-    assert contextvars.copy_context().run(inside) == 5
-    assert current_iteration() is None
