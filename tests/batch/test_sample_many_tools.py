@@ -47,7 +47,7 @@ def model(request):
 
 
 @pytest.mark.parametrize("order", ["depth", "breadth"])
-async def test_calls_come_again_from_the_journal_and_are_run_by_whoever_wants_that(tmp_path, order):
+async def test_calls_come_again_from_the_journal_and_are_run_by_whoever_wants_that(path, order):
     bought: list[tuple[str, int]] = []
 
     async def buy(item: str, at: int) -> str:
@@ -59,7 +59,7 @@ async def test_calls_come_again_from_the_journal_and_are_run_by_whoever_wants_th
     tools = [Tool.of(price, read_only=True), buy]
 
     async def run(offered):
-        arguments = {"order": order, "unique": True, "journal": tmp_path / "run.db"}
+        arguments = {"order": order, "unique": True, "journal": path}
         items = await results_of(
             strategy, ["bread", "salt"], concurrency=1, tools=offered, **arguments
         )
@@ -80,7 +80,7 @@ async def test_calls_come_again_from_the_journal_and_are_run_by_whoever_wants_th
         await run([*tools[1:]])
 
 
-async def test_votes_for_calls_go_on_from_round_to_round(tmp_path):
+async def test_votes_for_calls_go_on_from_round_to_round(path):
     async def book(city: str, nights: int = 1) -> str:
         """Book a room."""
         return city
@@ -88,7 +88,7 @@ async def test_votes_for_calls_go_on_from_round_to_round(tmp_path):
     replies = [{"city": "Oslo"}, {"city": "Rome"}, {"city": "Rome", "nights": 1}]
     backend = ScriptedBackend([call("book", **reply) for reply in replies])
     strategy = RejectionSamplingStrategy(backend, loop_budget=3, selection=Vote(n=3))
-    arguments = {"order": "breadth", "journal": tmp_path / "run.db"}
+    arguments = {"order": "breadth", "journal": path}
     (item,) = await results_of(strategy, ["go"], concurrency=1, tools=[book], **arguments)
     assert [a.votes for a in item.result.decision.answers] == [2, 1]
     assert item.result.tool_calls[0].value == {"city": "Rome", "nights": 1}
@@ -98,13 +98,13 @@ async def test_votes_for_calls_go_on_from_round_to_round(tmp_path):
 @pytest.mark.parametrize("text", ["all", "best"])
 @pytest.mark.parametrize("strategy", [RepairTemplateStrategy, MultiTurnStrategy])
 async def test_a_conversation_goes_on_from_a_journal_without_the_words_of_repairs(
-    tmp_path, strategy, text
+    path, strategy, text
 ):
     backend = ScriptedBackend(["yes", "no", "no", "yes"])
     yes = Requirement("say yes", lambda candidate: candidate.text == "yes", inline=True)
 
     async def run():
-        journal = Journal(tmp_path / "run.db", text=text)
+        journal = Journal(path, text=text)
         items = [Message("user", "a"), Message("user", "b")]
         asking = strategy(backend, requirements=[yes])
         return await results_of(asking, items, concurrency=1, journal=journal)

@@ -129,11 +129,11 @@ def test_what_is_written_in_c_goes_by_its_name():
 
 
 @pytest.mark.anyio
-async def test_a_journal_is_refused_when_the_body_of_a_validator_has_changed(tmp_path, written):
+async def test_a_journal_is_refused_when_the_body_of_a_validator_has_changed(path, written):
     async def run(source):
         requirement = await anyio.to_thread.run_sync(written, source)
         strategy = RejectionSamplingStrategy(ScriptedBackend(["short"] * 4), loop_budget=1)
-        arguments = {"requirements": [requirement], "journal": tmp_path / "run.db"}
+        arguments = {"requirements": [requirement], "journal": path}
         items = await results_of(strategy, ["a", "b"], concurrency=1, **arguments)
         return [item.replayed for item in items]
 

@@ -181,9 +181,9 @@ async def test_a_request_that_fails_is_no_reply():
 BREAKING = []
 
 
-def breaks(rule, message):
+def breaks(rule, message, method="generate"):
     """Put a way to answer that breaks a rule into the table, with what is said of it."""
-    return lambda generate: BREAKING.append(pytest.param(generate, rule, message))
+    return lambda way: BREAKING.append(pytest.param(method, way, rule, message))
 
 
 @breaks("parts", "a message of two texts raised AttributeError.*or refuse it")
@@ -275,37 +275,31 @@ async def goes_on_after_a_cancellation(self, request):
     return reply
 
 
-@pytest.mark.parametrize(("generate", "rule", "message"), BREAKING)
-async def test_each_broken_rule_is_found(virtual_clock, generate, rule, message):
-    await broken(type("Broken", (Good,), {"generate": generate})(), rule, message)
+@breaks("meter", "not counted", "stream")
+@asynccontextmanager
+async def streams_uncounted(self, request):
+    async def pieces():
+        await anyio.sleep(1)
+        yield Generation("")
+
+    yield pieces()
 
 
-async def test_a_stream_that_is_not_counted_breaks_the_meter(virtual_clock):
-    class Uncounted(Good):
-        @asynccontextmanager
-        async def stream(self, request):
-            async def pieces():
-                await anyio.sleep(1)
-                yield Generation("")
+@breaks("meter", "left after its first piece is not counted", "stream")
+@asynccontextmanager
+async def streams_counted_only_at_the_end(self, request):
+    async def pieces():
+        await anyio.sleep(1)
+        yield "x"
+        meter = request.meter.start()
+        yield Generation("x", usage=meter.usage)
 
-            yield pieces()
-
-    await broken(Uncounted(), "meter", "not counted")
+    yield pieces()
 
 
-async def test_a_stream_counted_only_at_its_end_breaks_the_meter(virtual_clock):
-    class Late(Good):
-        @asynccontextmanager
-        async def stream(self, request):
-            async def pieces():
-                await anyio.sleep(1)
-                yield "x"
-                meter = request.meter.start()
-                yield Generation("x", usage=meter.usage)
-
-            yield pieces()
-
-    await broken(Late(), "meter", "left after its first piece is not counted")
+@pytest.mark.parametrize(("method", "way", "rule", "message"), BREAKING)
+async def test_each_broken_rule_is_found(virtual_clock, method, way, rule, message):
+    await broken(type("Broken", (Good,), {method: way})(), rule, message)
 
 
 async def test_a_backend_that_stays_closed_is_found(virtual_clock):
