@@ -70,8 +70,10 @@ class Fates:
         await checkpoint()
         if draw in self.errors:
             raise self.errors[draw]
-        text = "good" if draw[1] == self.fates[number] else f"bad {draw[1]}"
-        return Generation(text, usage=Usage(1, 2, 3))
+        return Generation(self.text(*draw), usage=Usage(1, 2, 3))
+
+    def text(self, number: int, draw: int) -> str:
+        return "good" if draw == self.fates[number] else f"bad {draw}"
 
 
 def strategy(backend: Any, kind: Any = RejectionSamplingStrategy, **arguments: Any) -> Any:
@@ -323,21 +325,14 @@ async def test_an_error_costs_a_turn_and_a_permanent_one_ends_its_item(journal):
         ]
 
 
-class Shelf:
+class Shelf(Fates):
     """Answers for item n with the replies on its shelf, one a draw; "bad" fails."""
 
-    provider = model = "shelf"
-
     def __init__(self, *shelves: str) -> None:
-        self.shelves = [shelf.split() for shelf in shelves]
-        self.draws: list[tuple[int, int]] = []
+        super().__init__([shelf.split() for shelf in shelves])
 
-    async def generate(self, request: Request) -> Generation:
-        number = int(request.messages[0].content.split()[1])
-        draw = number, request.meta.iteration or 0
-        self.draws.append(draw)
-        await checkpoint()
-        return Generation(self.shelves[number][draw[1] - 1], usage=Usage(1, 2, 3))
+    def text(self, number: int, draw: int) -> str:
+        return self.fates[number][draw - 1]
 
 
 SHELVES = "a b c", "a bad a a b", "bad bad c bad bad", "d d e", "x y x x x"
