@@ -13,6 +13,7 @@ from anyio import to_thread
 from journal_kit import (
     IDENTITY,
     bytes_beside,
+    check_takes_nothing,
     copy_of,
     finish,
     items_of,
@@ -47,6 +48,17 @@ async def unfinished(path: Path) -> dict[str, Any]:
         while not (run := await run_of(path))["counts"]["unfinished"]:  # noqa: ASYNC110 (nobody tells of it)
             await anyio.sleep(0.01)
     return run
+
+
+async def kept(path, result, slices=(), **settings) -> dict[str, Any]:
+    """Write a journal with a result in it; return the item's record."""
+    async with Journal(path, **settings).open(IDENTITY) as store:
+        store.begin(0, 1, "digest", "item 0", None)
+        for slice_ in slices:
+            store.slice(0, 1, slice_)
+        await finish(store, 0, 1, result)
+    [record] = await items_of(path)
+    return record
 
 
 # --- what comes back --------------------------------------------------------------------------
@@ -88,11 +100,8 @@ async def test_cached_and_reasoning_tokens_come_back_and_are_reported(path):
     budget = Budget(money=1, prices={"m": PRICE}, assume_output_tokens=100)
     strategy = RejectionSamplingStrategy(backend, options={"model": "m"}, budget=budget)
     result = await strategy.sample("Agree.")
-    async with Journal(path, prices={"m": PRICE}).open(IDENTITY) as store:
-        store.begin(0, 1, "digest", "item 0", None)
-        await finish(store, 0, 1, result)
+    record = await kept(path, result, prices={"m": PRICE})
     assert SamplingResult.from_dict(plain(result)).usage == reply.usage == result.usage
-    [record] = await items_of(path)
     assert usage_from_dict(record["usage"]) == reply.usage
     cost = pytest.approx(PRICE.cost(reply.usage))
     assert budget.statistics().spent.money == result.ledger({"m": PRICE}).total.cost == cost
@@ -108,10 +117,7 @@ async def test_a_reply_may_speak_of_tokens_as_a_usage_does(path):
     backend = FunctionBackend(lambda request: '{"reasoning_tokens": 4}')
     strategy = RejectionSamplingStrategy(backend)
     result = await strategy.sample("Count.", format=dict[str, int])
-    async with Journal(path).open(IDENTITY) as store:
-        store.begin(0, 1, "digest", "item 0", None)
-        await finish(store, 0, 1, result)
-    [record] = await items_of(path)
+    record = await kept(path, result)
     assert record["trace"]["slices"][0]["value"] == {"reasoning_tokens": 4}
     assert usage_from_dict(record["usage"]) == result.usage
 
@@ -119,14 +125,9 @@ async def test_a_reply_may_speak_of_tokens_as_a_usage_does(path):
 async def test_a_server_that_counts_beyond_all_numbers_does_no_harm(path):
     slices = []
     result = await sampled("x", None, slices)
-    huge = slices[0].usage.__class__(1, 10**30, 10**30, 0)
-    async with Journal(path).open(IDENTITY) as store:
-        store.begin(0, 1, "d", "l", None)
-        for slice_ in slices:
-            object.__setattr__(slice_, "usage", huge)
-            store.slice(0, 1, slice_)
-        await finish(store, 0, 1, result)
-    [record] = await items_of(path)
+    for slice_ in slices:
+        object.__setattr__(slice_, "usage", Usage(1, 10**30, 10**30, 0))
+    record = await kept(path, result, slices)
     assert record["usage"]["input_tokens"] == 3 * 2**48
 
 
@@ -134,7 +135,7 @@ async def test_a_server_that_counts_beyond_all_numbers_does_no_harm(path):
 
 
 @pytest.mark.parametrize(
-    ("text", "passing", "kept"),
+    ("text", "passing", "words_kept"),
     [
         ("all", 2, {"reply 1", "reply 2", "say x"}),
         ("all", None, {"reply 1", "reply 2", "reply 3", "say x"}),
@@ -144,18 +145,13 @@ async def test_a_server_that_counts_beyond_all_numbers_does_no_harm(path):
         ("none", None, set()),
     ],
 )
-async def test_words_are_kept_as_asked_and_the_winner_s_always(path, text, passing, kept):
+async def test_words_are_kept_as_asked_and_the_winner_s_always(path, text, passing, words_kept):
     slices = []
-    async with Journal(path, text=text).open(IDENTITY) as store:
-        store.begin(0, 1, "d", "l", None)
-        result = await sampled("x", passing, slices)
-        for slice_ in slices:
-            store.slice(0, 1, slice_)
-        await finish(store, 0, 1, result)
+    result = await sampled("x", passing, slices)
+    record = await kept(path, result, slices, text=text)
     raw = path.read_bytes()
     for words in ("reply 1", "reply 2", "reply 3", "say x"):
-        assert (words.encode() in raw) == (words in kept), words
-    [record] = await items_of(path)
+        assert (words.encode() in raw) == (words in words_kept), words
     back = SamplingResult.from_dict(record["trace"])
     assert (back.success, back.value) == (result.success, result.value)
     assert [s.outcome for s in back.slices] == [s.outcome for s in result.slices]
@@ -282,14 +278,7 @@ async def test_an_item_has_one_result_and_never_another(path):
 async def test_a_journal_that_is_closed_takes_nothing(path):
     async with Journal(path).open(IDENTITY) as store:
         result = await write_item(store, 0)
-    with pytest.raises(JournalError, match="closed"):
-        store.begin(1, 1, "", "", None)
-    with pytest.raises(JournalError, match="closed"):
-        store.slice(0, 1, result.slices[0])
-    with pytest.raises(JournalError, match="closed"):
-        await finish(store, 0, 1, result)
-    with pytest.raises(JournalError, match="closed"):
-        await store.lookup(0, 1)
+    await check_takes_nothing(store, result, "closed")
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,11 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from batch_kit import results_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from journal_kit import execute, items_of
+from messages import CALLS, MESSAGES, SOME, WORDS
 
 from mellea_like import (
     FunctionBackend,
@@ -22,21 +25,15 @@ from mellea_like import (
     RejectionSamplingStrategy,
     SamplingResult,
     requirement,
-    sample_many,
 )
 from mellea_like.batch.journal import large_data as journal_parts
 from mellea_like.batch.journal.records import input_row, item_record, result_rows
 from mellea_like.core import Audio, File
 from mellea_like.errors import JournalError
-from tests.support.journal_kit import items_of
-from tests.support.messages import CALLS, MESSAGES, SOME, WORDS
+
+pytestmark = pytest.mark.anyio
 
 LARGE = b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 40
-
-
-@pytest.fixture
-def path(tmp_path):
-    return tmp_path / "run.db"
 
 
 # --- round trips --------------------------------------------------------------------------------
@@ -108,14 +105,9 @@ def questions(count):
     return [Message("user", [f"What is on number {n}?", picture]) for n in range(count)]
 
 
-async def run(path: Path, items: list[object], **journal: object) -> None:
+async def run(path: Path, items: list[object]) -> None:
     strategy = MultiTurnStrategy(FunctionBackend(looks, inline=True), loop_budget=2)
-    kept = Journal(path, **journal)
-    async with sample_many(
-        strategy, items, requirements=[looked], concurrency=1, journal=kept
-    ) as results:
-        async for _ in results:
-            pass
+    await results_of(strategy, items, requirements=[looked], concurrency=1, journal=path)
 
 
 def stored(path: Path) -> list[bytes]:
@@ -123,8 +115,7 @@ def stored(path: Path) -> list[bytes]:
         return [data for (data,) in connection.execute("SELECT data FROM parts")]
 
 
-@pytest.mark.anyio
-async def test_so_it_does_with_rows_of_the_input_that_are_messages(path):
+async def test_data_in_rows_of_the_input_is_kept_once_and_comes_back(path):
     rows = [[message.as_dict()] for message in questions(2)]
     sound = Message("user", [Audio(LARGE, "wav"), File(LARGE, filename="a.txt")]).as_dict()
     await run(path, [*rows, sound])
@@ -134,7 +125,6 @@ async def test_so_it_does_with_rows_of_the_input_that_are_messages(path):
     assert records[0]["label"] == "What is on number 0? [image/png, 10 KB]"
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("text", ["best", "none"])
 async def test_a_conversation_that_is_not_kept_leaves_no_data(path, text):
     @requirement("never", inline=True)
@@ -144,20 +134,13 @@ async def test_a_conversation_that_is_not_kept_leaves_no_data(path, text):
     backend = FunctionBackend(looks, inline=True)
     strategy = RejectionSamplingStrategy(backend, loop_budget=1)
     other = Message("user", [Image(data=LARGE + b"x")])
-    kept = Journal(path, text=text)
-    async with sample_many(
-        strategy, [other], requirements=[never], concurrency=1, journal=kept
-    ) as results:
-        async for _ in results:
-            pass
+    journal = Journal(path, text=text)
+    await results_of(strategy, [other], requirements=[never], concurrency=1, journal=journal)
     assert stored(path) == ([LARGE + b"x"] if text == "best" else [])
 
 
-@pytest.mark.anyio
 async def test_data_that_is_missing_is_damage(path):
     await run(path, questions(1))
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("DELETE FROM parts")
-        connection.commit()
+    execute(path, "DELETE FROM parts")
     with pytest.raises(JournalError, match="is damaged: items 0 to 0 lack a part"):
         await items_of(path)

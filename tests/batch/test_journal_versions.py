@@ -106,8 +106,7 @@ def test_exports_plans_and_reports_read_whole_prompts(old, tmp_path):
 
 
 @pytest.mark.parametrize("text", ["all", "best", "none"])
-def test_a_conversation_is_kept_if_it_was_sent_for_what_is_kept(tmp_path, text):
-    path = tmp_path / "run.db"
+def test_a_conversation_is_kept_if_it_was_sent_for_what_is_kept(path, text):
     made = run(Journal(path, text=text))
     for record, item in zip(read_items(path), made, strict=True):
         trace, slices = record["trace"], item.result.slices

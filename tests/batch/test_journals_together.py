@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sqlite3
+from functools import partial
 
 import anyio
 import pytest
+from batch_kit import results_of
 
 from mellea_like import RejectionSamplingStrategy, Requirement
 from mellea_like.backends import FunctionBackend
-from mellea_like.batch import Journal, sample_many
 from mellea_like.estimate import plan
 from mellea_like.export import Run, export
 
@@ -25,19 +26,8 @@ def sampled(path, items, replies, *, again=False, checked=True):
         concurrency_budget=1,
         requirements=[GOOD] if checked else [],
     )
-
-    async def run():
-        async with sample_many(
-            strategy,
-            items,
-            concurrency=1,
-            journal=Journal(path),
-            settings={"again": True} if again else {},
-        ) as results:
-            async for _ in results:
-                pass
-
-    anyio.run(run)
+    settings = {"again": True} if again else {}
+    anyio.run(partial(results_of, strategy, items, concurrency=1, journal=path, settings=settings))
     return path
 
 

@@ -13,6 +13,7 @@ from anyio.lowlevel import checkpoint
 from batch_kit import ids, into, results_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from journal_kit import items_of, run_of
 
 from mellea_like import (
     BestOf,
@@ -69,8 +70,10 @@ class Fates:
         await checkpoint()
         if draw in self.errors:
             raise self.errors[draw]
-        text = "good" if draw[1] == self.fates[number] else f"bad {draw[1]}"
-        return Generation(text, usage=Usage(1, 2, 3))
+        return Generation(self.text(*draw), usage=Usage(1, 2, 3))
+
+    def text(self, number: int, draw: int) -> str:
+        return "good" if draw == self.fates[number] else f"bad {draw}"
 
 
 def strategy(backend: Any, kind: Any = RejectionSamplingStrategy, **arguments: Any) -> Any:
@@ -93,16 +96,21 @@ def calls(request, monkeypatch) -> int:
     return request.param
 
 
+@pytest.fixture(params=[True, False], ids=["journal", "memory"])
+def journal(request, path):
+    """Where the run's journal is to be, or None: it is in memory only."""
+    return path if request.param else None
+
+
 FATES = [1, 3, 0, 2, 1, 4, 0, 2, 3, 1]
 TURNS = [fate or LOOP for fate in FATES]
 
 
-@pytest.mark.parametrize("kept", [True, False], ids=["journal", "memory"])
 @pytest.mark.parametrize("ordered", [True, False], ids=["ordered", "as they come"])
 @pytest.mark.usefixtures("calls")
-async def test_every_item_gets_a_draw_before_any_gets_another(tmp_path, kept, ordered):
-    backend, path = Fates(FATES), tmp_path / "run.db"
-    batch = breadth(backend, 10, journal=path if kept else None, in_order=ordered)
+async def test_every_item_gets_a_draw_before_any_gets_another(journal, ordered):
+    backend = Fates(FATES)
+    batch = breadth(backend, 10, journal=journal, in_order=ordered)
     seen: list[Any] = []
     await into(seen, batch)
     rounds = [draw for _, draw in backend.draws]
@@ -116,14 +124,14 @@ async def test_every_item_gets_a_draw_before_any_gets_another(tmp_path, kept, or
         assert not item.replayed
     assert batch.progress.usage.requests == sum(TURNS)
     assert (batch.progress.done, batch.progress.waiting) == (10, 0)
-    if kept:
-        await into(again := [], breadth(backend, 10, journal=path, in_order=ordered))
+    if journal:
+        await into(again := [], breadth(backend, 10, journal=journal, in_order=ordered))
         assert all(item.replayed for item in again)
         assert len(backend.draws) == sum(TURNS)
 
 
 @pytest.mark.usefixtures("calls")
-async def test_stages_go_on_where_they_were_in_each_round(tmp_path):
+async def test_stages_go_on_where_they_were_in_each_round(path):
     small = Fates([1, 0, 0, 0], errors={(3, 1): AuthenticationFailed("no such key")})
     big = Fates([1, 3, 4, 3])
     stages = [Stage(small, turns=2), Stage(big, turns=2)]
@@ -133,7 +141,7 @@ async def test_stages_go_on_where_they_were_in_each_round(tmp_path):
             prompts(4),
             concurrency=1,
             order="breadth",
-            journal=tmp_path / "run.db",
+            journal=path,
             budget=Budget(requests=requests),
         )
         seen: list[Any] = []
@@ -148,8 +156,8 @@ async def test_stages_go_on_where_they_were_in_each_round(tmp_path):
 
 
 @pytest.mark.parametrize("ordered", [True, False], ids=["ordered", "as they come"])
-async def test_a_budget_reaches_as_many_items_as_it_can_and_a_larger_one_goes_on(tmp_path, ordered):
-    backend, path = Fates(FATES), tmp_path / "run.db"
+async def test_a_budget_reaches_as_many_items_as_it_can_and_a_larger_one_goes_on(path, ordered):
+    backend = Fates(FATES)
     for requests, passed in ((4, [0]), (9, [0, 3, 4, 9]), (30, [0, 1, 3, 4, 5, 7, 8, 9])):
         seen: list[Any] = []
         budget = Budget(requests=requests)
@@ -163,18 +171,17 @@ async def test_a_budget_reaches_as_many_items_as_it_can_and_a_larger_one_goes_on
         if ordered:
             assert ids(seen) == sorted(ids(seen))
     assert len(backend.draws) == len(set(backend.draws)) == sum(TURNS), "none is drawn again"
-    sittings = (await anyio.to_thread.run_sync(read_run, path))["sittings"]
-    times = [time for sitting in sittings for time in sitting]
+    times = [time for sitting in (await run_of(path))["sittings"] for time in sitting]
     assert len(times) == 6
     assert times == sorted(times), "each was closed before the next one was opened"
-    stored = await anyio.to_thread.run_sync(lambda: list(read_items(path)))
+    stored = await items_of(path)
     assert [record["usage"]["requests"] for record in stored] == TURNS
     assert [len(record["trace"]["slices"]) for record in stored] == TURNS
 
 
 @pytest.mark.parametrize("order", ["depth", "breadth"])
-async def test_a_run_that_was_broken_off_repeats_only_the_draws_in_flight(tmp_path, order):
-    path, done = tmp_path / "run.db", anyio.Event()
+async def test_a_run_that_was_broken_off_repeats_only_the_draws_in_flight(path, order):
+    done = anyio.Event()
     backend = Fates(FATES)
 
     class Stuck(Fates):
@@ -188,7 +195,7 @@ async def test_a_run_that_was_broken_off_repeats_only_the_draws_in_flight(tmp_pa
     async with breadth(first, 10, journal=path, order=order):
         await done.wait()
         await anyio.sleep(0.2)  # What is drawn is written down.
-        [(_, closed)] = (await anyio.to_thread.run_sync(read_run, path))["sittings"]
+        [(_, closed)] = (await run_of(path))["sittings"]
         assert closed is None, "it is still open, and so it stays after a kill"
     assert len(first.draws) < sum(TURNS)
     await into(seen := [], breadth(backend, 10, journal=path, order=order))
@@ -197,13 +204,16 @@ async def test_a_run_that_was_broken_off_repeats_only_the_draws_in_flight(tmp_pa
         (item, draw) for item, turns in enumerate(TURNS) for draw in range(1, turns + 1)
     ]
     assert {item.id: len(item.result.slices) for item in seen} == dict(enumerate(TURNS))
-    counts = (await anyio.to_thread.run_sync(read_run, path))["counts"]
-    assert counts == {"passed": 8, "failed": 2, "errored": 0, "unfinished": 0}
+    assert (await run_of(path))["counts"] == {
+        "passed": 8,
+        "failed": 2,
+        "errored": 0,
+        "unfinished": 0,
+    }
 
 
 @pytest.mark.parametrize("order", ["depth", "breadth"])
-async def test_with_more_turns_what_failed_goes_on_and_the_rest_comes_again(tmp_path, order):
-    path = tmp_path / "run.db"
+async def test_with_more_turns_what_failed_goes_on_and_the_rest_comes_again(path, order):
     fates = [1, 6, 0, 2, 5]
     backend = Fates(fates)
 
@@ -221,7 +231,7 @@ async def test_with_more_turns_what_failed_goes_on_and_the_rest_comes_again(tmp_
         ]
         assert [len(item.result.slices) for item in items] == drawn
         assert [item.usage.requests for item in items] == drawn
-    stored = await anyio.to_thread.run_sync(lambda: list(read_items(path)))
+    stored = await items_of(path)
     assert [record["usage"]["requests"] for record in stored] == [1, 6, 7, 2, 5]
     with pytest.raises(JournalError, match="loop_budget was 7 and is 6"):
         await run(6)
@@ -233,9 +243,9 @@ async def test_with_more_turns_what_failed_goes_on_and_the_rest_comes_again(tmp_
     ids=["words are missing", "two at a time", "a selection"],
 )
 async def test_more_turns_are_refused_where_earlier_draws_can_t_be_gone_on_with(
-    tmp_path, text, settings
+    path, text, settings
 ):
-    journal = Journal(tmp_path / "run.db", text=text)
+    journal = Journal(path, text=text)
     arguments = {"concurrency": 1, "journal": journal}
     await results_of(strategy(Fates([0]), **settings), prompts(1), **arguments)
     more = strategy(Fates([0]), loop_budget=LOOP + 1, **settings)
@@ -278,14 +288,14 @@ async def test_what_was_asked_stands_as_it_was_though_repair_asks_something_else
     assert len(set(asked)) == LOOP
 
 
-async def test_requirements_of_one_name_are_told_apart_where_an_item_goes_on(tmp_path):
+async def test_requirements_of_one_name_are_told_apart_where_an_item_goes_on(path):
     def has(word: str, *, wanted: bool) -> Requirement:
         return Requirement(f"has {word}", lambda c: wanted, name="has", inline=True)
 
     backend = Fates([0])
     checks = [has("no end", wanted=False), has("a start", wanted=True)]
     both = strategy(backend, MultiTurnStrategy, requirements=checks)
-    arguments = {"concurrency": 1, "order": "breadth", "journal": tmp_path / "run.db"}
+    arguments = {"concurrency": 1, "order": "breadth", "journal": path}
     (item,) = await results_of(both, prompts(1), **arguments)
     told = backend.prompts[0, LOOP][2::2]
     assert len(told) == LOOP - 1
@@ -293,21 +303,19 @@ async def test_requirements_of_one_name_are_told_apart_where_an_item_goes_on(tmp
     assert all(s.requirements == tuple(checks[: len(s.requirements)]) for s in item.result.slices)
 
 
-@pytest.mark.parametrize("kept", [True, False], ids=["journal", "memory"])
 @pytest.mark.usefixtures("calls")
-async def test_an_error_costs_a_turn_and_a_permanent_one_ends_its_item(tmp_path, kept):
-    path = tmp_path / "run.db" if kept else None
+async def test_an_error_costs_a_turn_and_a_permanent_one_ends_its_item(journal):
     errors: dict[tuple[int, int], Exception] = {
         (0, 1): BackendUnavailable("away"),
         (1, 2): AuthenticationFailed("no key"),
         (2, 1): AuthenticationFailed("no key"),
     }
     backend = Fates([2, 3, 1], errors)
-    arguments = {"journal": path, "keep_errors": False, "in_order": True}
+    arguments = {"journal": journal, "keep_errors": False, "in_order": True}
     await into(seen := [], breadth(backend, 3, **arguments))
     assert [item.status for item in seen] == ["passed", "failed", "errored"]
     assert [0 if item.result is None else len(item.result.slices) for item in seen] == [2, 2, 0]
-    if kept:
+    if journal:
         backend.errors.clear()
         await into(again := [], breadth(backend, 3, **arguments))
         assert [(item.status, item.replayed) for item in again] == [
@@ -317,21 +325,14 @@ async def test_an_error_costs_a_turn_and_a_permanent_one_ends_its_item(tmp_path,
         ]
 
 
-class Shelf:
+class Shelf(Fates):
     """Answers for item n with the replies on its shelf, one a draw; "bad" fails."""
 
-    provider = model = "shelf"
-
     def __init__(self, *shelves: str) -> None:
-        self.shelves = [shelf.split() for shelf in shelves]
-        self.draws: list[tuple[int, int]] = []
+        super().__init__([shelf.split() for shelf in shelves])
 
-    async def generate(self, request: Request) -> Generation:
-        number = int(request.messages[0].content.split()[1])
-        draw = number, request.meta.iteration or 0
-        self.draws.append(draw)
-        await checkpoint()
-        return Generation(self.shelves[number][draw[1] - 1], usage=Usage(1, 2, 3))
+    def text(self, number: int, draw: int) -> str:
+        return self.fates[number][draw - 1]
 
 
 SHELVES = "a b c", "a bad a a b", "bad bad c bad bad", "d d e", "x y x x x"
@@ -351,10 +352,10 @@ not_bad = Requirement("not bad", lambda c: c.text != "bad", inline=True)
     ids=["collect", "vote"],
 )
 @pytest.mark.usefixtures("calls")
-async def test_several_that_pass_are_drawn_round_by_round(tmp_path, selection, found, kept):
+async def test_several_that_pass_are_drawn_round_by_round(path, selection, found, kept):
     backend = Shelf(*SHELVES)
     settings = {"selection": selection, "loop_budget": 5, "requirements": [not_bad]}
-    path = None if kept == "memory" else tmp_path / "run.db"
+    path = None if kept == "memory" else path
 
     def run(**more: Any) -> Any:
         arguments = {"concurrency": 2, "order": "breadth", "journal": path} | more
@@ -377,10 +378,10 @@ async def test_several_that_pass_are_drawn_round_by_round(tmp_path, selection, f
     assert [item.values for item in deep] == [item.values for item in seen]
 
 
-async def test_what_was_collected_before_a_run_was_broken_off_counts_in_depth_too(tmp_path):
+async def test_what_was_collected_before_a_run_was_broken_off_counts_in_depth_too(path):
     backend = Shelf("bad a bad b c", "x y z")
     drawing = strategy(backend, selection=Collect(2), loop_budget=5, requirements=[not_bad])
-    arguments = {"concurrency": 1, "journal": tmp_path / "run.db"}
+    arguments = {"concurrency": 1, "journal": path}
     with pytest.raises(LimitExceeded):
         await into([], sample_many(drawing, prompts(2), budget=Budget(requests=3), **arguments))
     found = await results_of(drawing, prompts(2), **arguments, in_order=True)
@@ -388,7 +389,6 @@ async def test_what_was_collected_before_a_run_was_broken_off_counts_in_depth_to
     assert backend.draws == [(0, 1), (0, 2), (0, 3), (0, 4), (1, 1), (1, 2)]
 
 
-@pytest.mark.parametrize("kept", [True, False], ids=["journal", "memory"])
 @pytest.mark.parametrize(
     ("selection", "shelves", "found"),
     [
@@ -398,14 +398,11 @@ async def test_what_was_collected_before_a_run_was_broken_off_counts_in_depth_to
     ],
     ids=["collect", "vote"],
 )
-async def test_what_passed_in_an_earlier_round_is_the_items_own(
-    tmp_path, selection, shelves, found, kept
-):
+async def test_what_passed_in_an_earlier_round_is_the_items_own(journal, selection, shelves, found):
     backend = Shelf(*shelves)
     drawing = strategy(backend, selection=selection, loop_budget=5, requirements=[not_bad])
-    path = tmp_path / "run.db" if kept else None
-    items = prompts(len(shelves))
-    batch = sample_many(drawing, items, concurrency=1, order="breadth", journal=path, unique=True)
+    arguments = {"order": "breadth", "journal": journal, "unique": True}
+    batch = sample_many(drawing, prompts(len(shelves)), concurrency=1, **arguments)
     await into(seen := [], batch)
     assert [list(item.values) for item in sorted(seen, key=lambda item: item.id)] == found
 
@@ -424,8 +421,8 @@ async def test_what_passed_in_an_earlier_round_is_the_items_own(
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-async def test_what_can_t_be_drawn_in_rounds_is_refused_with_the_reason(tmp_path, changed, why):
-    journal = Journal(tmp_path / "run.db", text="best") if "journal" in changed else None
+async def test_what_can_t_be_drawn_in_rounds_is_refused_with_the_reason(path, changed, why):
+    journal = Journal(path, text="best") if "journal" in changed else None
     drawing = strategy(Fates([1]), **changed.get("strategy", {}))
     if "stages" in changed:
         drawing = Escalate([Stage(Fates([1]), turns=2, budget=Budget(requests=9))])
@@ -470,9 +467,8 @@ class Changing:
             yield item
 
 
-@pytest.mark.parametrize("kept", [True, False], ids=["journal", "memory"])
 async def test_a_source_that_changes_is_refused_and_one_that_breaks_is_gone_through_so_far(
-    tmp_path, kept
+    journal,
 ):
     backend = Fates([2, 2, 2])
     arguments = {"concurrency": 2, "order": "breadth"}
@@ -484,7 +480,7 @@ async def test_a_source_that_changes_is_refused_and_one_that_breaks_is_gone_thro
             sample_many(
                 strategy(backend),
                 Changing(prompts(3), ["item 0", "item 2", "item 1"]),
-                journal=tmp_path / "run.db" if kept else None,
+                journal=journal,
                 **arguments,
             ),
         )

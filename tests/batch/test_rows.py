@@ -9,6 +9,7 @@ import time
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rows_kit import result
 
 from mellea_like.batch.rows.files import LONGEST_LINE, read_rows, row_writer
 from mellea_like.batch.rows.formats import BadRow, Row, RowFormat, as_json, flat_names, format_of
@@ -205,23 +206,6 @@ def test_without_names_there_are_no_rows(data, sentence):
 # Writing
 
 
-def record(**more):
-    return {
-        "id": 0,
-        "line": 1,
-        "input": {"a": "x", "n": 1},
-        "output": "text",
-        "success": True,
-        "status": "passed",
-        "reasons": [],
-        "error": None,
-        "iterations": 2,
-        "elapsed": 0.5,
-        "usage": {"requests": 2, "input_tokens": 10, "output_tokens": 20, "unknown": 0},
-        **more,
-    }
-
-
 def written(format, records, columns=None):
     file = io.BytesIO()
     writer = row_writer(file, format, columns)
@@ -235,11 +219,11 @@ NASTY = 'a\u2028b\x85c\x1b[31m\u202e"\r\n\ud800é😀'
 
 
 def test_a_result_is_a_json_object_in_one_line_whatever_reads_it():
-    text = written(JSONL, [record(output=NASTY), record()])
+    text = written(JSONL, [result(output=NASTY), result()])
     assert len(text.splitlines()) == 2
     assert not set(text) & set("\u2028\x85\x1b\u202e")
     assert "é😀" in text
-    assert json.loads(text.splitlines()[0]) == record(output=NASTY)
+    assert json.loads(text.splitlines()[0]) == result(output=NASTY)
 
 
 def test_a_column_of_the_input_keeps_its_name_and_the_results_gives_way():
@@ -260,6 +244,6 @@ def test_any_text_comes_back_from_json(text):
 @settings(max_examples=25)
 @given(st.text(st.characters(exclude_categories=["Cs"])))
 def test_any_text_comes_back_from_csv(text):
-    data = written(CSV, [record(output=text)], {"a": ""}).encode("utf-8")
+    data = written(CSV, [result(output=text)], {"a": ""}).encode("utf-8")
     [(_, row)] = read(data, CSV)[0]
     assert row["output"] == text

@@ -10,6 +10,7 @@ from decimal import Decimal
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from rows_kit import result
 
 from mellea_like.batch.rows.files import read_rows, row_writer
 from mellea_like.batch.rows.formats import RESULT_FIELDS, RowFormat
@@ -103,19 +104,14 @@ def test_two_columns_of_one_name_are_refused():
 
 
 def record(number):
-    return {
-        "id": number,
-        "line": number + 1,
-        "input": {"a": number, "s": "x", "when": {"deep": 1}},
-        "output": "text \ud800" if number else None,
-        "success": bool(number),
-        "status": "passed",
-        "reasons": ["one", "two"],
-        "error": None if number else {"type": "E", "message": "m"},
-        "iterations": 2,
-        "elapsed": 0.5,
-        "usage": {"requests": 2, "input_tokens": 10, "output_tokens": 20, "unknown": 0},
-    }
+    return result(
+        number,
+        input={"a": number, "s": "x", "when": {"deep": 1}},
+        output="text \ud800" if number else None,
+        success=bool(number),
+        reasons=["one", "two"],
+        error=None if number else {"type": "E", "message": "m"},
+    )
 
 
 @pytest.mark.parametrize("columns", [{"a": "int64", "s": "string", "when": "string"}, None])

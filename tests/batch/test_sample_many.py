@@ -194,21 +194,6 @@ async def test_a_source_that_fails_to_close_is_logged(virtual_clock, caplog):
 # --- wrong arguments ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("items", "message"),
-    [
-        ("a text", "not a lone str: put it into a list"),
-        (b"bytes", "not a lone bytes"),
-        (7, "an iterable or an async iterable, not 7"),
-        (None, "an iterable or an async iterable"),
-        (Instruction("x"), "an iterable or an async iterable"),
-    ],
-)
-async def test_what_are_no_items_is_refused(items, message):
-    with pytest.raises(TypeError, match=message):
-        sample_many(strategy(), items, concurrency=1)
-
-
 async def async_action(item):
     return "x"
 
@@ -216,6 +201,11 @@ async def async_action(item):
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
+        ({"items": "a text"}, TypeError, "not a lone str: put it into a list"),
+        ({"items": b"bytes"}, TypeError, "not a lone bytes"),
+        ({"items": 7}, TypeError, "an iterable or an async iterable, not 7"),
+        ({"items": None}, TypeError, "an iterable or an async iterable"),
+        ({"items": Instruction("x")}, TypeError, "an iterable or an async iterable"),
         ({"concurrency": 0}, ValueError, "concurrency is at least 1"),
         ({"concurrency": 2.5}, TypeError, "concurrency is a whole number"),
         ({"concurrency": True}, TypeError, "concurrency is a whole number"),
@@ -240,9 +230,9 @@ async def async_action(item):
 async def test_what_would_be_wrong_for_every_item_is_refused_at_once(arguments, error, message):
     backend = Plan()
     backend.can_judge = False
-    given = {"strategy": strategy(backend), "concurrency": 1} | arguments
+    given = {"strategy": strategy(backend), "items": ["x"], "concurrency": 1} | arguments
     with pytest.raises(error, match=message):
-        sample_many(items=["x"], **given)
+        sample_many(**given)
 
 
 # --- how it is used ----------------------------------------------------------------------------

@@ -69,13 +69,13 @@ async def test_what_raised_is_sampled_anew_unless_errors_are_kept(virtual_clock)
     assert items[1].attempt == 2
 
 
-async def test_an_error_that_is_not_kept_overtakes_nothing_that_was_finished_before(tmp_path):
+async def test_an_error_that_is_not_kept_overtakes_nothing_that_was_finished_before(path):
     backend = Plan({"a": 0, "b": AuthenticationFailed("no key"), "c": 0})
     items = await results_of(
         strategy(backend),
         ["a", "b", "c"],
         concurrency=1,
-        journal=tmp_path / "run.db",
+        journal=path,
         keep_errors=False,
     )
     assert [item.id for item in items] == [0, 1, 2]

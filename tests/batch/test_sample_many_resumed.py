@@ -5,17 +5,15 @@ from __future__ import annotations
 import json
 import sqlite3
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 from batch_kit import results_of, strategy
+from journal_kit import items_of
 from typed_values import Aliased, Computed, Doubling, Excluded, Login, Stamped, shown
 
 from mellea_like import BestOf, Budget, FunctionBackend, Generation, Journal, Request
-from mellea_like.batch import read_items
 from mellea_like.batch.journal.identity import label_of
 from mellea_like.core import Usage
 from mellea_like.errors import AuthenticationFailed, InvalidRequest, JournalError, SamplingFailed
@@ -42,14 +40,10 @@ class Quick:
         return Generation(reply, usage=Usage(1, 2, 3))
 
 
-async def read(path: Path) -> list[dict[str, Any]]:
-    return await anyio.to_thread.run_sync(lambda: list(read_items(path)))
-
-
-async def test_a_finished_run_comes_again_as_it_was(tmp_path):
+async def test_a_finished_run_comes_again_as_it_was(path):
     replies = {"fails": "no", "raises": InvalidRequest("too long", status=400)}
     prompts = ["fine", "fails", "raises"]
-    path, backend = tmp_path / "run.db", Quick(replies)
+    backend = Quick(replies)
     first = await results_of(strategy(backend), prompts, concurrency=2, journal=path, in_order=True)
     again = await results_of(strategy(backend), prompts, concurrency=2, journal=path, in_order=True)
     assert len(backend.asked) == 3
@@ -79,12 +73,10 @@ TYPED = [
 
 
 @pytest.mark.parametrize(("format_", "reply"), TYPED)
-async def test_a_value_comes_again_as_it_was_sampled_whatever_its_json_hides(
-    tmp_path, format_, reply
-):
+async def test_a_value_comes_again_as_it_was_sampled_whatever_its_json_hides(path, format_, reply):
     typed = strategy(Quick({"x": reply}), requirements=[])
     first, again = [
-        await results_of(typed, ["x"], concurrency=1, journal=tmp_path / "run.db", format=format_)
+        await results_of(typed, ["x"], concurrency=1, journal=path, format=format_)
         for _ in range(2)
     ]
     assert again[0].replayed
@@ -120,19 +112,17 @@ class Expiring(Quick):
 
 @pytest.mark.parametrize("order", ["depth", "breadth"])
 @pytest.mark.parametrize("again", ["errors are kept", "errors are not kept", "more turns"])
-async def test_an_item_whose_lane_an_error_ended_is_not_done_with(tmp_path, again, order):
+async def test_an_item_whose_lane_an_error_ended_is_not_done_with(path, again, order):
     async def run(loop_budget: int = 5):
         arguments = {"keep_errors": again != "errors are not kept", "order": order}
         drawing = strategy(backend, loop_budget=loop_budget)
-        (item,) = await results_of(
-            drawing, ["x"], concurrency=1, journal=tmp_path / "run.db", **arguments
-        )
+        (item,) = await results_of(drawing, ["x"], concurrency=1, journal=path, **arguments)
         return item
 
     backend = Expiring()
     item = await run()
     assert (item.status, item.result.stop_reason, len(item.result.slices)) == ("failed", "error", 2)
-    (stored,) = await read(tmp_path / "run.db")
+    (stored,) = await items_of(path)
     assert stored["status"] == ("unfinished" if again == "errors are not kept" else "failed")
 
     backend.expired, backend.asked = False, ["x"]
@@ -144,14 +134,14 @@ async def test_an_item_whose_lane_an_error_ended_is_not_done_with(tmp_path, agai
     # It goes on after the draw that was made before.
     assert [str(s.outcome) for s in item.result.slices] == ["failed", "passed"]
     assert backend.asked == ["x", "x"]
-    assert (await read(tmp_path / "run.db"))[0]["status"] == "passed"
+    assert (await items_of(path))[0]["status"] == "passed"
 
 
-async def test_an_answer_that_a_budget_cut_short_is_kept(tmp_path):
+async def test_an_answer_that_a_budget_cut_short_is_kept(path):
     drawing = strategy(Quick(), loop_budget=5, selection=BestOf(lambda _: 1, n=5, inline=True))
     for replayed in (False, True):
         (item,) = await results_of(
-            drawing, ["x"], concurrency=1, journal=tmp_path / "run.db", budget=Budget(requests=3)
+            drawing, ["x"], concurrency=1, journal=path, budget=Budget(requests=3)
         )
         assert (item.status, item.replayed, len(item.result.candidates)) == ("passed", replayed, 3)
         assert item.result.stop_reason == "budget"
@@ -175,12 +165,12 @@ TEXTS = ["plain", "never", "", "echo", 'ü😀\n"quoted"', "a lone \udc80 surrog
 
 
 @pytest.mark.parametrize("text", ["all", "best", "none"])
-async def test_what_a_row_leaves_out_comes_back(tmp_path, text):
-    journal = Journal(tmp_path / "run.db", text=text)
+async def test_what_a_row_leaves_out_comes_back(path, text):
+    journal = Journal(path, text=text)
     tries = strategy(Twice(), loop_budget=2)
     items = await results_of(tries, [*TEXTS, {"a": 1}], concurrency=2, action=str, journal=journal)
     results = {item.id: item.result.to_dict() for item in items}
-    for record in await read(tmp_path / "run.db"):
+    for record in await items_of(path):
         was = results[record["id"]]
         trace = record["trace"]
         assert record["label"] == label_of([*TEXTS, {"a": 1}][record["id"]])
@@ -201,11 +191,11 @@ def hide_words(trace: dict[str, Any], text: str) -> None:
     trace["prompts"] = [p if at in kept else [] for at, p in enumerate(trace["prompts"])]
 
 
-async def test_a_journal_of_the_version_before_is_read_and_gone_on_with(tmp_path):
-    path, backend = tmp_path / "run.db", Twice()
+async def test_a_journal_of_the_version_before_is_read_and_gone_on_with(path):
+    backend = Twice()
     tries = strategy(backend, loop_budget=2)
     await results_of(tries, TEXTS[:3], concurrency=2, journal=path)
-    before = await read(path)
+    before = await items_of(path)
     with closing(sqlite3.connect(path)) as old:  # As that version wrote it.
         [(sql,)] = old.execute("SELECT sql FROM sqlite_schema WHERE name = 'slices'")
         rows = {(row[0], row[2]): row[:-1] for row in old.execute("SELECT * FROM slices")}
@@ -224,11 +214,11 @@ async def test_a_journal_of_the_version_before_is_read_and_gone_on_with(tmp_path
         old.execute("DROP TABLE parts")
         old.execute("PRAGMA user_version = 2")
         old.commit()
-    assert await read(path) == before
+    assert await items_of(path) == before
     asked = len(backend.asked)
     items = await results_of(tries, TEXTS, concurrency=2, journal=path)
     assert sorted(item.id for item in items if item.replayed) == [0, 1, 2]
     assert len(backend.asked) > asked
-    assert (await read(path))[:3] == before
+    assert (await items_of(path))[:3] == before
     with closing(sqlite3.connect(path)) as now:
         assert now.execute("PRAGMA user_version").fetchone() == (5,)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from batch_kit import results_of
 
 from mellea_like import (
     Generation,
@@ -19,7 +20,6 @@ from mellea_like import (
     checks,
 )
 from mellea_like.backends.scripted import ScriptedBackend
-from mellea_like.batch import sample_many
 from mellea_like.core import ToolCall
 from mellea_like.errors import JournalError
 
@@ -47,7 +47,7 @@ def model(request):
 
 
 @pytest.mark.parametrize("order", ["depth", "breadth"])
-async def test_calls_come_again_from_the_journal_and_are_run_by_whoever_wants_that(tmp_path, order):
+async def test_calls_come_again_from_the_journal_and_are_run_by_whoever_wants_that(path, order):
     bought: list[tuple[str, int]] = []
 
     async def buy(item: str, at: int) -> str:
@@ -59,17 +59,11 @@ async def test_calls_come_again_from_the_journal_and_are_run_by_whoever_wants_th
     tools = [Tool.of(price, read_only=True), buy]
 
     async def run(offered):
-        results = sample_many(
-            strategy,
-            ["bread", "salt"],
-            concurrency=1,
-            order=order,
-            unique=True,
-            journal=tmp_path / "run.db",
-            tools=offered,
+        arguments = {"order": order, "unique": True, "journal": path}
+        items = await results_of(
+            strategy, ["bread", "salt"], concurrency=1, tools=offered, **arguments
         )
-        async with results:
-            return {item.id: item async for item in results}
+        return {item.id: item for item in items}
 
     first = await run(tools)
     assert len(backend.requests) == 6
@@ -86,23 +80,16 @@ async def test_calls_come_again_from_the_journal_and_are_run_by_whoever_wants_th
         await run([*tools[1:]])
 
 
-async def test_votes_for_calls_go_on_from_round_to_round(tmp_path):
+async def test_votes_for_calls_go_on_from_round_to_round(path):
     async def book(city: str, nights: int = 1) -> str:
         """Book a room."""
         return city
 
-    replies = [
-        call("book", city="Oslo"),
-        call("book", city="Rome"),
-        call("book", city="Rome", nights=1),
-    ]
-    backend = ScriptedBackend(replies)
+    replies = [{"city": "Oslo"}, {"city": "Rome"}, {"city": "Rome", "nights": 1}]
+    backend = ScriptedBackend([call("book", **reply) for reply in replies])
     strategy = RejectionSamplingStrategy(backend, loop_budget=3, selection=Vote(n=3))
-    results = sample_many(
-        strategy, ["go"], concurrency=1, order="breadth", journal=tmp_path / "run.db", tools=[book]
-    )
-    async with results:
-        (item,) = [item async for item in results]
+    arguments = {"order": "breadth", "journal": path}
+    (item,) = await results_of(strategy, ["go"], concurrency=1, tools=[book], **arguments)
     assert [a.votes for a in item.result.decision.answers] == [2, 1]
     assert item.result.tool_calls[0].value == {"city": "Rome", "nights": 1}
     assert item.value is None
@@ -111,18 +98,16 @@ async def test_votes_for_calls_go_on_from_round_to_round(tmp_path):
 @pytest.mark.parametrize("text", ["all", "best"])
 @pytest.mark.parametrize("strategy", [RepairTemplateStrategy, MultiTurnStrategy])
 async def test_a_conversation_goes_on_from_a_journal_without_the_words_of_repairs(
-    tmp_path, strategy, text
+    path, strategy, text
 ):
     backend = ScriptedBackend(["yes", "no", "no", "yes"])
     yes = Requirement("say yes", lambda candidate: candidate.text == "yes", inline=True)
 
     async def run():
-        journal = Journal(tmp_path / "run.db", text=text)
+        journal = Journal(path, text=text)
         items = [Message("user", "a"), Message("user", "b")]
-        async with sample_many(
-            strategy(backend, requirements=[yes]), items, concurrency=1, journal=journal
-        ) as results:
-            return [item async for item in results]
+        asking = strategy(backend, requirements=[yes])
+        return await results_of(asking, items, concurrency=1, journal=journal)
 
     await run()
     plain, repaired = await run()

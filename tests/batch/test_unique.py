@@ -95,14 +95,14 @@ class Offer(BaseModel):
         ('{"price": 1}', '{"price": 2}', False),
     ],
 )
-async def test_typed_replies_are_the_same_if_their_values_are_equal(first, second, same, tmp_path):
+async def test_typed_replies_are_the_same_if_their_values_are_equal(first, second, same, path):
     backend = Scripted(a=[first], b=[second, '{"price": 77}'])
-    items = await sampled(backend, "a b", format=Offer, journal=tmp_path / "run.db")
+    items = await sampled(backend, "a b", format=Offer, journal=path)
     assert (Offer.model_validate_json(first) == Offer.model_validate_json(second)) is same
     assert len(items["b"].result.slices) == 1 + same
     # A run that goes on knows what the earlier one has.
     more = Scripted(c=[second, '{"price": 78}'])
-    items = await sampled(more, "a b c", format=Offer, journal=tmp_path / "run.db")
+    items = await sampled(more, "a b c", format=Offer, journal=path)
     assert len(items["c"].result.slices) == 2
 
 
@@ -134,9 +134,9 @@ async def test_draws_of_one_item_may_be_alike():
     assert [reason != "" for _, reason in told(items["b"])] == [True, False, False]
 
 
-async def test_what_an_earlier_run_has_counts_also_for_items_before_it(tmp_path):
+async def test_what_an_earlier_run_has_counts_also_for_items_before_it(path):
     """Item b was done when a was under way; a may not say now what b says."""
-    more = {"journal": tmp_path / "run.db", "unique": True, "concurrency": 2}
+    more = {"journal": path, "unique": True, "concurrency": 2}
     strategy = RejectionSamplingStrategy(Scripted(a=[9, "x"], b=[STORY]), loop_budget=2)
     async with sample_many(strategy, ["a", "b"], **more) as results:
         async for item in results:
@@ -199,9 +199,9 @@ async def test_a_text_that_another_item_has_since_is_not_reserved_for_one_that_w
 
 
 @pytest.mark.parametrize("order", ["depth", "breadth"])
-async def test_items_that_wait_for_their_next_draw_hold_nothing(tmp_path, order):
+async def test_items_that_wait_for_their_next_draw_hold_nothing(path, order):
     backend = Scripted(a=["x", "y"], b=["X", "b's own"], c=["Y", "c's own"])
-    more = {"order": order, "journal": tmp_path / "run.db", "strategy": {"loop_budget": 2}}
+    more = {"order": order, "journal": path, "strategy": {"loop_budget": 2}}
     fit = Requirement("isn't x", lambda c: c.text != "x", inline=True, check_only=True)
     items = await sampled(backend, "a b c", requirements=[fit], **more)
     won = {name: items[name].value for name in "abc" if items[name].success}
@@ -210,20 +210,20 @@ async def test_items_that_wait_for_their_next_draw_hold_nothing(tmp_path, order)
     )
 
 
-def test_near_duplicates_are_found_at_a_stated_similarity(tmp_path):
+def test_near_duplicates_are_found_at_a_stated_similarity(path):
     """One test, since datasketch is slow to import."""
     near, far = STORY.replace("grey", "gray"), "a dog slept in the sun all day and no one minded"
 
     async def run() -> None:
         backend = Scripted(a=[STORY], b=[near, far], c=["a", near])
-        items = await sampled(backend, "a b c", unique=0.5, journal=tmp_path / "run.db")
+        items = await sampled(backend, "a b c", unique=0.5, journal=path)
         assert [reason for _, reason in told(items["b"])] == [
             "it says the same as the reply to item 0",
             "",
         ]
         assert items["c"].value == "a"
         # A run that goes on compares with what it had.
-        more = {"unique": 0.5, "journal": tmp_path / "run.db"}
+        more = {"unique": 0.5, "journal": path}
         again = await sampled(Scripted(d=[near]), "a b c d", **more)
         assert told(again["d"])[0] == (near, "it says the same as the reply to item 0")
         backend = Scripted(a=[STORY], b=[near])

@@ -6,8 +6,9 @@ import json
 
 import anyio
 import pytest
+from batch_kit import results_of
 
-from mellea_like import Journal, RejectionSamplingStrategy, Requirement, sample_many
+from mellea_like import RejectionSamplingStrategy, Requirement
 from mellea_like.backends import MarkovBackend, ScriptedBackend
 from mellea_like.batch.journal.differences import differences
 from mellea_like.batch.journal.identity import identity_of
@@ -128,15 +129,13 @@ def test_what_is_written_in_c_goes_by_its_name():
 
 
 @pytest.mark.anyio
-async def test_a_journal_is_refused_when_the_body_of_a_validator_has_changed(tmp_path, written):
+async def test_a_journal_is_refused_when_the_body_of_a_validator_has_changed(path, written):
     async def run(source):
         requirement = await anyio.to_thread.run_sync(written, source)
         strategy = RejectionSamplingStrategy(ScriptedBackend(["short"] * 4), loop_budget=1)
-        journal = Journal(tmp_path / "run.db")
-        async with sample_many(
-            strategy, ["a", "b"], concurrency=1, requirements=[requirement], journal=journal
-        ) as results:
-            return [item.replayed async for item in results]
+        arguments = {"requirements": [requirement], "journal": path}
+        items = await results_of(strategy, ["a", "b"], concurrency=1, **arguments)
+        return [item.replayed for item in items]
 
     assert await run(PLAIN) == [False, False]
     assert await run("# Better.\n" + PLAIN) == [True, True]

@@ -273,7 +273,7 @@ async def test_a_variant_has_to_say_whether_it_passed_and_may_not_cancel():
         raise cancelled[0]
 
     cancelled = []
-    with pytest.raises(TypeError, match="returned None: return whether"):
+    with pytest.raises(TypeError, match="returned None: it must return whether"):
         await compare(passes, forgets, range(5))
     with pytest.raises(RuntimeError, match="a cancellation that no one asked for"):
         await compare(passes, cancels, range(5))

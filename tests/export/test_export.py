@@ -152,13 +152,9 @@ def test_several_journals_and_directories_are_read_as_one(tmp_path, journal):
     other = RejectionSamplingStrategy(FunctionBackend(answer))
     mixed = Run(sampled(tmp_path / "mixed.db", other, ["x"]), shards)
     assert mixed.facts["identity"]["strategy"] == "differs between the 3 journals"
-    with pytest.raises(JournalError, match="a directory without a journal"):
-        Run(tmp_path / "shards", tmp_path_without_journals(tmp_path))
-
-
-def tmp_path_without_journals(tmp_path):
     (tmp_path / "empty").mkdir()
-    return tmp_path / "empty"
+    with pytest.raises(JournalError, match="a directory without a journal"):
+        Run(shards, tmp_path / "empty")
 
 
 def test_a_row_of_every_draw_says_all_that_is_known_of_it(journal, tmp_path):
@@ -337,37 +333,30 @@ def test_halves_of_characters_are_replaced_and_their_rows_counted(tmp_path, form
 THINKING = {"text": "yes", "reasoning": "Let me see."}
 
 
-def thought(role: str, content: str, thoughts: str) -> dict[str, str]:
-    return {"role": role, "content": content, "reasoning_content": thoughts}
+def plain(text: str, thoughts: str) -> dict[str, str]:
+    return said("assistant", text)
+
+
+def in_a_field(text: str, thoughts: str) -> dict[str, str]:
+    return {"role": "assistant", "content": text, "reasoning_content": thoughts}
+
+
+def inline(text: str, thoughts: str) -> dict[str, str]:
+    return said("assistant", f"<think>\n{thoughts}\n</think>\n\n{text}")
 
 
 @pytest.mark.parametrize(
-    ("format", "reasoning", "good", "bad"),
+    ("format", "reasoning", "reply"),
     [
-        (
-            "dpo",
-            None,
-            thought("assistant", "yes", "Let me see."),
-            thought("assistant", "no", "Hm."),
-        ),
-        ("dpo", "drop", said("assistant", "yes"), said("assistant", "no")),
-        (
-            "dpo",
-            "inline",
-            said("assistant", "<think>\nLet me see.\n</think>\n\nyes"),
-            said("assistant", "<think>\nHm.\n</think>\n\nno"),
-        ),
-        ("openai-dpo", None, said("assistant", "yes"), said("assistant", "no")),
-        (
-            "openai-dpo",
-            "inline",
-            said("assistant", "<think>\nLet me see.\n</think>\n\nyes"),
-            said("assistant", "<think>\nHm.\n</think>\n\nno"),
-        ),
+        ("dpo", None, in_a_field),
+        ("dpo", "drop", plain),
+        ("dpo", "inline", inline),
+        ("openai-dpo", None, plain),
+        ("openai-dpo", "inline", inline),
     ],
 )
 @pytest.mark.parametrize("name", ["out.jsonl", "out.parquet"])
-def test_thoughts_go_where_they_are_wanted(tmp_path, format, reasoning, good, bad, name):
+def test_thoughts_go_where_they_are_wanted(tmp_path, format, reasoning, reply, name):
     if format == "openai-dpo" and name == "out.parquet":
         pytest.skip("OpenAI takes no Parquet")
     run = RunOf([item_of(THINKING, {"text": "no", "met": 0.5, "reasoning": "Hm."})])
@@ -376,8 +365,11 @@ def test_thoughts_go_where_they_are_wanted(tmp_path, format, reasoning, good, ba
         [row] = pq.read_table(tmp_path / name).to_pylist()
     else:
         [row] = lines(tmp_path / name)
-    names = ("chosen", "rejected") if format == "dpo" else ("preferred_output",)
-    assert [row[name] for name in names] == [[good], [bad]][: len(names)]
+    names = ("chosen", "rejected")
+    if format == "openai-dpo":
+        names = ("preferred_output", "non_preferred_output")
+    replies = [[reply("yes", "Let me see.")], [reply("no", "Hm.")]]
+    assert [row[name] for name in names] == replies
     lost = format == "openai-dpo" and reasoning is None
     assert bool(made.notes) == lost
     if lost:
@@ -417,12 +409,6 @@ def test_one_text_under_one_prompt_has_one_label(tmp_path, format, rows):
     assert made.notes == ({} if format == "sft" else {"replies that both passed and failed": 2})
 
 
-def test_an_item_whose_only_good_reply_also_failed_says_so(tmp_path):
-    run = RunOf([item_of({"text": "yes"}, {"text": "yes", "met": 0.5}, {"text": "no", "met": 0})])
-    made = export(run, tmp_path / "out", format="dpo")
-    assert made.left_out == {"the replies that passed also failed": 1}
-
-
 CUT_OFF = {"text": "yes, and", "finish_reason": "length"}
 
 
@@ -442,9 +428,19 @@ def test_filters_leave_replies_out_of_the_file_alone(tmp_path, how, kept):
     assert [row["messages"][-1]["content"] for row in lines(tmp_path / "out")] == kept
 
 
-def test_an_item_that_the_filters_leave_nothing_of_is_counted(tmp_path):
-    made = export(RunOf([item_of(CUT_OFF)]), tmp_path / "out", format="sft", drop=["incomplete"])
-    assert made.left_out == {"the filters leave no reply": 1}
+@pytest.mark.parametrize(
+    ("drawn", "how", "why"),
+    [
+        ([CUT_OFF], {"format": "sft", "drop": ["incomplete"]}, "the filters leave no reply"),
+        (
+            [{"text": "yes"}, {"text": "yes", "met": 0.5}, {"text": "no", "met": 0}],
+            {"format": "dpo"},
+            "the replies that passed also failed",
+        ),
+    ],
+)
+def test_an_item_of_which_nothing_is_left_is_counted(tmp_path, drawn, how, why):
+    assert export(RunOf([item_of(*drawn)]), tmp_path / "out", **how).left_out == {why: 1}
 
 
 @pytest.mark.parametrize("format", ["sft", "dpo", "kto", "openai"])

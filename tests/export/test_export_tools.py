@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import anyio
 import pyarrow.parquet as pq
 import pytest
+from batch_kit import results_of
 from export_kit import lines
 from messages import PNG
 
@@ -17,7 +19,6 @@ from mellea_like import (
     Message,
     RejectionSamplingStrategy,
     Requirement,
-    sample_many,
 )
 from mellea_like.core import ToolCall
 from mellea_like.core.tools import Tool
@@ -51,20 +52,9 @@ def journal(tmp_path_factory):
         FunctionBackend(model, inline=True), loop_budget=2, concurrency_budget=1
     )
     asked = Message("user", ["What is a tree?", Image(data=PNG)], name="Ann")
-
-    async def run():
-        async with sample_many(
-            strategy,
-            [asked],
-            requirements=[GOOD],
-            tools=[Tool.of(look, read_only=True)],
-            concurrency=1,
-            journal=path,
-        ) as results:
-            async for item in results:
-                assert item.result.success
-
-    anyio.run(run)
+    arguments = {"requirements": [GOOD], "tools": [Tool.of(look, read_only=True)], "journal": path}
+    (item,) = anyio.run(partial(results_of, strategy, [asked], concurrency=1, **arguments))
+    assert item.success
     return path
 
 

@@ -23,11 +23,11 @@ def run():
 def test_each_draw_is_a_row_and_an_item_without_draws_is_one(run):
     table = run.to_arrow()
     assert table.column_names == list(COLUMNS)
-    told = table.select(["item", "status", "iteration", "winner", "score", "reasons"]).to_pylist()
-    assert [tuple(row.values()) for row in told] == [
-        (0, "passed", 1, False, None, ["better: it is missing"]),
-        (0, "passed", 2, True, 3.5, []),
-        (1, "errored", None, None, None, ["KeyError: review"]),
+    names = ["item", "status", "iteration", "seconds", "winner", "score", "reasons"]
+    assert [tuple(row.values()) for row in table.select(names).to_pylist()] == [
+        (0, "passed", 1, 1.0, False, None, ["better: it is missing"]),
+        (0, "passed", 2, 1.0, True, 3.5, []),
+        (1, "errored", None, None, None, None, ["KeyError: review"]),
     ]
 
 

@@ -108,11 +108,8 @@ def test_the_extrapolated_part_of_a_coverage_begins_where_the_measured_one_ends(
     assert "4 draws: 80 %, measured, " in drawn
     assert "16 draws: " in drawn
     assert "extrapolated" not in drawn.partition("8 draws")[0].partition("<title>")[2]
-
-
-def test_a_single_draw_has_a_coverage_too():
-    curve = coverage_curve([(1, 1), (1, 0)])
-    assert "1 draw: 50 %, measured" in coverage_chart([curve.at(k) for k in (1, 2)])
+    single = coverage_curve([(1, 1), (1, 0)])
+    assert "1 draw: 50 %, measured" in coverage_chart([single.at(k) for k in (1, 2)])
 
 
 # --- the waterfall ----------------------------------------------------------------------------

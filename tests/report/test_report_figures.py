@@ -50,6 +50,7 @@ def test_items_are_counted_by_how_they_ended():
     )
     assert made.statuses == {"passed": 1, "failed": 1, "errored": 1, "unfinished": 1}
     assert (made.items, made.done, made.passed) == (4, 3, 1)
+    assert [i["id"] for i in made.failed] == [1, 2]
 
 
 def test_all_tokens_of_all_items_go_somewhere(some):
@@ -124,24 +125,22 @@ def test_an_items_error_counts_once_though_its_iterations_had_it():
 # --- how many, how long, how much -------------------------------------------------------------
 
 
-def test_attempts_are_the_iterations_that_ended_until_one_passed():
-    trace = trace_of(("failed", 1), ("errored", 1), ("passed", 1), ("cancelled", 1), best=2)
-    made = figures(
-        item(0, trace), item(1, trace_of(("passed", 1))), item(2, trace_of(("failed", 1)))
-    )
-    assert list(made.until_passed.values) == [1, 3]
-
-
 @pytest.mark.parametrize(
-    ("outcomes", "best", "number"),
-    [(["passed", "passed"], 0, 1), (["cancelled", "failed", "passed"], 2, 2)],
+    ("outcomes", "best", "attempts"),
+    [
+        (["failed", "errored", "passed", "cancelled"], 2, [3]),
+        (["cancelled", "failed", "passed"], 2, [2]),
+        (["passed"], 0, [1]),
+        (["passed", "passed"], 0, [1]),
+        (["passed", "passed"], 1, [1]),  # The best of those that passed may be a later one.
+        (["failed"], 0, []),
+    ],
 )
-def test_what_passed_later_or_was_cancelled_is_no_attempt(outcomes, best, number):
+def test_attempts_are_the_iterations_that_ended_until_one_passed(outcomes, best, attempts):
     trace = trace_of(*[(outcome, 1) for outcome in outcomes], best=best)
-    assert TraceView(trace).until_passed() == number
-    if outcomes[0] == "passed":  # The best of those that passed may be a later one.
-        chosen = trace | {"decision": decision(2), "best_index": 1}
-        assert TraceView(chosen).until_passed() == number
+    if best == 1:
+        trace["decision"] = decision(2)
+    assert list(figures(item(0, trace)).until_passed.values) == attempts
 
 
 def test_a_run_has_lasted_from_its_first_item_to_its_last():
@@ -196,40 +195,40 @@ def test_intervals_are_the_same_in_any_order(drawn):
     assert totals[0][1] >= len(seconds)
 
 
-def test_money_is_tokens_times_price():
-    trace = trace_of(("failed", 1000), ("passed", 500_000), best=1)
-    made = figures(item(0, trace), prices={"m": [1.0, 2.0]})
-    assert made.money.known == pytest.approx((2 * 1.0 + 501_000 * 2.0) / 1e6)
-    assert made.money.complete
-    assert sum(made.costs.values) == pytest.approx(made.money.known)
+def priced(*draws: tuple[str | None, int]):
+    """Make a call whose draws are of these models, with so many tokens."""
+    trace = trace_of(*[("failed", tokens) for _, tokens in draws])
+    for s, (model, _) in zip(trace["slices"], draws, strict=True):
+        s["model"] = model
+    return trace
 
 
-ONE, TWO = {"m": [0.0, 1.0]}, {"other": [0.0, 1.0], "n": [0.0, 2.0]}
+M, ONE, TWO = {"m": [1.0, 2.0]}, {"m": [0.0, 1.0]}, {"other": [0.0, 1.0], "n": [0.0, 2.0]}
 
 
 @pytest.mark.parametrize(
     ("trace", "tokens", "unknown", "prices", "money"),
     [
-        (trace_of(("passed", 5)), None, 0, TWO, (0.0, False)),
+        (priced(("m", 1000), ("m", 500_000)), None, 0, M, ((2 * 1.0 + 501_000 * 2.0) / 1e6, True)),
+        # A draw without a model costs what the call's other ones do.
+        (priced((None, 1000), ("m", 1000)), None, 0, ONE | {"n": [7.0, 7.0]}, (0.002, True)),
+        # Where a price or a cost is not known, it is a lower bound.
+        (priced(("m", 5)), None, 0, TWO, (0.0, False)),
         (None, 1000, 0, ONE, (0.001, True)),
         (None, 1000, 0, TWO, (0.0, False)),
         (None, 0, 1, TWO, (0.0, False)),
         (None, 0, 0, TWO, (0.0, True)),
     ],
 )
-def test_money_is_a_lower_bound_where_a_price_or_a_cost_is_not_known(
+def test_money_is_tokens_times_price_as_far_as_both_are_known(
     trace, tokens, unknown, prices, money
 ):
     usage = {"requests": 1, "input_tokens": 0, "output_tokens": tokens, "unknown": unknown}
     more = {} if tokens is None else {"usage": usage}
-    assert figures(item(0, trace, **more), prices=prices).money == pytest.approx(money)
-
-
-def test_an_iteration_without_a_model_costs_what_the_calls_other_ones_do():
-    trace = trace_of(("errored", 1000), ("passed", 1000), best=1)
-    trace["slices"][0]["model"] = None
-    made = figures(item(0, trace), prices={"m": [0.0, 1.0], "n": [7.0, 7.0]})
-    assert made.money == (pytest.approx(2000 / 1e6), True)
+    made = figures(item(0, trace, **more), prices=prices)
+    assert made.money == pytest.approx(money)
+    if made.money.complete:
+        assert sum(made.costs.values) == pytest.approx(made.money.known)
 
 
 def staged(*models: str | None, outcome="failed"):
@@ -338,16 +337,6 @@ def test_more_items_take_little_more_memory():
 
     peak(500)  # Fills the free lists of the interpreter.
     assert peak(500) < peak(100) + 45_000
-
-
-def test_items_that_ended_in_an_error_are_listed_with_those_that_failed():
-    error = {"type": "HookError", "message": "no"}
-    items = [
-        item(0, None, error),
-        item(1, None, status="unfinished"),
-        item(2, None, status="failed"),
-    ]
-    assert [i["id"] for i in figures(*items).failed] == [0, 2]
 
 
 def test_of_many_that_failed_a_random_sample_is_listed_which_a_seed_repeats():

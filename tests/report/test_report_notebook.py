@@ -8,12 +8,11 @@ import sys
 
 import pytest
 from html_page import HtmlPage
-from report_kit import NASTY, nasty_trace, trace_of
+from report_kit import trace_of
 
 from mellea_like import RejectionSamplingStrategy
 from mellea_like.backends import ScriptedBackend
 from mellea_like.report.call import ROOM, cell
-from mellea_like.report.markup import visible
 from mellea_like.requirements.checks import word_count
 
 
@@ -54,15 +53,6 @@ def test_its_style_is_for_itself_only(result):
 def test_two_cells_share_no_id():
     first, second = (cell(trace_of(("failed", 1)) | {"sampling_id": i}) for i in ("a", "b"))
     assert not set(HtmlPage(first).ids) & set(HtmlPage(second).ids)
-
-
-@pytest.mark.parametrize("text", [text for text in NASTY if len(text) < 1000])
-def test_no_text_does_anything(text):
-    shown = cell(nasty_trace(text))
-    page, plain = HtmlPage(shown), HtmlPage(cell(nasty_trace("plain")))
-    assert page.tags == plain.tags
-    assert visible(shown) == shown
-    shown.encode("utf-8")
 
 
 def test_a_long_call_keeps_the_notebook_small():

@@ -36,8 +36,10 @@ def call_page():
     return call_report(trace_of(("failed", 3), ("errored", 2), ("passed", 5), best=2))
 
 
-def both(text):
-    return [call_report(nasty_trace(text)), run_report(*nasty_run(text))]
+def shown(text):
+    """Return all that shows a text: a call's page, a run's page and a notebook's cell."""
+    trace = nasty_trace(text)
+    return [call_report(trace), run_report(*nasty_run(text)), cell(trace)]
 
 
 # --- it stands alone --------------------------------------------------------------------------
@@ -81,7 +83,7 @@ def test_the_policy_allows_the_pages_own_style_and_script_and_nothing_else(which
 
 @pytest.mark.parametrize("text", NASTY)
 def test_a_text_adds_no_element_and_no_attribute(text):
-    for page, plain in zip(both(text), both("plain"), strict=True):
+    for page, plain in zip(shown(text), shown("plain"), strict=True):
         parsed, expected = HtmlPage(page), HtmlPage(plain)
         assert [t for t in parsed.tags if t != "p"] == [t for t in expected.tags if t != "p"]
         assert [n for n, _ in parsed.attributes] == [n for n, _ in expected.attributes] or (
@@ -147,27 +149,21 @@ def test_a_page_about_a_call_has_each_iteration_as_a_bar_and_as_a_panel(call_pag
         assert words in page.text
 
 
-@pytest.mark.parametrize(
-    ("outcomes", "best", "note"),
-    [
-        (["failed"], 0, "No draw passed in 1 s."),
-        (["passed", "cancelled"], 0, "1 s, and what still ran was cancelled."),
-    ],
-)
-def test_a_page_about_a_call_says_how_it_ended(outcomes, best, note):
-    assert note in call_report(trace_of(*[(o, 1) for o in outcomes], best=best))
+def stopped(reason, detail=""):
+    return trace_of(("failed", 1)) | {"stop_reason": reason, "stop_detail": detail}
 
 
 @pytest.mark.parametrize(
-    ("reason", "detail", "words"),
+    ("trace", "words"),
     [
-        ("exhausted", "", "Nothing passed: all attempts were used"),
-        ("budget", "3 requests are spent", "a budget is spent (3 requests are spent)"),
-        ("something new", "", "Stopped: something new"),
+        (trace_of(("failed", 1)), "No draw passed in 1 s."),
+        (trace_of(("passed", 1), ("cancelled", 1)), "1 s, and what still ran was cancelled."),
+        (stopped("exhausted"), "Nothing passed: all attempts were used"),
+        (stopped("budget", "3 requests are spent"), "a budget is spent (3 requests are spent)"),
+        (stopped("something new"), "Stopped: something new"),
     ],
 )
-def test_a_call_that_passed_nothing_says_why(reason, detail, words):
-    trace = trace_of(("failed", 1)) | {"stop_reason": reason, "stop_detail": detail}
+def test_a_page_about_a_call_says_how_it_ended_and_why(trace, words):
     assert words in call_report(trace)
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import anyio
+from batch_kit import results_of
 from report_kit import decision, item, run_of, trace_of
 
-from mellea_like.batch import Journal, sample_many
+from mellea_like.batch import Journal
 from mellea_like.export import Run
 from mellea_like.sampling.base import BaseSamplingStrategy
 
@@ -19,14 +21,8 @@ def sampled(
     path: Path, strategy: BaseSamplingStrategy, items: Iterable[str], text: Any = "all"
 ) -> Path:
     """Sample items for real into a journal; gives its path."""
-
-    async def run() -> None:
-        journal = Journal(path, text=text)
-        async with sample_many(strategy, list(items), concurrency=1, journal=journal) as results:
-            async for _ in results:
-                pass
-
-    anyio.run(run)
+    journal = Journal(path, text=text)
+    anyio.run(partial(results_of, strategy, list(items), concurrency=1, journal=journal))
     return path
 
 

@@ -76,6 +76,21 @@ async def write_item(
     return result
 
 
+async def check_takes_nothing(store: OpenJournal, result: SamplingResult[Any], words: str) -> None:
+    """Check that every call on a journal is an error that says so."""
+    import pytest  # Here: a process that only writes a journal needs none.
+
+    for call in (
+        lambda: store.begin(1, 1, "", "", None),
+        lambda: store.slice(1, 1, result.slices[0]),
+    ):
+        with pytest.raises(JournalError, match=words):
+            call()
+    for waited in (finish(store, 1, 1, result), store.lookup(0, 1)):
+        with pytest.raises(JournalError, match=words):
+            await waited
+
+
 async def write_run(path: Path, items: int, identity: Mapping[str, Any] = IDENTITY) -> None:
     """Write a whole run of so many items."""
     async with Journal(path).open(identity) as store:
@@ -126,6 +141,14 @@ def integrity(path: Path) -> str:
     """What SQLite itself says of a database."""
     with closing(sqlite3.connect(path)) as connection:
         return str(connection.execute("PRAGMA integrity_check").fetchone()[0])
+
+
+def execute(path: Path, *statements: str) -> None:
+    """Change a journal behind its back."""
+    with closing(sqlite3.connect(path)) as connection:
+        for statement in statements:
+            connection.execute(statement)
+        connection.commit()
 
 
 def child_code(code: str) -> list[str]:

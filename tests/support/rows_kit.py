@@ -24,6 +24,24 @@ def records(path: Path | str) -> list[dict[str, Any]]:
     return sorted((json.loads(line) for line in text.splitlines()), key=lambda one: one["id"])
 
 
+def result(number: int = 0, **more: Any) -> dict[str, Any]:
+    """Make what is written of a row."""
+    return {
+        "id": number,
+        "line": number + 1,
+        "input": {"a": "x", "n": 1},
+        "output": "text",
+        "success": True,
+        "status": "passed",
+        "reasons": [],
+        "error": None,
+        "iterations": 2,
+        "elapsed": 0.5,
+        "usage": {"requests": 2, "input_tokens": 10, "output_tokens": 20, "unknown": 0},
+        **more,
+    }
+
+
 def asked(body: dict[str, Any]) -> str:
     """The first line of what a request asks; the requirements stand below it."""
     return body["messages"][-1]["content"].partition("\n")[0]

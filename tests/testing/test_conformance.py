@@ -151,22 +151,6 @@ async def test_an_object_without_generate_has_the_wrong_shape():
     await broken(object(), "shape", "has no async generate")
 
 
-async def test_parts_are_taken_or_refused_for_good(virtual_clock):
-    class Texts(Good):
-        async def generate(self, request):
-            request.messages[-1].content.upper()
-            return await super().generate(request)
-
-    class Hopeful(Good):
-        async def generate(self, request):
-            if not isinstance(request.messages[-1].content, str):
-                raise BackendUnavailable("no parts today")
-            return await super().generate(request)
-
-    await broken(Texts(), "parts", "a message of two texts raised AttributeError.*or refuse it")
-    await broken(Hopeful(), "parts", "which is retryable: it would fail again")
-
-
 async def test_tools_are_called_by_their_names_and_where_a_call_is_required(virtual_clock):
     await broken(Caller("guess"), "tools", "a call of 'guess', which is none of its tools")
     await broken(Good(), "tools", "requires a tool call was not answered by one", calls_tools=True)
@@ -194,85 +178,128 @@ async def test_a_request_that_fails_is_no_reply():
     await broken(Good(), "reply", "failed with InvalidRequest", request=BAD_MODEL)
 
 
-async def test_a_reply_that_never_comes_is_none(virtual_clock):
-    class Silent(Good):
-        seconds = 1e6
-
-    await broken(Silent(), "reply", "no reply within 30 s")
+BREAKING = []
 
 
-async def test_a_foreign_exception_is_no_backend_error():
-    class Foreign(Good):
-        async def generate(self, request):
-            raise TimeoutError("mine")
-
-    await broken(Foreign(), "errors", "TimeoutError.*a BackendError")
+def breaks(rule, message, method="generate"):
+    """Put a way to answer that breaks a rule into the table, with what is said of it."""
+    return lambda way: BREAKING.append(pytest.param(method, way, rule, message))
 
 
-async def test_a_usage_that_differs_breaks_the_meter(virtual_clock):
-    class Miscounted(Good):
-        async def generate(self, request):
-            await super().generate(request)
-            return Generation("x", usage=Usage(1, 9, 9))
-
-    await broken(
-        Miscounted(), "meter", "the meter says 1 request, 1 token in, 2 out, but .* 9 tokens in"
-    )
+@breaks("parts", "a message of two texts raised AttributeError.*or refuse it")
+async def takes_texts_only(self, request):
+    request.messages[-1].content.upper()
+    return await Good.generate(self, request)
 
 
-async def test_a_stream_that_is_not_counted_breaks_the_meter(virtual_clock):
-    class Uncounted(Good):
-        @asynccontextmanager
-        async def stream(self, request):
-            async def pieces():
-                await anyio.sleep(1)
-                yield Generation("")
-
-            yield pieces()
-
-    await broken(Uncounted(), "meter", "not counted")
+@breaks("parts", "which is retryable: it would fail again")
+async def refuses_parts_for_today(self, request):
+    if not isinstance(request.messages[-1].content, str):
+        raise BackendUnavailable("no parts today")
+    return await Good.generate(self, request)
 
 
-async def test_a_stream_counted_only_at_its_end_breaks_the_meter(virtual_clock):
-    class Late(Good):
-        @asynccontextmanager
-        async def stream(self, request):
-            async def pieces():
-                await anyio.sleep(1)
-                yield "x"
-                meter = request.meter.start()
-                yield Generation("x", usage=meter.usage)
-
-            yield pieces()
-
-    await broken(Late(), "meter", "left after its first piece is not counted")
+@breaks("reply", "no reply within 30 s")
+async def never_replies(self, request):
+    await anyio.sleep_forever()
 
 
-async def test_a_backend_that_answers_once_is_found(virtual_clock):
-    class Once(Good):
-        used = False
-
-        async def generate(self, request):
-            if self.used:
-                raise InvalidRequest("used up")
-            self.used = True
-            return await super().generate(request)
-
-    await broken(Once(), "reply", "used up")
+@breaks("errors", "TimeoutError.*a BackendError")
+async def raises_a_foreign_exception(self, request):
+    raise TimeoutError("mine")
 
 
-async def test_a_backend_for_one_request_at_a_time_is_found(virtual_clock):
-    class Exclusive(Good):
-        async def generate(self, request):
-            if self.in_flight:
-                raise InvalidRequest("busy")
-            self.in_flight += 1
-            try:
-                return await super().generate(request)
-            finally:
-                self.in_flight -= 1
+@breaks("meter", "the meter says 1 request, 1 token in, 2 out, but .* 9 tokens in")
+async def gives_another_usage(self, request):
+    await Good.generate(self, request)
+    return Generation("x", usage=Usage(1, 9, 9))
 
-    await broken(Exclusive(), "again", "of two requests at once.*busy")
+
+@breaks("usage", "that of its request alone")
+async def gives_a_usage_that_grows_with_the_meter(self, request):
+    await Good.generate(self, request)
+    return Generation("x", usage=request.meter.usage)
+
+
+@breaks("reply", "used up")
+async def answers_once(self, request):
+    self.in_flight += 1
+    if self.in_flight > 1:
+        raise InvalidRequest("used up")
+    return await Good.generate(self, request)
+
+
+@breaks("again", "of two requests at once.*busy")
+async def takes_one_request_at_a_time(self, request):
+    if self.in_flight:
+        raise InvalidRequest("busy")
+    self.in_flight += 1
+    try:
+        return await Good.generate(self, request)
+    finally:
+        self.in_flight -= 1
+
+
+@breaks("cancellation", "give way to the event loop")
+async def never_gives_way(self, request):
+    meter = request.meter.start()
+    meter.settle(input_tokens=0, output_tokens=0)
+    return Generation("x", usage=meter.usage)
+
+
+@breaks("cancellation", "answered all the same")
+async def swallows_a_cancellation(self, request):
+    meter = request.meter.start()
+    meter.settle(input_tokens=0, output_tokens=0)
+    await checkpoint()
+    try:
+        await anyio.sleep(1)
+    except anyio.get_cancelled_exc_class():
+        return Generation("half", usage=meter.usage)
+    return Generation("whole", usage=meter.usage)
+
+
+@breaks("cancellation", "interrupted.*let the cancellation through")
+async def turns_a_cancellation_into_an_error(self, request):
+    try:
+        return await Good.generate(self, request)
+    except anyio.get_cancelled_exc_class():
+        raise InvalidRequest("interrupted") from None
+
+
+@breaks("cancellation", "still ran 1 s after it was cancelled")
+async def goes_on_after_a_cancellation(self, request):
+    with anyio.CancelScope(shield=True):
+        reply = await Good.generate(self, request)
+    await checkpoint()
+    return reply
+
+
+@breaks("meter", "not counted", "stream")
+@asynccontextmanager
+async def streams_uncounted(self, request):
+    async def pieces():
+        await anyio.sleep(1)
+        yield Generation("")
+
+    yield pieces()
+
+
+@breaks("meter", "left after its first piece is not counted", "stream")
+@asynccontextmanager
+async def streams_counted_only_at_the_end(self, request):
+    async def pieces():
+        await anyio.sleep(1)
+        yield "x"
+        meter = request.meter.start()
+        yield Generation("x", usage=meter.usage)
+
+    yield pieces()
+
+
+@pytest.mark.parametrize(("method", "way", "rule", "message"), BREAKING)
+async def test_each_broken_rule_is_found(virtual_clock, method, way, rule, message):
+    await broken(type("Broken", (Good,), {method: way})(), rule, message)
 
 
 async def test_a_backend_that_stays_closed_is_found(virtual_clock):
@@ -288,40 +315,6 @@ async def test_a_backend_that_stays_closed_is_found(virtual_clock):
             self.closed = True
 
     await broken(Closing, "again", "after aclose.*closed")
-
-
-async def test_a_usage_that_grows_with_the_meter_does_not_add_up(virtual_clock):
-    class Growing(Good):
-        async def generate(self, request):
-            await super().generate(request)
-            return Generation("x", usage=request.meter.usage)
-
-    await broken(Growing(), "usage", "that of its request alone")
-
-
-async def test_a_backend_that_never_gives_way_can_not_be_cancelled():
-    class Rushing(Good):
-        async def generate(self, request):
-            meter = request.meter.start()
-            meter.settle(input_tokens=0, output_tokens=0)
-            return Generation("x", usage=meter.usage)
-
-    await broken(Rushing(), "cancellation", "give way to the event loop")
-
-
-async def test_a_swallowed_cancellation_is_found(virtual_clock):
-    class Swallowing(Good):
-        async def generate(self, request):
-            meter = request.meter.start()
-            meter.settle(input_tokens=0, output_tokens=0)
-            await checkpoint()
-            try:
-                await anyio.sleep(1)
-            except anyio.get_cancelled_exc_class():
-                return Generation("half", usage=meter.usage)
-            return Generation("whole", usage=meter.usage)
-
-    await broken(Swallowing(), "cancellation", "answered all the same")
 
 
 @pytest.mark.allow_blocking
@@ -348,28 +341,6 @@ async def test_a_busy_event_loop_is_not_blamed_on_the_backend():
         tasks.start_soon(hog)
         assert "cancellation" in await check_backend(Timed)
         tasks.cancel_scope.cancel()
-
-
-async def test_a_cancellation_turned_into_an_error_is_found(virtual_clock):
-    class Turning(Good):
-        async def generate(self, request):
-            try:
-                return await super().generate(request)
-            except anyio.get_cancelled_exc_class():
-                raise InvalidRequest("interrupted") from None
-
-    await broken(Turning(), "cancellation", "interrupted.*let the cancellation through")
-
-
-async def test_a_request_that_goes_on_after_its_cancellation_is_found(virtual_clock):
-    class Shielded(Good):
-        async def generate(self, request):
-            with anyio.CancelScope(shield=True):
-                reply = await super().generate(request)
-            await checkpoint()
-            return reply
-
-    await broken(Shielded(), "cancellation", "still ran 1 s after it was cancelled")
 
 
 async def test_a_task_left_behind_is_found(virtual_clock):

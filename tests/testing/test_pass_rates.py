@@ -24,20 +24,18 @@ def run(pytester):
 def test_a_body_that_always_passes_runs_until_that_is_certain(run, body):
     concurrency = 8 if body == "async def" else 1
     done = run(
-        """
-        runs = []
+        f"""
+runs = []
 
-        @pytest.mark.pass_rate(at_least=0.9, most=100, concurrency=CONCURRENCY)
-        BODY test_it(draw, tmp_path):
-            runs.append(draw.number)
-            assert tmp_path.is_dir()
+@pytest.mark.pass_rate(at_least=0.9, most=100, concurrency={concurrency})
+{body} test_it(draw, tmp_path):
+    runs.append(draw.number)
+    assert tmp_path.is_dir()
 
-        def test_how_often():
-            assert 40 < len(runs) < 70
-            assert sorted(runs) == list(range(len(runs)))
-        """.replace("\n        ", "\n")
-        .replace("CONCURRENCY", str(concurrency))
-        .replace("BODY", body)
+def test_how_often():
+    assert 40 < len(runs) < 70
+    assert sorted(runs) == list(range(len(runs)))
+"""
     )
     done.assert_outcomes(passed=2)
     done.stdout.fnmatch_lines(
@@ -45,37 +43,40 @@ def test_a_body_that_always_passes_runs_until_that_is_certain(run, body):
     )
 
 
-def test_a_rate_that_is_too_low_fails_with_the_first_failure(run):
-    done = run(
-        """
-@pytest.mark.pass_rate(at_least=0.9, concurrency=1)
-def test_it(draw):
-    draw.reply = f"reply {draw.number}"
-    assert draw.number % 2, "it is even"
-"""
-    )
+@pytest.mark.parametrize(
+    ("mark", "body", "says"),
+    [
+        (
+            "at_least=0.9, concurrency=1",
+            'draw.reply = f"reply {draw.number}"; assert draw.number % 2, "it is even"',
+            [
+                "* draws passed (the rate is plausibly *), and at least 0.9 is wanted",
+                "the first failure: it is even*",
+                "its reply: reply 0",
+            ],
+        ),
+        (
+            "at_least=0.9, most=10",
+            "pass",
+            ["undecided: 10 of 10 draws passed *; *rate it would take some 33 more: raise *=10"],
+        ),
+        ("at_least=0.5, errors='fail'", "{}['lost']", ["the first failure: KeyError: 'lost'"]),
+        ("at_least=0.5, errors='raise'", "{}['lost']", ["E   *KeyError: 'lost'"]),
+        ("at_least=0.5", "draw.cost = '3 $'", ["pass_rate: draw.cost is a number, not '3 $'"]),
+        ("at_least=0.5", "draw.cost = -3", ["pass_rate: draw.cost is at least 0*, not -3"]),
+        ("at_least=0.5", "draw.cost = 1e999", ["pass_rate: draw.cost is *inf"]),
+        ("at_least=0.5, errors='skip'", "pass", ["*errors is 'fail' or 'raise', not 'skip'*"]),
+        ("", "pass", ["*pass_rate missing 1 required positional argument: 'at_least'*"]),
+        ("at_least=90", "pass", ["*pass_rate: at_least is over 0 and under 1, not 90*"]),
+        ("at_least=0.9, most=0", "pass", ["*pass_rate: most is at least 1, not 0*"]),
+        ("0.9, reps=3", "pass", ["*unexpected keyword argument 'reps'*"]),
+    ],
+)
+def test_what_fails_says_why(run, mark, body, says):
+    done = run(f"@pytest.mark.pass_rate({mark})\ndef test_it(draw):\n    {body}\n")
     done.assert_outcomes(failed=1)
-    done.stdout.fnmatch_lines(
-        [
-            "* draws passed (the rate is plausibly *), and at least 0.9 is wanted",
-            "the first failure: it is even*",
-            "its reply: reply 0",
-        ]
-    )
-
-
-def test_what_stays_open_fails_and_says_what_it_would_take(run):
-    done = run(
-        """
-@pytest.mark.pass_rate(at_least=0.9, most=10)
-def test_it():
-    pass
-"""
-    )
-    done.assert_outcomes(failed=1)
-    done.stdout.fnmatch_lines(
-        ["undecided: 10 of 10 draws passed *; at this rate it would take some 33 more: raise *=10"]
-    )
+    done.stdout.fnmatch_lines(says)
+    assert "During handling" not in done.stdout.str()
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "trio"])
@@ -104,22 +105,6 @@ def test_most():
 """
     )
     done.assert_outcomes(passed=2)
-
-
-def test_other_errors_count_or_are_raised(run):
-    body = """
-@pytest.mark.pass_rate(at_least=0.5, errors="{errors}")
-def test_it(draw):
-    raise KeyError("lost")
-"""
-    done = run(body.format(errors="fail"))
-    done.assert_outcomes(failed=1)
-    done.stdout.fnmatch_lines(["the first failure: KeyError: 'lost'"])
-    done = run(body.format(errors="raise"))
-    done.assert_outcomes(failed=1)
-    done.stdout.fnmatch_lines(["E   *KeyError: 'lost'"])
-    done = run(body.format(errors="ignore"))
-    done.stdout.fnmatch_lines(["*errors is 'fail' or 'raise', not 'ignore'"])
 
 
 def test_skips_and_expected_failures_are_those_of_the_test(run):
@@ -329,22 +314,6 @@ async def test_passes_at_first(draw):
     assert (passes["first_failing_reply"], passes["first_failure"]) == (None, "")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "problem"),
-    [
-        ("", "pass_rate missing 1 required positional argument: 'at_least'"),
-        ("at_least=90", "pass_rate: at_least is over 0 and under 1, not 90"),
-        ("at_least=0.9, most=0", "pass_rate: most is at least 1, not 0"),
-        ("0.9, reps=3", "unexpected keyword argument 'reps'"),
-    ],
-)
-def test_a_wrong_mark_is_a_sentence(run, arguments, problem):
-    done = run(f"@pytest.mark.pass_rate({arguments})\ndef test_it():\n    pass\n")
-    done.assert_outcomes(failed=1)
-    done.stdout.fnmatch_lines([f"*{problem}*"])
-    assert "During handling" not in done.stdout.str()
-
-
 def test_the_fixture_belongs_to_the_mark(run):
     run("def test_it(draw):\n    pass\n").stdout.fnmatch_lines(["*is for tests marked pass_rate"])
 
@@ -436,26 +405,6 @@ def test_without_a_cost():
     )
     wrong = run("", "--draws-budget", "nan")
     wrong.stderr.fnmatch_lines(["ERROR: --draws-budget takes an amount of money over 0*not nan"])
-
-
-@pytest.mark.parametrize(
-    ("cost", "problem"),
-    [
-        ("'3 dollars'", "a number, not '3 dollars'"),
-        ("-3", "at least 0*, not -3"),
-        ("1e999", "*inf"),
-    ],
-)
-def test_a_cost_that_is_none_fails_with_a_sentence(run, cost, problem):
-    done = run(
-        f"""
-@pytest.mark.pass_rate(at_least=0.5)
-def test_it(draw):
-    draw.cost = {cost}
-"""
-    )
-    done.assert_outcomes(failed=1)
-    done.stdout.fnmatch_lines([f"pass_rate: draw.cost is {problem}"])
 
 
 CACHED = """

@@ -45,30 +45,29 @@ def test_a_standstill_is_an_error_that_names_the_tasks(backend):
         run_virtual(stuck, backend=backend)
 
 
-@both
-@pytest.mark.usefixtures("impatient")
-def test_a_swallowed_standstill_is_still_an_error(backend):
-    async def swallows() -> str:
-        with anyio.CancelScope() as scope:
-            try:
-                await anyio.sleep_forever()
-            except anyio.get_cancelled_exc_class():
-                scope.cancel()
-                raise
-        return "fine"
-
-    with pytest.raises(DeadlockError):
-        run_virtual(swallows, backend=backend)
-
-
-@pytest.mark.usefixtures("impatient")
-def test_a_shielded_standstill_stops_the_loop_on_asyncio():
-    async def shielded() -> None:
-        with anyio.CancelScope(shield=True):
+async def swallowed() -> str:
+    with anyio.CancelScope() as scope:
+        try:
             await anyio.sleep_forever()
+        except anyio.get_cancelled_exc_class():
+            scope.cancel()
+            raise
+    return "fine"
 
+
+async def shielded() -> None:
+    with anyio.CancelScope(shield=True):
+        await anyio.sleep_forever()
+
+
+@pytest.mark.parametrize(
+    ("standstill", "backend"),
+    [(swallowed, "asyncio"), (swallowed, "trio"), (shielded, "asyncio")],
+)
+@pytest.mark.usefixtures("impatient")
+def test_a_standstill_that_is_swallowed_or_shielded_is_still_an_error(standstill, backend):
     with pytest.raises(DeadlockError):
-        run_virtual(shielded)
+        run_virtual(standstill, backend=backend)
 
 
 @both

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from pathlib import Path
+from copy import copy
 from random import Random
 
 import anyio
@@ -40,7 +39,7 @@ from mellea_like.errors import (
     MelleaError,
 )
 from mellea_like.selections import Tournament
-from tests.support.batch_api import FakeAPI, FakeProvider
+from tests.support.batch_api import LIMITS, FakeAPI, FakeProvider
 
 PRICES = {"small": Price(2.0, 8.0)}
 """Twice what a job's tokens cost."""
@@ -77,44 +76,48 @@ async def finish(strategy, items, path, **given):
         return [item async for item in results]
 
 
+def jobs(provider, model="small", *, limits=LIMITS, keys=True, **settings):
+    return BatchJobs(FakeAPI(provider, model, limits=limits, keys=keys), **settings)
+
+
 def cost(found):
     return sum((item.usage for item in found), Usage())
 
 
+def check_all_paid_once(found, provider):
+    """Every item has passed, no prompt was worked on twice, and the items cost what is billed."""
+    assert [item.status for item in found] == ["passed"] * len(found)
+    assert set(provider.asked.values()) == {1}
+    assert cost(found) == provider.usage
+
+
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "run.db"
+def provider(virtual_clock):
+    return FakeProvider(answer)
 
 
 # --- rounds
 
 
-async def test_what_failed_goes_into_the_next_job(virtual_clock, path):
-    provider = FakeProvider(answer)
-    found = await finish(shouting(BatchJobs(FakeAPI(provider))), words(20), path)
-    assert [item.status for item in found] == ["passed"] * 20
+async def test_what_failed_goes_into_the_next_job(provider, path):
+    found = await finish(shouting(jobs(provider)), words(20), path)
+    check_all_paid_once(found, provider)
     assert [len(job.lines) for job in provider.jobs.values()] == [20, 20]
-    assert set(provider.asked.values()) == {1}
-    assert cost(found) == provider.usage
     assert {s.model for item in found for s in item.result.slices} == {"small:batch"}
 
 
 async def test_a_row_that_never_passes_gets_all_its_attempts(virtual_clock, path):
     provider = FakeProvider(lambda texts: "small")
-    found = await finish(shouting(BatchJobs(FakeAPI(provider))), words(3), path)
+    found = await finish(shouting(jobs(provider)), words(3), path)
     assert [len(item.result.slices) for item in found] == [3, 3, 3]
     assert [item.status for item in found] == ["failed"] * 3
     assert len(provider.jobs) == 3
 
 
-async def test_judges_questions_are_a_round_of_their_own(virtual_clock, path):
-    def judged(texts):
-        is_question = "passed" in texts[0]
-        return '{"passed": true, "reason": ""}' if is_question else "hello"
-
-    provider = FakeProvider(judged)
+async def test_judges_questions_are_a_round_of_their_own(provider, path):
+    provider.answer = verdict
     strategy = RejectionSamplingStrategy(
-        BatchJobs(FakeAPI(provider)), requirements=["it is kind", "it is short"], validate_all=True
+        jobs(provider), requirements=["it is kind", "it is short"], validate_all=True
     )
     found = await finish(strategy, words(4), path)
     assert all(item.success for item in found), [item.result.slices for item in found]
@@ -126,9 +129,7 @@ async def test_judges_questions_are_a_round_of_their_own(virtual_clock, path):
 async def test_selections_take_a_draw_a_round(virtual_clock, path, selection):
     replies = iter(["one", "three", "one"] * 2)
     provider = FakeProvider(lambda texts: next(replies))
-    strategy = RejectionSamplingStrategy(
-        BatchJobs(FakeAPI(provider)), loop_budget=3, selection=selection
-    )
+    strategy = RejectionSamplingStrategy(jobs(provider), loop_budget=3, selection=selection)
     (found,) = await finish(strategy, ["a word"], path)
     assert found.success
     assert len(provider.jobs) == len(found.result.slices)
@@ -142,7 +143,7 @@ async def test_scores_of_a_judge_and_comparisons_are_answered_by_jobs(virtual_cl
             return '{"better": "a"}'
         return '{"score": 7, "reason": "well"}' if len(texts) > 1 else "hello"
 
-    backend = BatchJobs(FakeAPI(provider := FakeProvider(reply)))
+    backend = jobs(provider := FakeProvider(reply))
     best = BestOf(judge_score("how kind it is", judge=backend), n=2)
     for n, selection in enumerate((best, Tournament(n=2))):
         strategy = RejectionSamplingStrategy(backend, loop_budget=2, selection=selection)
@@ -155,11 +156,7 @@ async def test_scores_of_a_judge_and_comparisons_are_answered_by_jobs(virtual_cl
 async def test_the_next_stage_is_the_next_rounds_model(virtual_clock, path):
     small, big = FakeProvider(lambda texts: "small"), FakeProvider(lambda texts: "BIG")
     strategy = Escalate(
-        [
-            Stage(BatchJobs(FakeAPI(small)), turns=2),
-            Stage(BatchJobs(FakeAPI(big, "big"))),
-        ],
-        requirements=[in_capitals],
+        [Stage(jobs(small), turns=2), Stage(jobs(big, "big"))], requirements=[in_capitals]
     )
     found = await finish(strategy, words(5), path)
     assert [item.result.text for item in found] == ["BIG"] * 5
@@ -172,7 +169,7 @@ async def test_results_may_be_wanted_in_order_and_unique(virtual_clock, path):
     provider = FakeProvider(
         lambda texts: "SAME" if "same" not in texts[-1] else texts[-1].split()[0]
     )
-    strategy = RepairTemplateStrategy(BatchJobs(FakeAPI(provider)), loop_budget=2)
+    strategy = RepairTemplateStrategy(jobs(provider), loop_budget=2)
     found = await finish(strategy, words(3), path, unique=True, in_order=True)
     assert [item.id for item in found] == [0, 1, 2]
     assert len({item.result.text for item in found if item.success}) == 3
@@ -183,48 +180,44 @@ async def test_results_may_be_wanted_in_order_and_unique(virtual_clock, path):
 
 @pytest.mark.parametrize("keys", [True, False])
 @pytest.mark.parametrize("lost", [["after"], ["before"], ["refused"], ["after", "before", "after"]])
-async def test_a_lost_answer_pays_no_job_twice(virtual_clock, path, lost, keys):
-    provider = FakeProvider(answer)
+async def test_a_lost_answer_pays_no_job_twice(provider, path, lost, keys):
     provider.lost = list(lost)
-    found = await finish(shouting(BatchJobs(FakeAPI(provider, keys=keys))), words(6), path)
-    assert all(item.success for item in found)
-    assert set(provider.asked.values()) == {1}
+    found = await finish(shouting(jobs(provider, keys=keys)), words(6), path)
+    check_all_paid_once(found, provider)
     assert len(provider.jobs) == 2
-    assert cost(found) == provider.usage
 
 
-async def test_a_job_may_be_listed_late(virtual_clock, path):
-    provider = FakeProvider(answer)
-    provider.lost, provider.hidden = ["after"], 1
-    backend = BatchJobs(FakeAPI(provider), poll=10)
-    found = await finish(shouting(backend), words(6), path)
-    assert all(item.success for item in found)
-    assert set(provider.asked.values()) == {1}
-
-
-async def test_too_many_tokens_mean_waiting(virtual_clock, path):
-    provider = FakeProvider(answer)
-    provider.full_from = 1
-    backend = BatchJobs(FakeAPI(provider, limits=JobLimits(4, 10**6)), poll=300)
-    found = await finish(shouting(backend), words(8), path)
-    assert all(item.success for item in found)
+@pytest.mark.parametrize(
+    ("trouble", "settings", "count"),
+    [
+        pytest.param({"lost": ["after"], "hidden": 1}, {"poll": 10}, 6, id="a job is listed late"),
+        pytest.param(
+            {"full_from": 1},
+            {"limits": JobLimits(4, 10**6), "poll": 300},
+            8,
+            id="the queue is full",
+        ),
+        pytest.param({"most": 5}, {"poll": 600}, 20, id="a job is too large by itself"),
+        pytest.param({"cut": 3}, {}, 9, id="downloads are cut"),
+        pytest.param(
+            {"seconds": 10**9}, {"deadline": 3600, "tries": 20}, 8, id="a late job is cancelled"
+        ),
+    ],
+)
+async def test_what_a_provider_does_badly_is_done_again_and_paid_once(
+    provider, path, trouble, settings, count
+):
+    for name, value in trouble.items():
+        setattr(provider, name, copy(value))
+    found = await finish(shouting(jobs(provider, **settings)), words(count), path)
+    check_all_paid_once(found, provider)
     assert all(len(item.result.slices) == 2 for item in found)
-    assert set(provider.asked.values()) == {1}
-    assert "failed" in {job.status for job in provider.jobs.values()}
+    statuses = {job.status for job in provider.jobs.values()}
+    assert ("failed" in statuses) is bool({"full_from", "most"} & trouble.keys())
+    assert ("cancelled" in statuses) is ("seconds" in trouble)
 
 
-async def test_a_job_that_is_too_large_by_itself_is_halved(virtual_clock, path):
-    provider = FakeProvider(answer)
-    provider.most = 5
-    found = await finish(shouting(BatchJobs(FakeAPI(provider), poll=600)), words(20), path)
-    assert all(item.success for item in found)
-    assert all(len(item.result.slices) == 2 for item in found)
-    assert set(provider.asked.values()) == {1}
-    assert cost(found) == provider.usage
-
-
-async def test_a_queue_that_others_fill_is_tried_less_and_less(virtual_clock, path):
-    provider = FakeProvider(answer)
+async def test_a_queue_that_others_fill_is_tried_less_and_less(provider, path):
     provider.most, free = 0, anyio.current_time() + 4 * 3600
 
     def looked():
@@ -232,43 +225,35 @@ async def test_a_queue_that_others_fill_is_tried_less_and_less(virtual_clock, pa
             provider.most = None
 
     provider.looked = looked
-    found = await finish(shouting(BatchJobs(FakeAPI(provider))), words(1), path)
+    found = await finish(shouting(jobs(provider)), words(1), path)
     assert all(item.success for item in found)
     assert len(provider.jobs) < 40, "that is one in ten minutes, and a few before"
 
 
-async def test_a_provider_that_is_away_is_asked_less_and_less(virtual_clock, path):
-    provider = FakeProvider(answer)
+async def test_a_provider_that_is_away_is_asked_less_and_less(provider, path):
     provider.down_until = anyio.current_time() + 4 * 3600
-    found = await finish(shouting(BatchJobs(FakeAPI(provider))), words(3), path)
+    found = await finish(shouting(jobs(provider)), words(3), path)
     assert all(item.success for item in found)
     assert provider.attempts < 35, "that is one in ten minutes, and a few before"
 
 
 @pytest.mark.parametrize("size", [600, 900])
-async def test_a_request_that_fits_into_no_job_ends_its_item_only(virtual_clock, path, size):
-    provider = FakeProvider(answer)
+async def test_a_request_that_fits_into_no_job_ends_its_item_only(provider, path, size):
     items = [*words(2), "x" * size, *words(1)]
-    backend = BatchJobs(FakeAPI(provider, limits=JobLimits(1000, 800)))
+    backend = jobs(provider, limits=JobLimits(1000, 800))
     found = {item.id: item for item in await finish(shouting(backend), items, path)}
-    assert {n: item.status for n, item in found.items()} == {
-        0: "passed",
-        1: "passed",
-        2: "errored",
-        3: "passed",
-    }
+    assert [found[n].status for n in range(4)] == ["passed", "passed", "errored", "passed"]
     assert "bytes; a job may have 800" in str(found[2].error)
 
 
-async def test_no_request_at_all_that_fits_into_a_job(virtual_clock, path):
-    backend = BatchJobs(FakeAPI(provider := FakeProvider(answer)), bytes_per_job=100)
+async def test_no_request_at_all_that_fits_into_a_job(provider, path):
+    backend = jobs(provider, bytes_per_job=100)
     found = await finish(shouting(backend), words(3), path)
     assert [item.status for item in found] == ["errored"] * 3
     assert not provider.jobs
 
 
-async def test_results_of_strangers_and_of_no_one_are_told(virtual_clock, path, caplog):
-    provider = FakeProvider(answer)
+async def test_results_of_strangers_and_of_no_one_are_told(provider, path, caplog):
     ours = JobOutcome({"text": "STRANGE", "in": 99, "out": 99})
     provider.odd = [JobResult(i, ours) for i in ("", "x-1", "17", "9" * 30, "x-٣")]
 
@@ -286,10 +271,7 @@ async def test_results_of_strangers_and_of_no_one_are_told(virtual_clock, path, 
     assert "job job_1 has 7 results of requests that it was never given" in caplog.text
 
 
-async def test_results_that_every_download_lacks_are_drawn_again_in_the_end(
-    virtual_clock, path, caplog
-):
-    provider = FakeProvider(answer)
+async def test_results_that_every_download_lacks_are_drawn_again_in_the_end(provider, path, caplog):
     provider.missing = 1
 
     def looked():
@@ -297,53 +279,42 @@ async def test_results_that_every_download_lacks_are_drawn_again_in_the_end(
             provider.missing = 0
 
     provider.looked = looked
-    found = await finish(shouting(BatchJobs(FakeAPI(provider), deadline=7200)), words(3), path)
+    found = await finish(shouting(jobs(provider, deadline=7200)), words(3), path)
     assert all(item.success for item in found)
     assert sum(provider.asked.values()) == 7
     assert "what is missing of job job_1 goes into another one" in caplog.text
 
 
-async def test_unfinished_requests_of_a_job_go_into_another(virtual_clock, path):
-    provider = FakeProvider(answer)
-    left = Counter({"word1 please": 2})
-
-    def fate(custom_id, prompt):
-        prompt = asks([prompt])
-        if left[prompt]:
-            left[prompt] -= 1
-            return JobOutcome(unrun="expired")
-        return None
-
-    provider.fate = fate
-    found = await finish(shouting(BatchJobs(FakeAPI(provider))), words(3), path)
-    assert all(item.success for item in found)
+async def test_unfinished_requests_of_a_job_go_into_another(provider, path):
+    left = [JobOutcome(unrun="expired")] * 2
+    provider.fate = lambda custom_id, prompt: (
+        left.pop() if left and asks([prompt]) == "word1 please" else None
+    )
+    found = await finish(shouting(jobs(provider)), words(3), path)
+    check_all_paid_once(found, provider)
     assert all(len(item.result.slices) == 2 for item in found)
-    assert set(provider.asked.values()) == {1}
+    assert not left
 
 
-async def test_a_request_that_no_job_answers_is_given_up(virtual_clock, path):
-    provider = FakeProvider(answer)
+async def test_a_request_that_no_job_answers_is_given_up(provider, path):
     provider.fate = lambda custom_id, prompt: JobOutcome(
         error="overloaded", status=529, retryable=True
     )
-    (found,) = await finish(shouting(BatchJobs(FakeAPI(provider), tries=3)), words(1), path)
+    (found,) = await finish(shouting(jobs(provider, tries=3)), words(1), path)
     assert found.status == "errored"
     assert "no answer in 3 jobs: overloaded" in str(found.error)
     assert len(provider.jobs) == 3
 
 
-async def test_a_refused_line_ends_its_item_only(virtual_clock, path):
-    provider = FakeProvider(answer)
+async def test_a_refused_line_ends_its_item_only(provider, path):
     provider.fate = lambda custom_id, prompt: (
         JobOutcome(error="too long", status=400) if asks([prompt]) == "word1 please" else None
     )
-    found = await finish(shouting(BatchJobs(FakeAPI(provider))), words(3), path)
+    found = await finish(shouting(jobs(provider)), words(3), path)
     assert {item.id: item.status for item in found} == {0: "passed", 1: "errored", 2: "passed"}
 
 
-async def test_a_job_that_is_refused_as_a_whole_ends_the_run(virtual_clock, path):
-    provider = FakeProvider(answer)
-
+async def test_a_job_that_is_refused_as_a_whole_ends_the_run(provider, path):
     class Refusing(FakeAPI):
         async def look(self, job):
             self.provider.jobs[job].status = "failed"
@@ -352,33 +323,15 @@ async def test_a_job_that_is_refused_as_a_whole_ends_the_run(virtual_clock, path
 
     with pytest.raises(InvalidRequest, match="no such model"):
         await finish(shouting(BatchJobs(Refusing(provider))), words(3), path)
-    found = await finish(shouting(BatchJobs(FakeAPI(provider))), words(3), path)
+    found = await finish(shouting(jobs(provider)), words(3), path)
     assert all(item.success for item in found)
-
-
-async def test_a_cut_download_is_fetched_again(virtual_clock, path):
-    provider = FakeProvider(answer)
-    provider.cut = 3
-    found = await finish(shouting(BatchJobs(FakeAPI(provider))), words(9), path)
-    assert all(item.success for item in found)
-    assert cost(found) == provider.usage
-
-
-async def test_a_late_job_is_cancelled_and_its_results_are_used(virtual_clock, path):
-    provider = FakeProvider(answer, seconds=10**9)
-    backend = BatchJobs(FakeAPI(provider), deadline=3600, tries=20)
-    found = await finish(shouting(backend), words(8), path)
-    assert all(item.success for item in found)
-    assert set(provider.asked.values()) == {1}
-    assert cost(found) == provider.usage
 
 
 # --- limits and budgets
 
 
-async def test_jobs_are_split_by_their_limits_and_queued(virtual_clock, path):
-    provider = FakeProvider(answer)
-    backend = BatchJobs(FakeAPI(provider, limits=JobLimits(5, 10**6)), jobs_at_once=2)
+async def test_jobs_are_split_by_their_limits_and_queued(provider, path):
+    backend = jobs(provider, limits=JobLimits(5, 10**6), jobs_at_once=2)
     found = await finish(shouting(backend), words(23), path)
     assert all(item.success for item in found)
     assert max(len(job.lines) for job in provider.jobs.values()) == 5
@@ -386,20 +339,18 @@ async def test_jobs_are_split_by_their_limits_and_queued(virtual_clock, path):
     assert all(sum(start <= at < end for start, end in begun) <= 2 for at, _ in begun)
 
 
-async def test_enqueued_tokens_are_limited(virtual_clock, path):
-    provider = FakeProvider(answer)
-    backend = BatchJobs(FakeAPI(provider), enqueued_tokens=30)
+async def test_enqueued_tokens_are_limited(provider, path):
+    backend = jobs(provider, enqueued_tokens=30)
     found = await finish(shouting(backend), words(9), path)
     assert all(item.success for item in found)
     assert max(len(job.lines) for job in provider.jobs.values()) < 9
 
 
-async def test_a_round_that_cannot_be_paid_is_submitted_in_part(virtual_clock, path):
-    provider = FakeProvider(answer)
+async def test_a_round_that_cannot_be_paid_is_submitted_in_part(provider, path):
     # A request reserves 15 tokens of input and 10 of output at half of the price.
     one = (15 * 2.0 + 10 * 8.0) / 2 / 10**6
     budget = Budget(money=4.5 * one, prices=PRICES)
-    strategy = shouting(BatchJobs(FakeAPI(provider)), options={"max_tokens": 10})
+    strategy = shouting(jobs(provider), options={"max_tokens": 10})
     with pytest.raises(LimitExceeded, match="money"):
         await finish(strategy, words(9), path, budget=budget, in_order=True)
     first = next(iter(provider.jobs.values()))
@@ -414,8 +365,7 @@ async def test_a_round_that_cannot_be_paid_is_submitted_in_part(virtual_clock, p
     assert sum(i.usage.input_tokens for i in found) == provider.usage.input_tokens
 
 
-async def test_small_rounds_are_answered_directly(virtual_clock, path):
-    provider = FakeProvider(answer)
+async def test_small_rounds_are_answered_directly(provider, path):
     direct = ScriptedBackend(["DIRECT"] * 3, model="small")
 
     def mostly(texts):
@@ -423,7 +373,7 @@ async def test_small_rounds_are_answered_directly(virtual_clock, path):
         return word.upper() if int(word[4:]) >= 3 else word
 
     provider.answer = mostly
-    backend = BatchJobs(FakeAPI(provider), direct=direct, direct_below=4)
+    backend = jobs(provider, direct=direct, direct_below=4)
     found = await finish(shouting(backend), words(10), path)
     assert all(item.success for item in found)
     assert len(provider.jobs) == 1
@@ -443,105 +393,92 @@ def says(text):
     return FunctionBackend(generate, model="ordinary", can_judge=True), asked
 
 
+PASSED = '{"passed": true, "reason": ""}'
+
+
 def verdict(texts):
-    if "passed" not in texts[0]:
-        return answer(texts)
-    return '{"passed": true, "reason": ""}'
+    return PASSED if "passed" in texts[0] else answer(texts)
 
 
-async def test_a_judge_by_jobs_makes_no_ordinary_draw_twice(virtual_clock, path):
-    backend, asked = says("hello")
-    provider = FakeProvider(verdict)
+def kind(judge):
+    return requirement("it is kind", judge=judge)
+
+
+@pytest.mark.parametrize(
+    ("text", "build"),
+    [
+        pytest.param(
+            "hello",
+            lambda ordinary, by_jobs: RejectionSamplingStrategy(
+                ordinary, requirements=[kind(by_jobs)]
+            ),
+            id="draws wait for a judge",
+        ),
+        pytest.param(
+            PASSED,
+            lambda ordinary, by_jobs: RejectionSamplingStrategy(
+                by_jobs, requirements=["it is short", kind(ordinary)], validate_all=True
+            ),
+            id="verdicts wait for another judge's",
+        ),
+        pytest.param(
+            "hello",
+            lambda ordinary, by_jobs: RejectionSamplingStrategy(
+                jobs(FakeProvider(verdict), "asked", direct=ordinary, direct_below=10),
+                requirements=[kind(by_jobs)],
+            ),
+            id="direct draws wait for a judge",
+        ),
+        pytest.param(
+            "BIG",
+            lambda ordinary, by_jobs: Escalate(
+                [Stage(by_jobs, turns=1), Stage(ordinary)],
+                requirements=[in_capitals, kind(by_jobs)],
+            ),
+            id="draws of a stage wait for a judge",
+        ),
+    ],
+)
+async def test_an_ordinary_backend_is_asked_once_for_what_waits_for_a_job(
+    provider, path, text, build
+):
+    provider.answer = verdict
+    ordinary, asked = says(text)
     budget = Budget(requests=100)
-    strategy = RejectionSamplingStrategy(
-        backend,
-        requirements=[requirement("it is kind", judge=BatchJobs(FakeAPI(provider)))],
-        budget=budget,
-    )
-    found = await finish(strategy, words(4), path)
+    found = await finish(build(ordinary, jobs(provider)), words(4), path, budget=budget)
     assert all(item.success for item in found)
     assert len(asked) == 4
+    assert text == PASSED or {item.result.text for item in found} == {text}
     assert cost(found) == provider.usage + sum(asked, Usage())
-    assert budget.spent.requests == 8
+    assert budget.spent.requests == cost(found).requests
 
 
-async def test_an_ordinary_judge_is_asked_once_while_another_waits(virtual_clock, path):
-    judge, asked = says('{"passed": true, "reason": ""}')
-    provider = FakeProvider(verdict)
-    strategy = RejectionSamplingStrategy(
-        BatchJobs(FakeAPI(provider)),
-        requirements=["it is short", requirement("it is kind", judge=judge)],
-        validate_all=True,
-    )
-    found = await finish(strategy, words(4), path)
-    assert all(item.success for item in found)
-    assert len(asked) == 4
-    assert cost(found) == provider.usage + sum(asked, Usage())
-
-
-async def test_direct_draws_are_kept_until_the_judges_job_has_ended(virtual_clock, path):
-    direct, asked = says("hello")
-    provider, judging = FakeProvider(verdict), FakeProvider(verdict)
-    strategy = RejectionSamplingStrategy(
-        BatchJobs(FakeAPI(provider), direct=direct, direct_below=10),
-        requirements=[requirement("it is kind", judge=BatchJobs(FakeAPI(judging, "judge")))],
-    )
-    found = await finish(strategy, words(4), path)
-    assert all(item.success for item in found)
-    assert len(asked) == 4
-    assert not provider.jobs
-    assert cost(found) == judging.usage + sum(asked, Usage())
-
-
-async def test_a_resumed_run_makes_no_ordinary_draw_twice(virtual_clock, path):
+async def test_a_resumed_run_makes_no_ordinary_draw_twice(provider, path):
     backend, asked = says("hello")
-    provider = FakeProvider(verdict)
-
-    def strategy():
-        judge = BatchJobs(FakeAPI(provider))
-        return RejectionSamplingStrategy(
-            backend, requirements=[requirement("is kind", judge=judge)]
-        )
-
+    provider.answer = verdict
+    strategy = RejectionSamplingStrategy(backend, requirements=[kind(jobs(provider))])
     with anyio.CancelScope() as scope:
         provider.looked = scope.cancel
-        await finish(strategy(), words(4), path)
+        await finish(strategy, words(4), path)
     assert scope.cancelled_caught
     assert len(provider.jobs) == 1
     provider.looked = lambda: None
-    found = await finish(strategy(), words(4), path)
+    found = await finish(strategy, words(4), path)
     assert all(item.success for item in found)
     assert len(asked) == 4
     assert len(provider.jobs) == 1
     assert cost(found) == provider.usage + sum(asked, Usage())
 
 
-async def test_an_ordinary_stage_is_asked_once_for_a_draw(virtual_clock, path):
-    big, asked = says("BIG")
-    small = BatchJobs(FakeAPI(provider := FakeProvider(verdict)))
-    strategy = Escalate(
-        [Stage(small, turns=1), Stage(big)],
-        requirements=[in_capitals, requirement("it is kind", judge=small)],
-    )
-    found = await finish(strategy, words(3), path)
-    assert [item.result.text for item in found] == ["BIG"] * 3
-    assert len(asked) == 3
-    assert cost(found) == provider.usage + sum(asked, Usage())
-
-
-async def test_half_of_a_surrogate_pair_goes_into_a_job(virtual_clock, path):
-    provider = FakeProvider(answer)
-    (found,) = await finish(shouting(BatchJobs(FakeAPI(provider))), ["wo\ud800rd please"], path)
+async def test_half_of_a_surrogate_pair_goes_into_a_job(provider, path):
+    (found,) = await finish(shouting(jobs(provider)), ["wo\ud800rd please"], path)
     assert found.success
 
 
-async def test_a_canary_finds_what_the_provider_refuses(virtual_clock, path):
-    provider = FakeProvider(answer)
+async def test_a_canary_finds_what_the_provider_refuses(provider, path):
     direct = ScriptedBackend([InvalidRequest("temperature is not supported")], model="small")
     with pytest.raises(InvalidRequest, match="temperature"):
-        await finish(
-            shouting(BatchJobs(FakeAPI(provider), direct=direct, canary=True)), words(5), path
-        )
+        await finish(shouting(jobs(provider, direct=direct, canary=True)), words(5), path)
     assert not provider.jobs
 
 
@@ -557,20 +494,19 @@ async def test_a_canary_finds_what_the_provider_refuses(virtual_clock, path):
     ],
 )
 async def test_what_cannot_be_is_refused_at_once(virtual_clock, path, given, strategy, why):
-    backend = BatchJobs(FakeAPI(FakeProvider(answer)))
+    backend = jobs(FakeProvider(answer))
     with pytest.raises(ValueError, match=why):
         await finish(RejectionSamplingStrategy(backend, **strategy), words(1), path, **given)
 
 
 async def test_a_single_call_is_refused(virtual_clock):
-    backend = BatchJobs(FakeAPI(FakeProvider(answer)))
+    backend = jobs(FakeProvider(answer))
     with pytest.raises(InvalidRequest, match="sample_many"):
         await RejectionSamplingStrategy(backend).sample("hello")
 
 
-async def test_what_the_format_lacks_is_refused_before_anything_is_submitted(virtual_clock, path):
-    provider = FakeProvider(answer)
-    strategy = shouting(BatchJobs(FakeAPI(provider)), options={"stop": ["x"]})
+async def test_what_the_format_lacks_is_refused_before_anything_is_submitted(provider, path):
+    strategy = shouting(jobs(provider), options={"stop": ["x"]})
     found = await finish(strategy, words(2), path)
     assert {item.status for item in found} == {"errored"}
     assert "stop" in str(found[0].error)
@@ -591,10 +527,10 @@ def left_and_resumed(loop, random, provider, steps, path, strategy, **given):
 
     async def run(stepper):
         for n, most in enumerate([*steps, *[10**6] * 9], 1):
-            jobs = BatchJobs(FakeAPI(provider, limits=JobLimits(7, 10**6), **given), poll=7)
+            backend = jobs(provider, limits=JobLimits(7, 10**6), poll=7, **given)
             with anyio.CancelScope() as scope:
                 stepper.arm({random.randrange(1, most): scope.cancel})
-                found = await finish(strategy(jobs), words(17), path)
+                found = await finish(strategy(backend), words(17), path)
             stepper.disarm()
             if not scope.cancelled_caught:
                 return found, n
@@ -651,12 +587,11 @@ def test_a_run_with_a_judge_that_is_left_at_any_step_pays_each_job_once(path, lo
     assert sum(u["output_tokens"] for u in recorded(path)) == kept.output_tokens
 
 
-async def test_another_runs_jobs_are_not_taken_up(virtual_clock, path):
-    provider = FakeProvider(answer)
-    await finish(shouting(BatchJobs(FakeAPI(provider))), words(2), path)
+async def test_another_runs_jobs_are_not_taken_up(provider, path):
+    await finish(shouting(jobs(provider)), words(2), path)
     path.unlink()
     with pytest.raises(MelleaError, match="another run"):
-        await finish(shouting(BatchJobs(FakeAPI(provider))), words(2), path)
+        await finish(shouting(jobs(provider)), words(2), path)
 
 
 async def test_a_run_with_paid_jobs_is_not_asked_again_directly(virtual_clock, path):
@@ -666,7 +601,7 @@ async def test_a_run_with_paid_jobs_is_not_asked_again_directly(virtual_clock, p
     provider = FakeProvider(answer, seconds=10**9)
     with anyio.CancelScope() as scope:
         provider.looked = scope.cancel
-        await finish(shouting(BatchJobs(FakeAPI(provider))), words(2), path)
+        await finish(shouting(jobs(provider)), words(2), path)
     direct = shouting(Direct(["WORD"] * 2, model="small"))
     with pytest.raises(MelleaError, match="1 job of this run"):
         async with sample_many(direct, words(2), concurrency=1, journal=Journal(path)) as results:
