@@ -151,7 +151,7 @@ def test_a_page_about_a_call_has_each_iteration_as_a_bar_and_as_a_panel(call_pag
     ("outcomes", "best", "note"),
     [
         (["failed"], 0, "No draw passed in 1 s."),
-        (["passed", "cancelled"], 0, "1 s, and what still ran was cancelled."),
+        (["passed", "cancelled"], 0, "1 s, and the draws still running were cancelled."),
     ],
 )
 def test_a_page_about_a_call_says_how_it_ended(outcomes, best, note):
@@ -189,7 +189,7 @@ def test_a_conversation_that_goes_on_is_shown_from_the_draw_before():
     page = HtmlPage(call_report(trace))
     for place, before in ((2, "attempt 1"), (3, "attempt 2")):
         assert page.text.count(f"Again, time {place}.") == 1
-        assert f"All that {before}" in " ".join(page.text.split())
+        assert f"Everything that {before}" in " ".join(page.text.split())
     assert [page.links.count(f"#it-{n}") for n in (1, 2, 3)] == [2, 2, 1]
 
 
@@ -282,7 +282,7 @@ def test_each_item_that_failed_opens_to_what_was_asked_what_came_and_what_was_wr
 
 
 @pytest.mark.parametrize(
-    ("failures", "words"), [(0, "passed at once"), (1, "passed after 2 draws")]
+    ("failures", "words"), [(0, "passed with the first draw"), (1, "passed after 2 draws")]
 )
 def test_an_item_that_passed_says_after_how_many(failures, words):
     items = [item(0, trace_of(*[("failed", 1)] * failures, ("passed", 1), best=failures))]
@@ -301,13 +301,13 @@ def test_what_was_run_is_written_for_people():
         "format": None,
     }
     page = run_report(run_of(items, identity=identity), items)
-    assert "tiny · MyStrategy · begun " in page
+    assert "tiny · MyStrategy · started " in page
     assert ">one\ntwo</dd>" in page
     assert ">MyStrategy, loop_budget: 3</dd>" not in page
     assert ">class: MyStrategy, loop_budget: 3</dd>" in page
     assert "<dt>options</dt>" not in page
     assert "<dt>format</dt>" not in page
-    assert '<dt>cut off, begun again</dt><dd dir="auto">1 item</dd>' in page
+    assert '<dt>interrupted and restarted</dt><dd dir="auto">1 item</dd>' in page
 
 
 # --- it stays small ---------------------------------------------------------------------------
@@ -334,7 +334,7 @@ def test_many_requirements_and_errors_are_cut():
     errors = [{"type": f"Error{number:02}", "message": ""} for number in range(60)]
     items = [item(0, trace), *(item(n, None, error) for n, error in enumerate(errors, 1))]
     page = run_report(run_of(items), items)
-    assert "The 25 of 60 that failed most often." in page
+    assert "Shown are the 25 of 60 that failed most often." in page
     assert len(set(re.findall(r'scope="row">(Error\d\d)', page))) == 15
 
 
@@ -459,7 +459,7 @@ def test_a_vote_without_a_winner_says_so_and_marks_none():
     page = call_report(trace)
     assert "No answer won: all attempts are spent" in page
     assert "No answer won in 2 s." in page
-    assert "2 answers tied for the first place" in decided(page)
+    assert "2 answers tied for first place" in decided(page)
     assert 'class="won"' not in decided(page)
 
 
