@@ -73,9 +73,9 @@ def main() -> None:
 
 
 # expect: Kept through the kill: True
-# expect: sft: 100 rows of 100 items
+# expect: sft: 100 rows from 100 items
 # expect: {'messages': ...'reasoning_content': 'This is draft 2.'}]}
-# expect: dpo: 100 rows of 100 items
+# expect: dpo: 100 rows from 100 items
 # expect: {'prompt': ...'This is draft 2.'...'reasoning_content': 'This is draft 1.'}]}
 
 if __name__ == "__main__":

@@ -67,6 +67,6 @@ async def while_here(
         finally:
             del error  # Break the cycle between frame and exception.
     if not done:
-        msg = "the client closed its connection before its response was ready"
+        msg = "the client closed the connection before the response was ready"
         raise ClientDisconnected(msg)
     return done[0]

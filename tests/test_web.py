@@ -160,4 +160,4 @@ async def test_a_client_that_leaves_closes_all_four_upstream_requests_within_100
         await client.aclose()
         await upstream.wait_until(lambda: upstream.disconnected == 4, 0.1)
         assert upstream.started == 4
-    assert answers == ["the client closed its connection before its response was ready"]
+    assert answers == ["the client closed the connection before the response was ready"]

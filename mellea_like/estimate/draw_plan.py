@@ -209,30 +209,32 @@ class DrawPlan:
         )
         if self.others:
             yield (
-                f"{plural(self.others, 'draw')} of other models or stages left out: all below is"
-                " for the first one alone."
+                f"{plural(self.others, 'draw')} of other models or stages left out: everything"
+                " below is for the first one alone."
             )
         if self.selects:
             yield (
-                "The run's selection continues after a first pass: all below is for one reply that"
-                " passes."
+                "The run's selection continues after the first pass: everything below is for one"
+                " passing reply."
             )
         if (repairs := self.repairs) is not None:
             low, high = (f"{100 * n / repairs.judged:.0f}" for n in (repairs.low, repairs.high))
             shown = (
-                "" if not repairs.low <= repairs.passed <= repairs.high else " No difference shown."
+                ""
+                if not repairs.low <= repairs.passed <= repairs.high
+                else " This shows no difference."
             )
             share = percent(repairs.passed, repairs.judged)
             yield (
-                f"{plural(repairs.judged, 'repair')} left out: {share} passed, of fresh draws it"
-                f" would have been {low} to {high} %.{shown} All below is for fresh draws."
+                f"{plural(repairs.judged, 'repair')} left out: {share} passed; of fresh draws,"
+                f" {low} to {high} % would have.{shown} Everything below is for fresh draws."
             )
         if cut := self.curve.cut:
             yield (
                 f"{plural(cut, 'draw')} raced and were cancelled: each may have passed or failed,"
                 " so the intervals are wide. A run with --lanes 1 tells more."
             )
-        yield f"Never pass: {percent(self.curve.hopeless, 1)} of items at most."
+        yield f"Never pass: at most {percent(self.curve.hopeless, 1)} of the items."
         yield from self._answer()
 
     def _answer(self) -> Iterator[str]:
@@ -240,10 +242,10 @@ class DrawPlan:
         if self.needed is not None:
             at = self.curve.at(self.needed)
             surely = self.needed_surely
-            safe = "no number is" if surely is None else f"{count(surely)} to be"
+            safe = "no number is surely enough" if surely is None else f"{count(surely)} to be safe"
             yield (
                 f"For {wanted} it takes {plural(self.needed, 'draw')} of each item"
-                f" ({safe} on the safe side; {count(self.needed)} reach"
+                f" ({safe}; {count(self.needed)} reach"
                 f" {_between(at.low, at.high)})."
             )
             if at.extrapolated:
@@ -254,8 +256,8 @@ class DrawPlan:
             yield f"{wanted} can't be reached with up to {plural(most.draws, 'draw')} of each item."
         else:
             yield (
-                f"How many draws {wanted} takes can't be known from this run: {count(most.draws)}"
-                f" would reach {_between(most.low, most.high)}, and no more can be forecast."
+                f"This run can't tell how many draws {wanted} takes: {count(most.draws)} would"
+                f" reach {_between(most.low, most.high)}, and more draws can't be forecast."
             )
         yield f"No item had more than {measured}: draw the unsolved ones {count(most.draws)} times."
 
@@ -292,11 +294,11 @@ class DrawPlan:
             yield (
                 f"Fails most often: {clip(' '.join(worst.requirement.split()), _LABEL)}"
                 f" ({count(worst.failed)} of {count(worst.judged)},"
-                f" {count(worst.alone)} by it alone)"
+                f" {count(worst.alone)} failed only this)"
             )
         if self.unsolved:
             yield ""
-            yield (f"Nothing passed of {plural(len(self.unsolved), 'item')}:")
+            yield (f"No draw passed for {plural(len(self.unsolved), 'item')}:")
             for item in self.unsolved[:_LISTED]:
                 yield f"  #{item.id} {item.label}: {plural(item.draws, 'draw')}"
             more = len(self.unsolved) - _LISTED

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["plan"]
 
-NO_ANSWER = "a whole answer of its format"
+NO_ANSWER = "a complete answer in its format"
 """The name given to the implicit requirement that a reply is complete and can be parsed."""
 
 _LABEL = 100
@@ -90,7 +90,7 @@ def plan(
     """
     real_number("plan: target", target)
     if not 0 < target < 1:
-        msg = f"plan: target lies between 0 and 1, not {target!r}"
+        msg = f"plan: target must be between 0 and 1, not {target!r}"
         raise ValueError(msg)
     table = checked_prices(prices)
     found = _Findings(None if table is None else Prices(table))
@@ -178,7 +178,7 @@ class _Findings:
                 elif isinstance(one, str) or hasattr(one, "path") or hasattr(one, "__fspath__"):
                     journals.append(one)
                 else:
-                    msg = f"plan takes a journal or results, not {type(one).__name__}"
+                    msg = f"plan: run must be a journal or results, not {type(one).__name__}"
                     raise TypeError(msg)
         if journals:
             self._read_journals(journals)

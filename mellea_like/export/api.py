@@ -78,10 +78,10 @@ class Exported:
     notes: Mapping[str, int] = field(default_factory=dict[str, int])
 
     def __str__(self) -> str:
-        said = f"{plural(self.rows, 'row')} of {plural(self.items, 'item')}"
+        said = f"{plural(self.rows, 'row')} from {plural(self.items, 'item')}"
         if self.left_out:
             reasons = ", ".join(f"{why} ({count:,})" for why, count in self.left_out.items())
-            said += f", none of {sum(self.left_out.values()):,}: {reasons}"
+            said += f", none from {sum(self.left_out.values()):,}: {reasons}"
         return "; ".join([said, *(f"{what} ({count:,})" for what, count in self.notes.items())])
 
 
@@ -256,7 +256,7 @@ def _check(format: Format, how: ExampleRules) -> None:
         *(("drop", one, get_args(Drop)) for one in how.drop),
     ):
         if value not in known:
-            msg = f"export: {name} is one of {', '.join(filter(None, known))}, not {value!r}"
+            msg = f"export: {name} must be one of {', '.join(filter(None, known))}, not {value!r}"
             raise ValueError(msg)
     real_number("export: min_margin", how.min_margin, least=0.0)
     if how.max_per_item is not None:
@@ -265,7 +265,10 @@ def _check(format: Format, how: ExampleRules) -> None:
         if (limit := getattr(how, name)) is not None:
             whole_number(f"export: {name}", limit, least=0)
     if how.prompt == "bare" and how.keep_repairs:
-        msg = "export: prompt is bare, and keep_repairs keeps prompts as they were: choose one"
+        msg = (
+            "export: prompt bare can't be combined with keep_repairs, which keeps prompts as they"
+            " were: choose one"
+        )
         raise ValueError(msg)
     whole_number("export: seed", how.seed, least=0)
     unused = how._fields if format in PLAIN else () if format in PAIRED else ("pairs", "min_margin")
@@ -283,21 +286,21 @@ def _container(
     """Return the file format of the rows; raise if the arguments contradict each other."""
     parquet = path is not None and path.suffix.lower() == ".parquet"
     if format in OPENAI and reasoning == "field":
-        msg = f"export: {format} has no field for reasoning: have it inline, or drop it"
+        msg = f"export: {format} has no field for reasoning: write it inline, or drop it"
         raise ValueError(msg)
     if format in OPENAI and (parquet or details):
-        what = "Parquet" if parquet else "columns besides its own: leave out details"
-        msg = f"export: OpenAI's fine-tuning takes JSONL, and no {what}"
+        what = ", not Parquet" if parquet else " without extra columns: leave out details"
+        msg = f"export: OpenAI's fine-tuning takes JSONL{what}"
         raise ValueError(msg)
     if format != "csv" and path is not None and path.suffix.lower() == ".csv":
-        msg = f"export: {path} would be {format}, and its name says CSV"
+        msg = f"export: {path} would be {format}, but its name says CSV"
         raise ValueError(msg)
     if format in OPENAI:
         return "jsonl"
     if format not in PLAIN:
         return "parquet" if parquet else "jsonl"
     if parquet and format != "parquet":
-        msg = f"export: {path} would be {format}, and its name says Parquet"
+        msg = f"export: {path} would be {format}, but its name says Parquet"
         raise ValueError(msg)
     return "csv" if format == "csv" else "parquet" if format == "parquet" else "jsonl"
 
@@ -315,8 +318,8 @@ def _check_words(run: Run, format: Format) -> None:
         whose = {"best": "only the words of each item's best draw", "none": "no prompts"}[run.text]
         wanted = " or ".join(f'text="{text}"' for text in needed)
         msg = (
-            f"{run.journals[0]}: the journal keeps {whose}, and {format} is made of more: sample"
-            f" with {wanted} (--journal-text)"
+            f"{run.journals[0]}: the journal keeps {whose}, but {format} needs more: sample with"
+            f" {wanted} (--journal-text)"
         )
         raise JournalError(msg)
 

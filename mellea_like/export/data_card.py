@@ -59,14 +59,14 @@ class Card:
         made = {
             "Made": moment(datetime.now(UTC).isoformat()),
             "By": f"mellea_like {__version__}, Python {sys.version.split()[0]}",
-            "Rows": f"{count(exported.rows)}, of {plural(self._used, 'item')}",
+            "Rows": f"{count(exported.rows)}, from {plural(self._used, 'item')}",
             "SHA-256": digest,
             **{n: str(v) for n, v in self._settings.items() if v is not None and v is not False},
         }
         resumed = len(facts.sittings) - len(journals)
         sampled = {
             "From": named,
-            "Begun": moment(facts.started),
+            "Started": moment(facts.started),
             "Ended": moment(facts.ended) if facts.ended else "not finished",
             **({"Resumed": plural(resumed, "time")} if resumed > 0 else {}),
             "By": ", ".join(f"{n} {v}" for n, v in facts.versions.items()) or "not recorded",
@@ -92,9 +92,9 @@ class Card:
                 "",
                 "## What was left out",
                 "",
-                *([*left_out, "", "These are items nothing was made of."] if left_out else ["-"]),
+                *([*left_out, "", "No rows were made from these items."] if left_out else ["-"]),
                 "",
-                "## What rejected draws",
+                "## Why draws were rejected",
                 "",
                 *_table(
                     ("requirement", "judged", "failed", "share"),

@@ -38,7 +38,7 @@ class Run:
     def __init__(self, *journals: str | os.PathLike[str] | Journal) -> None:
         self._paths = journal_paths(*journals)
         if not self._paths:
-            msg = "a run is read from one journal at least, and none was named"
+            msg = "a Run needs at least one journal"
             raise ValueError(msg)
         # Reading all items checks the files.
         self._facts = [read_run(path, check=False) for path in self._paths]

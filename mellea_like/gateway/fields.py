@@ -59,13 +59,13 @@ _CACHE = {
 
 _LABELS = dict.fromkeys(("safety_identifier", "user"), Field("dropped", "a label"))
 
-_TIER = Field("refused", "another tier has another price", ("auto", "default"))
+_TIER = Field("refused", "other tiers have other prices", ("auto", "default"))
 
 _PENALTIES = dict.fromkeys(
     ("presence_penalty", "frequency_penalty"), Field("honoured", "forwarded")
 )
 
-_MODERATION = Field("refused", "its results have no place in a reply")
+_MODERATION = Field("refused", "a reply has no field for its results")
 
 _FUNCTIONS = Field("refused", "deprecated by OpenAI: send `tools`")
 
@@ -77,7 +77,7 @@ CHAT_FIELDS: Mapping[str, Field] = MappingProxyType(
         "max_completion_tokens": Field("honoured", "at most the key's `max_tokens`"),
         "max_tokens": Field("honoured", "the same, under its older name"),
         **_honoured("stop"),
-        "seed": Field("honoured", "each draw's own is derived from it"),
+        "seed": Field("honoured", "each draw's seed is derived from it"),
         "n": Field("honoured", "at most the key's `max_n`"),
         "response_format": Field("honoured", "forwarded, and the reply is checked against it"),
         "stream": Field("honoured"),
@@ -85,7 +85,7 @@ CHAT_FIELDS: Mapping[str, Field] = MappingProxyType(
         "tools": Field("honoured", "of type `function`; calls are checked against them"),
         "tool_choice": Field("honoured", "forwarded, and the reply is checked against it"),
         "parallel_tool_calls": Field("honoured", "`false` fails a reply with several calls"),
-        "logprobs": Field("honoured", "forwarded; a reply has those of its text"),
+        "logprobs": Field("honoured", "forwarded; a reply has the log-probabilities of its text"),
         "top_logprobs": Field("honoured", "forwarded"),
         "mellea_like": Field("honoured", "this gateway's own"),
         **dict.fromkeys(
@@ -134,14 +134,14 @@ RESPONSES_FIELDS: Mapping[str, Field] = MappingProxyType(
         "reasoning": Field("honoured", "`effort` is forwarded"),
         "include": Field("honoured", "`message.output_text.logprobs`"),
         "top_logprobs": Field("honoured", "forwarded"),
-        "metadata": Field("honoured", "in the response again; it goes no further"),
+        "metadata": Field("honoured", "repeated in the response, but not forwarded"),
         "stream": Field("honoured"),
-        "stream_options": Field("honoured", "it has nothing to say here"),
+        "stream_options": Field("honoured", "accepted, but without effect"),
         "mellea_like": Field("honoured", "this gateway's own"),
         **_CACHE,
         **_LABELS,
-        "store": Field("dropped", "nothing is stored: a response says `store: false`"),
-        "max_tool_calls": Field("dropped", "it counts calls of hosted tools"),
+        "store": Field("dropped", "nothing is stored, and responses have `store: false`"),
+        "max_tool_calls": Field("dropped", "it limits calls of hosted tools"),
         "previous_response_id": Field(
             "refused", "nothing is stored: send the whole conversation as `input`"
         ),
@@ -149,12 +149,12 @@ RESPONSES_FIELDS: Mapping[str, Field] = MappingProxyType(
         "prompt": Field("refused", "nothing is stored"),
         "background": Field("refused", "nothing is stored", (False,)),
         "background_options": Field("refused", "nothing is stored"),
-        "truncation": Field("refused", "nothing is cut from a conversation", ("disabled",)),
-        "context_management": Field("refused", "nothing is cut from a conversation"),
-        "image": Field("refused", "chat completions have no such thing"),
+        "truncation": Field("refused", "conversations are never cut", ("disabled",)),
+        "context_management": Field("refused", "conversations are never cut"),
+        "image": Field("refused", "chat completions have no such field"),
         "moderation": _MODERATION,
         "service_tier": _TIER,
-        "access_programs": Field("refused", "chat completions have no such thing"),
+        "access_programs": Field("refused", "chat completions have no such field"),
     }
 )
 """The fields of a request to ``/v1/responses``."""
@@ -280,7 +280,7 @@ def why_not(name: str, use: FieldUse) -> str:
         table[name].fate == "honoured" for table in (CHAT_FIELDS, RESPONSES_FIELDS) if name in table
     ]
     if needed or (use == "forward" and (is_kept_back(name) or any(honoured))):
-        return "the gateway decides it"
+        return "the gateway itself handles this field"
     return ""
 
 
@@ -353,9 +353,9 @@ def is_kept_back(name: str) -> bool:
 
 def _refuse_unknown(name: str) -> NoReturn:
     if plain_name(name) in _FORMATS:
-        what = "send response_format, which a reply is checked against"
+        what = "send response_format instead, so that replies can be checked"
         refuse(name, f"the gateway doesn't support this: {what}", UNSUPPORTED)
-    refuse(name, "the gateway knows no such field", UNKNOWN)
+    refuse(name, "the gateway doesn't know this field", UNKNOWN)
 
 
 def _fate(name: str, table: Mapping[str, Field], rules: FieldRules) -> Fate:
@@ -377,7 +377,7 @@ def why_kept_out(place: str, name: str) -> str:
     if place == "tool" and plain in _HOSTED:
         return "hosted tools are not metered"
     if place == "part" and plain in _MEDIA:
-        return "a part has what its type says, and nothing else"
+        return "a part can only have the content that its type names"
     if place == "message" and name == "function_call":
         return "deprecated by OpenAI: send tool_calls"
     return ""

@@ -49,16 +49,18 @@ class Disclosure(NamedTuple):
 
 DISCLOSURES: dict[type[BackendError], Disclosure] = {
     BackendError: Disclosure("failed", 502, "upstream_failed"),
-    errors.RateLimited: Disclosure("asks for fewer requests", 429, "upstream_rate_limit"),
+    errors.RateLimited: Disclosure("is rate-limiting requests", 429, "upstream_rate_limit"),
     errors.BackendTimeout: Disclosure("did not answer in time", 504, "upstream_timeout"),
     errors.CircuitOpen: Disclosure(
-        "has failed again and again, and is left alone for a while", 503, "upstream_unavailable"
+        "has failed repeatedly, and gets no requests for a while", 503, "upstream_unavailable"
     ),
-    errors.BackendUnavailable: Disclosure("can't be reached, or broke off", 502, "upstream_failed"),
+    errors.BackendUnavailable: Disclosure(
+        "can't be reached, or closed the connection", 502, "upstream_failed"
+    ),
     errors.AuthenticationFailed: Disclosure(
         "does not accept the gateway's key", 502, "upstream_authentication"
     ),
-    errors.InvalidRequest: Disclosure("refuses the gateway's request", 502, "upstream_refused"),
+    errors.InvalidRequest: Disclosure("rejected the gateway's request", 502, "upstream_refused"),
     errors.MalformedResponse: Disclosure(
         "sent an answer that can't be read", 502, "upstream_failed"
     ),

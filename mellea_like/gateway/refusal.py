@@ -109,14 +109,14 @@ def budget_spent(shortage: Shortage | None = None) -> Refusal:
         left = shortage.allowed - shortage.spent
         if shortage.wanted > shortage.allowed:
             message = (
-                f"this request may take {shortage.wanted:,.12g} {what}, and this key's whole budget"
-                f" is {shortage.allowed:,.12g}: ask for {less}"
+                f"this request may take {shortage.wanted:,.12g} {what}, but this key's whole budget"
+                f" is {shortage.allowed:,.12g}: send {less}"
             )
             # There is no "retry-after", because the request will never fit.
             return Refusal(429, message, kind=BUDGET_SPENT, code=BUDGET_SPENT, headers=NO_RETRY)
         message = (
-            f"this request may take {shortage.wanted:,.12g} {what}, and {left:,.12g} of this key's"
-            f" budget are left: ask for {less}"
+            f"this request may take {shortage.wanted:,.12g} {what}, but only {left:,.12g} of this"
+            f" key's budget are left: send {less}"
         )
     refusal = too_many(message, NO_BUDGET_SOON, BUDGET_SPENT)
     refusal.headers |= NO_RETRY

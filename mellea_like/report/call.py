@@ -119,7 +119,7 @@ def _lines(trace: TraceView) -> list[str]:
     ]
     best = trace.best
     if not trace.success and best is not None and not trace.has_too_few:
-        lines.append(f"The best failure, {trace.names[best.iteration]}, lacks:")
+        lines.append(f"The best failure, {trace.names[best.iteration]}, did not meet:")
         lines += [f"  - {' '.join(problem.split())}" for problem in best.problems]
     errors = Counter(error.type for s in trace.slices if (error := s.error) is not None)
     return lines + [f"{plural(number, 'draw')} with {kind}" for kind, number in errors.items()]
@@ -202,7 +202,7 @@ def _note(trace: TraceView, winners: Sequence[SliceView]) -> str:
             return f"No draw passed in {took}."
         return f"{_short(trace)} in {took}."
     cancelled = any(s.outcome == "cancelled" for s in trace.slices)
-    rest = ", and what still ran was cancelled" if cancelled else ""
+    rest = ", and the draws still running were cancelled" if cancelled else ""
     if trace.decides:
         return f"Decided after {seconds(trace.elapsed)}{rest}."
     return f"Passed after {seconds(winners[0].ended_at)}{rest}."

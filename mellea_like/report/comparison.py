@@ -155,19 +155,19 @@ def comparison_text(
     with damage("record of a run"):
         made = compare(first, second)
         lines = [f"{letter}: {words}" for letter, words in _who(made, names)]
-        lines += ["", f"{'':<24}{'A':>14}{'B':>14}   B beside A"]
+        lines += ["", f"{'':<24}{'A':>14}{'B':>14}   B compared with A"]
         for name, a, b, more in _figures(made):
             lines.append(f"  {name:<22}{a:>14}{b:>14}   {more}".rstrip())
         lines += ["", both_words(made)]
         for title, rows in (
             ("Pass rate by requirement", _rates(made)),
-            ("Items that failed, and lacked it in the end", _causes(made)),
+            ("Unmet requirements of failed items", _causes(made)),
         ):
             if rows:
                 lines += ["", f"{title:<44}{'A':>10}{'B':>10}"]
                 lines += [f"  {_short(name):<42}{a:>10}{b:>10}" for name, a, b, *_ in rows[:10]]
         if differences:
-            lines += ["", "How B was run otherwise", *(f"  {words}" for words in differences)]
+            lines += ["", "How the settings of B differ", *(f"  {words}" for words in differences)]
         return "\n".join(lines)
 
 
@@ -265,7 +265,7 @@ def both_words(made: Comparison) -> str:
     """Describe the results of the items that both runs share."""
     both = made.both
     if not both.total():
-        return "No item is the same in both, at the same place of the input, and finished."
+        return "The runs have no finished item in common at the same place in the input."
     words = (
         f"Of {plural(both.total(), 'item')} that both have finished, {count(both[True, True])}"
         f" passed in both, {count(both[False, False])} in neither, {count(both[True, False])} in A"

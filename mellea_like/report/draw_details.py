@@ -65,8 +65,8 @@ _BY = {
     "best-of": "Chosen by score",
     "vote": "Chosen by vote",
     "collect": "Collected",
-    "consensus": "Chosen by likeness to the others",
-    "tournament": "Chosen by a judge, two at a time",
+    "consensus": "Chosen by similarity to the others",
+    "tournament": "Chosen by a judge in pairwise comparisons",
 }
 MOST_BARS = 20
 
@@ -81,7 +81,7 @@ def decided(trace: TraceView) -> Html | None:
         _BY.get(decision.kind, clip(decision.kind, _REASON)),
         clip(decision.reason, _REASON),
         answers and f"{percent(decision.share or 0.0, 1.0)} of the votes",
-        decision.tied and f"{plural(len(decision.tied), 'answer')} tied for the first place",
+        decision.tied and f"{plural(len(decision.tied), 'answer')} tied for first place",
         decision.abstentions and f"{plural(decision.abstentions, 'draw')} did not pass",
         pairs and f"{plural(pairs, 'pair')} compared in both orders, {tokens} tokens",
         decision.errors and f"{plural(len(decision.errors), 'error')}: {decision.errors[0][:200]}",
@@ -230,7 +230,7 @@ def _body(slice_: SliceView, limit: int, sent: Html | None) -> Html:
         written = json.dumps(slice_.value, indent=2, ensure_ascii=False)
         parts.append(block("Value", text_block(written, limit)))
     if slice_.reason:
-        parts.append(block("Why it was no answer", text_block(slice_.reason, limit)))
+        parts.append(block("Why it was not an answer", text_block(slice_.reason, limit)))
     if slice_.verdicts:
         parts.append(block("Validations", _validations(slice_.verdicts)))
     if sent is not None:
@@ -254,7 +254,9 @@ def _sent(
         return since
     before = first[place]
     link = anchor(scope, before), names[before.iteration]
-    note = html('<p class="note">All that <a href="#{}">{}</a> was sent, and then:</p>', *link)
+    note = html(
+        '<p class="note">Everything that <a href="#{}">{}</a> was sent, and then:</p>', *link
+    )
     return joined(note, since)
 
 

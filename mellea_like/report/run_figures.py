@@ -49,7 +49,7 @@ LISTED = 10
 DEEPEST = 9
 """Repairs at this depth and all deeper ones are counted together."""
 
-UNREADABLE = "(it was no answer that could be read)"
+UNREADABLE = "(it was not a readable answer)"
 """The name under which replies that weren't answers are counted among missed requirements."""
 
 

@@ -115,7 +115,7 @@ def _content(figures: RunFigures, title: str | None) -> dict[str, Any]:
         "errors_note": f"{plural(figures.errors.total(), 'error')} in draws and items.",
         "failed": failed,
         "failed_note": f"{plural(failures, 'item')}{which}."
-        " Open one to see what was asked, what came, and what was wrong with it.",
+        " Open one to see the prompt, the reply, and what was wrong with it.",
         "slowest": slowest,
         "slowest_note": f"The {plural(len(slowest), 'item')} that took longest."
         if len(slowest) > 1
@@ -136,8 +136,8 @@ def _tokens(figures: RunFigures) -> dict[str, Any]:
         )
     if usage.unknown:
         note += (
-            f" {count(usage.unknown)} of {plural(usage.requests, 'request')} did not say what they"
-            " took, so there may be more."
+            f" {count(usage.unknown)} of {plural(usage.requests, 'request')} did not report their"
+            " usage, so there may be more."
         )
     return {
         "tokens_note": note,
@@ -160,8 +160,8 @@ def _coverage(figures: RunFigures) -> dict[str, Any]:
     note = (
         f"Measured up to {plural(last.draws, 'draw')}: {_between(last)} of the items pass."
         f" Extrapolated to {count(reach)} (dashed): {_between(far)}; at most"
-        f" {percent(curve.hopeless, 1)} never pass. The intervals are of 95 %.{cut}"
-        " Equal items count as one, and repairs not as draws."
+        f" {percent(curve.hopeless, 1)} never pass. These are 95 % intervals.{cut}"
+        " Equal items count as one, and repairs don't count as draws."
     )
     return {"coverage_note": note, "coverage_chart": coverage_chart(points)}
 
@@ -195,20 +195,20 @@ def _rates(figures: RunFigures) -> dict[str, Any]:
             "besides": "".join(besides),
             "bar": rate_bar(passed / judged),
         })  # fmt: skip
-    note = "How often a reply met it, over all draws that were judged."
+    note = "How often replies met each requirement, over all judged draws."
     if not rates:
         note = "No requirement was judged."
     elif len(by_requirement) > MOST_RATES:
-        note += f" The {MOST_RATES} of {len(by_requirement)} that failed most often."
+        note += f" Shown are the {MOST_RATES} of {len(by_requirement)} that failed most often."
     return {"rates": rates, "rates_note": note}
 
 
 def _causes(figures: RunFigures) -> dict[str, Any]:
     """List the requirements that the best replies to failed items did not meet."""
     causes, failed = figures.by_final_failure, figures.statuses["failed"] - figures.too_few
-    note = f"Requirements that the best replies to {plural(failed, 'failed item')} lacked."
+    note = f"Requirements that the best replies to {plural(failed, 'failed item')} did not meet."
     if len(causes) > MOST_RATES:
-        note += f" The {MOST_RATES} of {len(causes)} that most of them lacked."
+        note += f" Shown are the {MOST_RATES} of {len(causes)} that most of them did not meet."
     rows = [
         (clip(name, 200), count(c.items), percent(c.items, failed), count(c.alone))
         for name, c in causes[:MOST_RATES]
@@ -249,9 +249,9 @@ def _cost(figures: RunFigures) -> dict[str, Any]:
     words += f" {written(costs.quantile(0.95))}."
     if figures.passed:
         each = money(known / figures.passed, currency, at_least=not complete)
-        words += f" An item that passed cost {each}, failures included."
+        words += f" Each item that passed cost {each}, including failures."
     if not complete:
-        words += " Requests of unknown cost are missing from that."
+        words += " Requests of unknown cost are not included."
     return {
         "cost_note": words,
         "cost_chart": columns(sizes(costs, written), "item", "cost per item, up to"),
@@ -313,7 +313,7 @@ def _gist(item: ItemView) -> Html:
         '<div class="gist">{}{}{}{}</div>',
         block("What was asked", sent),
         block("The reply", text_block(reply, _GIST)) if reply else None,
-        block("The tools that it calls", called) if called else None,
+        block("Tool calls", called) if called else None,
         block("What was wrong with it", text_block("\n".join(problems), _GIST)),
     )
 
@@ -324,4 +324,4 @@ def _how(item: ItemView) -> str:
     if (trace := item.trace) is None or trace.winner is None:
         return "passed"
     number = trace.until_passed()
-    return "passed at once" if number == 1 else f"passed after {number} draws"
+    return "passed with the first draw" if number == 1 else f"passed after {number} draws"

@@ -64,8 +64,8 @@ def about_run(figures: RunFigures) -> str:
         if value:
             parts.append(clip(_short(key, value), 120))
     ended = run.ended
-    until = f"until {moment(ended)}" if ended else "not finished"
-    parts.append(f"begun {moment(run.started)}, {until}")
+    until = f"ended {moment(ended)}" if ended else "not finished"
+    parts.append(f"started {moment(run.started)}, {until}")
     return " · ".join(parts)
 
 
@@ -116,7 +116,7 @@ def until_words(figures: RunFigures) -> str:
         return "No item passed."
     first = percent(until.values.count(1), len(until.values))
     late = plural(round(until.quantile(0.95)), "draw")
-    return f"{first} of those that passed did so at once, 95 % within {late}."
+    return f"{first} of the items that passed needed one draw, 95 % at most {late}."
 
 
 def latency_words(figures: RunFigures) -> str:
@@ -143,7 +143,7 @@ def identity_of(figures: RunFigures) -> list[tuple[str, str]]:
             for model, price in figures.prices.of.items()
         ]
     if figures.repeated:
-        lines.append(("cut off, begun again", plural(figures.repeated, "item")))
+        lines.append(("interrupted and restarted", plural(figures.repeated, "item")))
     return lines
 
 
@@ -202,9 +202,9 @@ def _lines(figures: RunFigures) -> list[str]:
             for name, t in figures.by_requirement[:_LINES]
         ]
     if causes := figures.by_final_failure:
-        lines += ["", "What failed items lacked in the end"]
+        lines += ["", "Unmet requirements of failed items"]
         lines += [
-            f"  {count(c.items):>10} {_line(name)} ({count(c.alone)} of them nothing else)"
+            f"  {count(c.items):>10} {_line(name)} ({count(c.alone)} of them failed only this)"
             for name, c in causes[:_LINES]
         ]
     if figures.by_depth:

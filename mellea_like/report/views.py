@@ -23,8 +23,8 @@ __all__ = ["FATES", "Fault", "ItemView", "RunView", "SliceView", "TraceView", "V
 
 FATES: dict[str, str] = {
     "won": "in the replies that won",
-    "heard": "in replies that passed and had a say, and did not win",
-    "late": "in replies that passed, after another had won",
+    "heard": "in replies that passed and took part in the choice, but did not win",
+    "late": "in replies that passed after another had won",
     "rejected": "in replies that failed",
     "cancelled": "in draws that were cancelled",
     "errored": "in draws that ended in an error",

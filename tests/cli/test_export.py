@@ -32,7 +32,7 @@ def test_one_command_makes_pairs_and_their_card(command, journal, tmp_path):
     code, stdout, err = command("export", str(journal), "--format", "dpo", "-o", str(out))
     assert (code, stdout) == (0, "")
     assert err == (
-        f"Wrote {out}: 2 rows of 3 items, none of 1: no reply passed (1)."
+        f"Wrote {out}: 2 rows from 3 items, none from 1: no reply passed (1)."
         f" {out}.card.md says where it is from.\n"
     )
     assert [row["rejected"][0]["content"] for row in lines(out)] == ["bad", "worse"]
@@ -44,7 +44,9 @@ def test_one_command_makes_pairs_and_their_card(command, journal, tmp_path):
     options = ("--force", "--quiet", "--details", "--min-margin", "2")
     code, _, err = command("export", str(journal), "--format", "dpo", "-o", str(out), *options)
     assert code == 1
-    assert "0 rows of 3 items, none of 3: the margin is too small (2), no reply passed (1)" in err
+    assert (
+        "0 rows from 3 items, none from 3: the margin is too small (2), no reply passed (1)" in err
+    )
     assert lines(out) == []
 
 
@@ -55,7 +57,7 @@ def test_standard_output_is_for_pipes(command, journal):
     labels = [json.loads(line)["label"] for line in out.splitlines()]
     assert labels == [True, False, False, True, False]
     assert "\x1b" not in out
-    assert err == "5 rows of 3 items.\n"
+    assert err == "5 rows from 3 items.\n"
 
 
 @pytest.mark.parametrize(
@@ -66,7 +68,7 @@ def test_standard_output_is_for_pipes(command, journal):
         (("--format", "dpo", "-o", "-", "--min-margin", "-1"), 2, "greater than or equal to 0"),
         (("--format", "openai", "-o", "-", "--details"), 2, "OpenAI's fine-tuning takes JSONL"),
         (("--format", "parquet", "-o", "-"), 2, "name a file"),
-        (("--format", "sft", "-o", "w.csv"), 2, "w.csv would be sft, and its name says CSV"),
+        (("--format", "sft", "-o", "w.csv"), 2, "w.csv would be sft, but its name says CSV"),
         (("--format", "sft", "-o", "-", "--pairs", "all"), 2, "single replies, to which --pairs"),
         (("--format", "csv", "-o", "-", "--min-margin", "1"), 2, "to which --min-margin says noth"),
         (("--format", "jsonl", "-o", "-", "--keep-repairs"), 2, "to which --keep-repairs says"),
@@ -136,7 +138,7 @@ def test_a_directory_of_journals_is_one_run_to_a_report(command, journal, tmp_pa
         sampled(tmp_path / "shards" / f"{name}.db", strategy, ["one", "two"])
     code, out, err = command("report", str(tmp_path / "shards"), str(journal))
     assert (code, err) == (0, "")
-    assert out.startswith("Run of 7 items: <lambda> · differs between the 3 journals · begun")
+    assert out.startswith("Run of 7 items: <lambda> · differs between the 3 journals · started")
     assert "#5 run.db #1: two: is good" in out
     page = tmp_path / "report.html"
     code, _, err = command("report", str(tmp_path / "shards"), "-o", str(page))

@@ -24,7 +24,7 @@ def test_a_card_says_where_the_rows_are_from(tmp_path):
     digest = hashlib.sha256((tmp_path / "pairs.jsonl").read_bytes()).hexdigest()
     for line in (
         "# Data card of pairs.jsonl",
-        "| Rows | 1, of 1 item |",
+        "| Rows | 1, from 1 item |",
         f"| SHA-256 | {digest} |",
         "| seed | 5 |",
         "4 draws: 3 failed, 1 passed.",

@@ -75,7 +75,7 @@ def test_each_format_has_its_documented_shape_under_the_items_prompt(
     rows = lines(tmp_path / "out")
     assert rows[0] == expected
     assert made.rows == len(rows) == (4 if format == "kto" else 2)
-    assert str(made) == f"{len(rows)} rows of 2 items"
+    assert str(made) == f"{len(rows)} rows from 2 items"
 
 
 def test_who_spoke_is_told_to_openai_and_not_to_chat_templates(tmp_path):
@@ -115,9 +115,9 @@ def test_what_was_rejected_and_why_can_go_along(journal, tmp_path):
 @pytest.mark.parametrize(
     ("text", "format", "problem"),
     [
-        ("none", "sft", 'keeps no prompts, and sft is made of more: sample with text="all" or'),
-        ("none", "dpo", 'keeps no prompts, and dpo is made of more: sample with text="all" '),
-        ("best", "kto", "keeps only the words of each item's best draw, and kto is made of more"),
+        ("none", "sft", 'keeps no prompts, but sft needs more: sample with text="all" or'),
+        ("none", "dpo", 'keeps no prompts, but dpo needs more: sample with text="all" '),
+        ("best", "kto", "keeps only the words of each item's best draw, but kto needs more"),
         ("best", "sft", None),
         ("none", "jsonl", None),
     ],
@@ -199,20 +199,20 @@ def test_what_is_there_stays_until_the_new_file_is_whole(journal, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "error", "problem"),
     [
-        ({"format": "ppo"}, ValueError, "format is one of sft, .*, not 'ppo'"),
-        ({"pairs": "some"}, ValueError, "pairs is one of"),
-        ({"select": "longest"}, ValueError, "select is one of"),
+        ({"format": "ppo"}, ValueError, "format must be one of sft, .*, not 'ppo'"),
+        ({"pairs": "some"}, ValueError, "pairs must be one of"),
+        ({"select": "longest"}, ValueError, "select must be one of"),
         ({"min_margin": -1.0}, ValueError, "min_margin is at least 0"),
         ({"max_per_item": 0}, ValueError, "max_per_item is at least 1"),
         ({"seed": "x"}, TypeError, "seed is a whole number"),
-        ({"format": "openai", "details": True}, ValueError, "no columns besides its own"),
-        ({"format": "openai", "output": "x.parquet"}, ValueError, "takes JSONL, and no Parquet"),
+        ({"format": "openai", "details": True}, ValueError, "takes JSONL without extra columns"),
+        ({"format": "openai", "output": "x.parquet"}, ValueError, "takes JSONL, not Parquet"),
         ({"format": "csv", "output": "x.parquet"}, ValueError, "its name says Parquet"),
-        ({"reasoning": "think"}, ValueError, "reasoning is one of drop, field, inline, not"),
+        ({"reasoning": "think"}, ValueError, "reasoning must be one of drop, field, inline, not"),
         ({"format": "openai", "reasoning": "field"}, ValueError, "openai has no field for reason"),
-        ({"drop": ["late"]}, ValueError, "drop is one of incomplete, empty, not 'late'"),
+        ({"drop": ["late"]}, ValueError, "drop must be one of incomplete, empty, not 'late'"),
         ({"max_chars": 2.5}, TypeError, "max_chars is a whole number"),
-        ({"prompt": "short"}, ValueError, "prompt is one of sent, bare, not 'short'"),
+        ({"prompt": "short"}, ValueError, "prompt must be one of sent, bare, not 'short'"),
         ({"prompt": "bare", "keep_repairs": True}, ValueError, "choose one"),
         ({"format": "csv", "drop": ["empty"]}, ValueError, "csv has all draws, to which drop"),
     ],
@@ -231,7 +231,7 @@ def test_a_journal_is_not_replaced_by_what_is_made_of_it(journal):
         export(journal, journal, format="dpo")
     with pytest.raises(TypeError, match="from a journal or its path, not from 3"):
         export([3], journal, format="dpo")
-    with pytest.raises(ValueError, match="none was named"):
+    with pytest.raises(ValueError, match="needs at least one journal"):
         export([], journal, format="dpo")
     assert journal.read_bytes() == before
 

@@ -393,14 +393,14 @@ async def test_a_request_may_draw_more_within_the_models_bounds():
 @pytest.mark.parametrize(
     ("wishes", "param", "said"),
     [
-        ({"loop": 4}, "loop", "3 is the most for this model"),
-        ({"concurrency": 2}, "concurrency", "1 is the most for this model"),
-        ({"timeout": 121}, "timeout", "120 is the most for this model"),
-        ({"checks": ["json"] * 3}, "checks", "2 are the most for this model, not 3"),
+        ({"loop": 4}, "loop", "must be at most 3 for this model"),
+        ({"concurrency": 2}, "concurrency", "must be at most 1 for this model"),
+        ({"timeout": 121}, "timeout", "must be at most 120 for this model"),
+        ({"checks": ["json"] * 3}, "checks", "must be at most 2 for this model, not 3"),
         ({"checks": ["wrds<=3"]}, "checks.0", "did you mean words<=3?"),
         ({"checks": ["json", "regex:("]}, "checks.1", "isn't a regular expression"),
-        ({"requirements": ["x", "y"]}, "requirements", "1 are the most for this model, not 2"),
-        ({"requirements": ["x"]}, "requirements", "can't judge; say it as checks"),
+        ({"requirements": ["x", "y"]}, "requirements", "must be at most 1 for this model, not 2"),
+        ({"requirements": ["x"]}, "requirements", "can't judge: send checks instead"),
     ],
 )
 async def test_a_request_that_asks_for_too_much_is_refused_before_anything_is_sent(
@@ -442,7 +442,7 @@ BAD_SCHEMAS = [
     ({"$ref": "http://127.0.0.1:9/schema.json"}, "leads nowhere"),
     ({"$ref": "#"}, "circle"),
     ({"pattern": "("}, "is not a 'regex'"),
-    ({"enum": ["x" * 70_000]}, "65,536 characters are the most"),
+    ({"enum": ["x" * 70_000]}, "a schema may have at most 65,536 characters"),
     ({"$defs": {**PARTS, "n60": {"type": "string"}}, "$ref": "#/$defs/n0"}, ""),  # Exponential.
 ]
 

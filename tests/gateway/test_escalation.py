@@ -123,8 +123,8 @@ PRICELESS = "upstreams.big has no price"
 @pytest.mark.parametrize(
     ("stage", "more", "message"),
     [
-        ({"upstream": "huge"}, {}, "models.mine.escalate.0.upstream: no upstream has this name"),
-        ({"judge": "x"}, {}, "models.mine.escalate.0.judge: no upstream"),
+        ({"upstream": "huge"}, {}, "models.mine.escalate.0.upstream: there is no such upstream"),
+        ({"judge": "x"}, {}, "models.mine.escalate.0.judge: there is no such upstream"),
         ({"upstream": None}, {}, "upstream is missing: write upstream: big"),
         ({"turns": 0}, {}, "greater than or equal to 1"),
         ({"carry": "all"}, {}, "Input should be 'nothing', 'best' or 'chat'"),

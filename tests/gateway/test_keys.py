@@ -113,7 +113,7 @@ async def test_requests_a_minute_are_those_of_the_caller(virtual_clock):
         answers = [await ask(gateway, n=2) for _ in range(4)]
         assert [answer.status for answer in answers] == [200, 200, 200, 429]
         assert answers[3].error["code"] == "rate_limit_exceeded"
-        assert "may have 3 requests a minute" in answers[3].error["message"]
+        assert "is limited to 3 requests a minute" in answers[3].error["message"]
         assert answers[3].headers["retry-after"] == "20"
         assert "x-should-retry" not in answers[3].headers
         told = [
@@ -147,7 +147,7 @@ async def test_tokens_a_minute_are_what_requests_have_cost(virtual_clock):
         assert first.headers["x-ratelimit-limit-tokens"] == "1000"
         late = await ask(gateway)
         assert (late.status, late.headers["retry-after"]) == (429, "12")
-        assert "may have 1,000 tokens a minute" in late.error["message"]
+        assert "is limited to 1,000 tokens a minute" in late.error["message"]
         assert late.headers["x-ratelimit-remaining-tokens"] == "0"
         await anyio.sleep(12)
         # A request that says how long its reply may be has that taken at once.
@@ -237,7 +237,7 @@ async def test_a_store_that_can_not_be_used_lets_nobody_spend(store_in_file, cap
         answer = await ask(gateway)
         assert (answer.status, answer.error["code"]) == (503, "store_unavailable")
         assert (await ask(gateway, ALL)).status == 200
-    assert "the spending of keys can't be counted: " in caplog.text
+    assert "can't record the spending of keys: " in caplog.text
 
 
 # --- several processes ---------------------------------------------------------------------------

@@ -216,8 +216,12 @@ async def test_a_key_s_budget_comes_back_with_its_period():
 @pytest.mark.parametrize(
     ("tokens", "status", "said"),
     [
-        (1000, 429, "may take 1,000 output tokens, and this key's whole budget is 500: ask for a "),
-        (300, 429, "may take 300 output tokens, and 200 of this key's budget are left: ask for a "),
+        (1000, 429, "may take 1,000 output tokens, but this key's whole budget is 500: send a "),
+        (
+            300,
+            429,
+            "may take 300 output tokens, but only 200 of this key's budget are left: send a ",
+        ),
         (200, 200, None),
     ],
 )

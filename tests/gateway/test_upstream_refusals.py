@@ -120,7 +120,7 @@ async def test_a_field_is_named_as_the_caller_of_responses_knows_it():
             given = {"model": "mine", "input": "Hi.", "max_output_tokens": 5}
             refused = await caller.ask("/v1/responses", given)
     assert (refused.status, refused.error["param"]) == (400, "max_output_tokens")
-    assert refused.error["message"].startswith("the upstream refuses the request")
+    assert refused.error["message"].startswith("the upstream rejected the request")
 
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}}

@@ -166,7 +166,7 @@ async def test_a_backend_that_was_handed_over_stays_open_and_says_whether_it_jud
 
 
 def test_a_backend_for_no_upstream_is_a_mistake():
-    with pytest.raises(ValueError, match="no upstream of the configuration is called 'mian'"):
+    with pytest.raises(ValueError, match="the configuration has no upstream named 'mian'"):
         make_app(config_for(), backends={"mian": FunctionBackend(lambda _: "a")})
 
 
@@ -201,6 +201,6 @@ async def test_a_lifespan_opens_the_upstreams():
 async def test_money_can_not_be_counted_where_no_model_has_a_name():
     config = config_for(upstream={"price": [1, 2]}, budget={"money": 1}, options={"max_tokens": 9})
     gateway = Gateway(config, {"main": OpenAIBackend(base_url="http://127.0.0.1:9/v1")})
-    with pytest.raises(ValueError, match="its backend has no model with a name"):
+    with pytest.raises(ValueError, match="its backend doesn't name its model"):
         async with gateway.open():
             pass

@@ -78,7 +78,7 @@ def test_items_are_the_same_where_place_label_and_row_are():
     made = compare((run, items), (run, another))
     assert made.both == {(True, True): 1}
     assert (made.first.items, made.second.items) == (4, 4)
-    assert "No item is the same" in comparison_text((run, items[:1]), (run, another))
+    assert "no finished item in common" in comparison_text((run, items[:1]), (run, another))
     assert math.isnan(compare((run, []), (run, items)).gain[0])
 
 

@@ -379,10 +379,10 @@ def test_what_the_best_replies_lacked_is_told_of_items_that_failed():
         ("a", 3, 2), (UNREADABLE, 1, 1), ("b", 1, 0)
     ]  # fmt: skip
     text = run_text(run_of(items), items)
-    assert "3 a (2 of them nothing else)" in text
+    assert "3 a (2 of them failed only this)" in text
     page = HtmlPage(run_report(run_of(items), items)).text
-    assert "What failed items lacked" in page
-    assert "best replies to 4 failed items lacked." in page
+    assert "Unmet requirements of failed items" in page
+    assert "best replies to 4 failed items did not meet." in page
 
 
 def test_repairs_are_told_by_their_depth_and_draws_made_anew_are_none():

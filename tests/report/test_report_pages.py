@@ -157,7 +157,7 @@ def stopped(reason, detail=""):
     ("trace", "words"),
     [
         (trace_of(("failed", 1)), "No draw passed in 1 s."),
-        (trace_of(("passed", 1), ("cancelled", 1)), "1 s, and what still ran was cancelled."),
+        (trace_of(("passed", 1), ("cancelled", 1)), "1 s, and the draws still running were cancelled."),
         (stopped("exhausted"), "Nothing passed: all attempts were used"),
         (stopped("budget", "3 requests are spent"), "a budget is spent (3 requests are spent)"),
         (stopped("something new"), "Stopped: something new"),
@@ -185,7 +185,7 @@ def test_a_conversation_that_goes_on_is_shown_from_the_draw_before():
     page = HtmlPage(call_report(trace))
     for place, before in ((2, "attempt 1"), (3, "attempt 2")):
         assert page.text.count(f"Again, time {place}.") == 1
-        assert f"All that {before}" in " ".join(page.text.split())
+        assert f"Everything that {before}" in " ".join(page.text.split())
     assert [page.links.count(f"#it-{n}") for n in (1, 2, 3)] == [2, 2, 1]
 
 
@@ -278,7 +278,7 @@ def test_each_item_that_failed_opens_to_what_was_asked_what_came_and_what_was_wr
 
 
 @pytest.mark.parametrize(
-    ("failures", "words"), [(0, "passed at once"), (1, "passed after 2 draws")]
+    ("failures", "words"), [(0, "passed with the first draw"), (1, "passed after 2 draws")]
 )
 def test_an_item_that_passed_says_after_how_many(failures, words):
     items = [item(0, trace_of(*[("failed", 1)] * failures, ("passed", 1), best=failures))]
@@ -297,13 +297,13 @@ def test_what_was_run_is_written_for_people():
         "format": None,
     }
     page = run_report(run_of(items, identity=identity), items)
-    assert "tiny · MyStrategy · begun " in page
+    assert "tiny · MyStrategy · started " in page
     assert ">one\ntwo</dd>" in page
     assert ">MyStrategy, loop_budget: 3</dd>" not in page
     assert ">class: MyStrategy, loop_budget: 3</dd>" in page
     assert "<dt>options</dt>" not in page
     assert "<dt>format</dt>" not in page
-    assert '<dt>cut off, begun again</dt><dd dir="auto">1 item</dd>' in page
+    assert '<dt>interrupted and restarted</dt><dd dir="auto">1 item</dd>' in page
 
 
 # --- it stays small ---------------------------------------------------------------------------
@@ -330,7 +330,7 @@ def test_many_requirements_and_errors_are_cut():
     errors = [{"type": f"Error{number:02}", "message": ""} for number in range(60)]
     items = [item(0, trace), *(item(n, None, error) for n, error in enumerate(errors, 1))]
     page = run_report(run_of(items), items)
-    assert "The 25 of 60 that failed most often." in page
+    assert "Shown are the 25 of 60 that failed most often." in page
     assert len(set(re.findall(r'scope="row">(Error\d\d)', page))) == 15
 
 
@@ -455,7 +455,7 @@ def test_a_vote_without_a_winner_says_so_and_marks_none():
     page = call_report(trace)
     assert "No answer won: all attempts were used" in page
     assert "No answer won in 2 s." in page
-    assert "2 answers tied for the first place" in decided(page)
+    assert "2 answers tied for first place" in decided(page)
     assert 'class="won"' not in decided(page)
 
 

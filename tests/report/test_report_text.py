@@ -13,9 +13,9 @@ def test_a_runs_lines_have_its_figures():
     passed = sum(i["status"] == "passed" for i in items)
     for words in (
         "Run of 100 items: simulated-small",
-        "until 2026-03-14 09:00:30 UTC",
+        "ended 2026-03-14 09:00:30 UTC",
         f"{passed} %",
-        "95 % within",
+        "needed one draw, 95 % at most",
         "(p95)",
         "in the replies that won",
         "the reply says 'alpha'",
@@ -27,7 +27,7 @@ def test_a_runs_lines_have_its_figures():
 def test_a_run_that_goes_on_says_so():
     items = [item(0, trace_of(("passed", 1))), item(1, None, status="unfinished")]
     lines = run_text(run_of(items, ended=None), items)
-    assert "begun 2026-03-14 09:00:00 UTC, not finished" in lines
+    assert "started 2026-03-14 09:00:00 UTC, not finished" in lines
     assert "1 not finished yet" in lines
 
 

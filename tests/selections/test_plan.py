@@ -111,7 +111,7 @@ def test_of_one_draw_of_each_item_it_says_what_cannot_be_known():
     made = plan(results(*once), 0.8)
     assert made.needed is None
     said = str(made)
-    assert "How many draws 80 % takes can't be known from this run: 4 would reach " in said
+    assert "This run can't tell how many draws 80 % takes: 4 would reach " in said
     assert "No item had more than 1 draw: draw the unsolved ones 4 times." in said
 
 
@@ -123,7 +123,7 @@ def test_it_can_be_printed_and_written_down():
     assert "measured" in said
     assert "extrapolated" in said
     assert said.count("<- suggested") == 1
-    assert "Fails most often: it says a word (12 of 30, 12 by it alone)" in said
+    assert "Fails most often: it says a word (12 of 30, 12 failed only this)" in said
     assert "#18 Say word 18.: 6 draws" in said
     again = json.loads(json.dumps(made.to_dict()))
     assert again["needed"] == made.needed
@@ -217,7 +217,9 @@ async def test_draws_of_an_escalations_further_stages_are_left_out_and_counted()
     assert made.passed_by_others == 5
     assert "20 draws: 5 passed (100 %), 5 of them by another model or stage\n" in str(made)
     assert (made.bottleneck.judged, made.bottleneck.failed) == (20, 20), "of the first stage alone"
-    assert "10 draws of other models or stages left out: all below is for the first" in str(made)
+    assert "10 draws of other models or stages left out: everything below is for the first" in str(
+        made
+    )
 
 
 @pytest.mark.parametrize(
@@ -228,7 +230,7 @@ async def test_where_more_than_one_has_to_pass_it_says_that_it_plans_for_one(sel
         FunctionBackend(lambda _: "yes"), loop_budget=3, concurrency_budget=1, selection=selection
     )
     made = plan([await strategy.sample("Say it.", [yes])])
-    said = "The run's selection continues after a first pass: all below is for one reply"
+    said = "The run's selection continues after the first pass: everything below is for one"
     assert made.selects == made.to_dict()["selects"] == (said in str(made))
     assert made.selects == (not isinstance(selection, str))
 

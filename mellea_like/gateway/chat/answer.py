@@ -222,7 +222,7 @@ def refusal_of(model: str, prepared: PreparedRequest, outcomes: Sequence[ReplyOu
         "stop_detail": result.stop_detail,
         "usage": usage_of(_spent(outcomes)),
     }
-    message = "no reply met all requirements: error.mellea_like says why, and has the best one"
+    message = "no reply met all requirements: error.mellea_like has the reasons and the best reply"
     code = "nothing_passed"
     return Refusal(422, message, kind=code, code=code, more={"mellea_like": failure})
 
@@ -236,19 +236,19 @@ def _of_error(model: str, prepared: PreparedRequest, error: Exception) -> Refusa
         case BackendError():
             return _of_upstream(model, prepared, error)
         case ReplyBroken():
-            message = "the reply failed after a part of it was sent: what was sent is incomplete"
+            message = "the reply failed after part of it was sent: what you received is incomplete"
             return Refusal(502, message, kind="upstream_error", code="reply_broken")
         case TooCostly():
-            message = "the request's checks take too long on a reply: make its patterns simpler"
+            message = "the request's checks took too long on a reply: use simpler patterns"
             return Refusal(422, message, code="checks_too_costly")
         case LimitExceeded():
             # The first words of the message name the budget.
             if f"budget {CALL!r}" not in str(error):
                 return budget_spent(error.shortage)
-            message = "what one call of this model may spend is too little for this request"
+            message = "the budget for one call of this model is too small for this request"
             return Refusal(422, message, kind="budget_exceeded", code="budget_exceeded")
         case SamplingTimeout():
-            status, code, message = 504, "timeout", "time was up before any reply was judged"
+            status, code, message = 504, "timeout", "the time ran out before any reply was judged"
         case RequirementError():
             status, code, message = 502, "not_judged", "the replies could not be judged"
         case _:
@@ -279,14 +279,14 @@ def _of_upstream(model: str, prepared: PreparedRequest, error: BackendError) -> 
 
 
 WHY = {
-    CONTEXT_LENGTH: "it is longer than the model's context length: send less",
-    "content_filter": "its content filter withholds it: ask in other words",
-    "content_policy_violation": "it is against its policy: ask in other words",
-    "unknown_parameter": "it has a field that the upstream does not know",
-    "unsupported_parameter": "it has a field that the model does not take",
-    "unsupported_value": "a field has a value that the model does not take",
+    CONTEXT_LENGTH: "it is longer than the model's context length: shorten it",
+    "content_filter": "it was blocked by the content filter: rephrase it",
+    "content_policy_violation": "it violates the content policy: rephrase it",
+    "unknown_parameter": "it has a field that the upstream doesn't know",
+    "unsupported_parameter": "it has a field that the model doesn't support",
+    "unsupported_value": "a field has a value that the model doesn't support",
 }
-WHY_ELSE = "is it too long, or has it a field or a part that the upstream does not take?"
+WHY_ELSE = "it may be too long, or have a field or a part that the upstream doesn't support"
 
 
 def _of_refused_request(model: str, prepared: PreparedRequest, error: InvalidRequest) -> Refusal:
@@ -297,14 +297,15 @@ def _of_refused_request(model: str, prepared: PreparedRequest, error: InvalidReq
         field = "response_format"
     if place := prepared.configured.get(field):
         logger.warning(
-            "the model %r: its upstream refuses %s (HTTP %s), which no caller has sent: change"
-            " models.%s.%s in the configuration (server.log_upstream_errors shows the words)",
+            "the upstream of the model %r rejected %s (HTTP %s), which no caller sent: change"
+            " models.%s.%s in the configuration (server.log_upstream_errors logs the upstream's"
+            " own message)",
             *(model, field, error.status, model, place),
         )
-        message = "this model is configured in a way that its upstream refuses: the log says how"
+        message = "the upstream rejects a setting of this model: see the gateway's log"
         kind, code = "upstream_error", "upstream_misconfigured"
         return Refusal(502, message, kind=kind, code=code, headers=NO_RETRY)
-    message = f"the upstream refuses the request (HTTP {error.status}): "
+    message = f"the upstream rejected the request (HTTP {error.status}): "
     message += WHY.get(code or "", WHY_ELSE)
     named = param if field in CHAT_FIELDS or field in prepared.options.extra else None
     kind = kind or "invalid_request_error"

@@ -49,7 +49,7 @@ MAIN = "from mellea_like.gateway.chat.caller_checks import main; main()"
 INHERITED = ("LD_LIBRARY_PATH", "PATH")
 """The environment variables that a process inherits. Others may contain the upstreams' keys."""
 
-SPENT = "it takes more processor time or memory than a request's checks may in all"
+SPENT = "it takes more processor time or memory than all checks of a request may use together"
 
 LONGEST_SCHEMA = 2**16
 
@@ -192,7 +192,7 @@ class CallersChecks:
 
     async def _try(self, param: str, check: Check) -> dict[str, Any]:
         if len(json.dumps(check)) > LONGEST_SCHEMA:
-            refuse(param, f"{LONGEST_SCHEMA:,} characters are the most for a schema")
+            refuse(param, f"a schema may have at most {LONGEST_SCHEMA:,} characters")
         answer: dict[str, Any] = {}
         problem = ""
         try:

@@ -90,12 +90,13 @@ class _Refused(_Part):
 def _scheme(url: str, info: ValidationInfo) -> str:
     scheme = url.partition(":")[0].lower()
     if scheme not in ("data", "http", "https"):
-        reject("this is a data: URL, or one of the web")
+        reject("must be a data:, http: or https: URL")
     context: dict[str, Any] = info.context or {}
     if scheme != "data" and not context.get("media_urls"):
         reject(
-            "this model's upstream may stand where it must not fetch what a caller names: send a"
-            " data: URL (media_urls: forward in the model's overrides allows others)",
+            "this model doesn't accept web URLs, because its upstream may have access to addresses"
+            " that callers must not reach: send a data: URL (media_urls: forward in the model's"
+            " overrides allows web URLs)",
             UNSUPPORTED,
         )
     return url
@@ -183,7 +184,7 @@ class _Message(OpenFields):
     @classmethod
     def _are_the_assistants(cls, given: Any, info: ValidationInfo) -> Any:
         if given and info.data.get("role", "assistant") != "assistant":
-            reject("the assistant's messages have this")
+            reject("only assistant messages can have this")
         return given
 
     @field_validator("tool_call_id")
@@ -191,7 +192,7 @@ class _Message(OpenFields):
     def _is_a_tools(cls, given: str | None, info: ValidationInfo) -> str | None:
         role = info.data.get("role")
         if role is not None and (given is not None) != (role == "tool"):
-            reject("this goes with role: tool, and that needs it")
+            reject("required for role: tool, and not allowed for others")
         return given
 
     @field_validator("content", mode="before")
@@ -204,7 +205,7 @@ class _Message(OpenFields):
     @classmethod
     def _something(cls, content: Any, info: ValidationInfo) -> Any:
         if content is None and not (info.data.get("refusal") or info.data.get("tool_calls")):
-            reject("this is a text, or a list of parts")
+            reject("must be a string or a list of parts")
         return content
 
     def read(self) -> Message:
@@ -301,7 +302,7 @@ class ResponseFormat(OpenFields):
         cls, described: _JsonSchema | None, info: ValidationInfo
     ) -> _JsonSchema | None:
         if (described is not None) != (info.data.get("type") == "json_schema"):
-            reject("this goes with type: json_schema, and that needs it")
+            reject("required for type: json_schema, and not allowed for others")
         return described
 
 
@@ -357,7 +358,7 @@ class ChatRequest(Fields):
     @classmethod
     def _goes_with_logprobs(cls, top: int, info: ValidationInfo) -> int:
         if top and not info.data.get("logprobs"):
-            reject("this goes with logprobs: true")
+            reject("requires logprobs: true")
         return top
 
     @field_validator("tools")
@@ -374,7 +375,7 @@ class ChatRequest(Fields):
         if choice not in (None, "none", "auto") and not known:
             reject("there are no tools to choose from")
         if unknown := sorted(_names_in(choice) - known):
-            reject(f"no tool is called {unknown[0][:128]!r}")
+            reject(f"there is no tool named {unknown[0][:128]!r}")
         return choice
 
     @property
@@ -434,7 +435,7 @@ def model_of(body: Mapping[str, Any]) -> str:
     """Return the name of the requested model."""
     name = body.get("model")
     if not isinstance(name, str) or not name.strip():
-        refuse("model", "this is the name of a model: see /v1/models")
+        refuse("model", "must be the name of a model: see /v1/models")
     return name
 
 
@@ -445,7 +446,7 @@ def read_chat(body: Mapping[str, Any], rules: FieldRules = DEFAULTS) -> ChatRequ
     checked = {name: forwarded.pop(name) for name in CHECKED if name in forwarded}
     request = read_as(ChatRequest, {**honoured, **checked, "forwarded": forwarded}, rules)
     if request.messages[-1].role == "assistant":
-        what = "the last message is the user's: continuing a reply's beginning isn't supported"
+        what = "the last message can't be the assistant's: continuing a reply isn't supported"
         refuse(f"messages.{len(request.messages) - 1}.role", what)
     return request
 

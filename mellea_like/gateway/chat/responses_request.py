@@ -213,11 +213,11 @@ def _readable(given: Any, info: ValidationInfo) -> Any:
     item = cast("dict[str, Any]", given)
     kind = item.get("type")
     if kind == "item_reference":
-        reject("nothing is stored here: send the item itself", UNSUPPORTED)
+        reject("the gateway stores nothing: send the item itself", UNSUPPORTED)
     if isinstance(kind, str) and kind in HOSTED_ITEMS:
         if drops_hosted(info):
             return SKIPPED
-        reject(f"{kind!r} tells of a hosted tool, which this model hasn't; {HINT}", UNSUPPORTED)
+        reject(f"{kind!r} belongs to a hosted tool, and this model has none; {HINT}", UNSUPPORTED)
     return {**item, "type": "message"} if "type" not in item and "role" in item else item
 
 
@@ -275,7 +275,7 @@ class _Reasoning(Sent):
 
 def _includable(name: str, info: ValidationInfo) -> str:
     if name not in INCLUDED and not drops_hosted(info):
-        what = f"{name[:64]!r} isn't supported: a response has {' and '.join(INCLUDED)}"
+        what = f"{name[:64]!r} isn't supported: a response can include {' and '.join(INCLUDED)}"
         reject(f"{what}; {HINT}", UNSUPPORTED)
     return name
 
@@ -376,7 +376,7 @@ def read_response(body: Mapping[str, Any], rules: FieldRules = DEFAULTS) -> Aske
         forwarded["verbosity"] = own.text.verbosity
     fields = own.chat
     if not fields["messages"] or fields["messages"][-1]["role"] == "assistant":
-        refuse("input", "it ends with what is to be answered, not with what the assistant said")
+        refuse("input", "must end with an item to answer, not with one from the assistant")
     try:
         return AskedResponse(own, read_as(ChatRequest, {**fields, "forwarded": forwarded}, rules))
     except Refusal as refusal:

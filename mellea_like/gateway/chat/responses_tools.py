@@ -75,7 +75,7 @@ HOSTED_ITEMS = frozenset(
 )
 """Types of conversation items that describe what hosted tools did."""
 
-HINT = "hosted_tools: drop in the model's overrides leaves it out"
+HINT = "hosted_tools: drop in the model's overrides ignores it"
 
 
 class Sent(Fields):
@@ -192,10 +192,10 @@ OWN = ("function", "custom", "namespace")
 def _known(given: Any, kinds: tuple[str, ...], hint: str = "") -> Any:
     kind = cast("dict[str, Any]", given).get("type") if isinstance(given, dict) else None
     if isinstance(kind, str) and kind not in kinds:
-        known = f"{', '.join(kinds[:-1])} and {kinds[-1]}"
-        reject(f"{kind[:40]!r} isn't supported: tools are of type {known}{hint}", UNSUPPORTED)
+        known = f"{', '.join(kinds[:-1])} or {kinds[-1]}"
+        reject(f"{kind[:40]!r} isn't supported: tools must be of type {known}{hint}", UNSUPPORTED)
     if kind not in kinds:
-        reject(f"this is a JSON object whose type is {' or '.join(kinds)}")
+        reject(f"must be a JSON object whose type is {' or '.join(kinds)}")
     return cast("Any", given)
 
 

@@ -294,7 +294,7 @@ class ServedModel:
             ("max_completion_tokens", request.max_completion_tokens, limits.max_tokens),
         ):
             if given is not None and most is not None and given > most:
-                refuse(name, f"it is {given}, and this key may ask for {most} at most")
+                refuse(name, f"must be at most {most} for this key, not {given}")
         tools = tools_of(request, early=config.early)
         context, action = self._asked(request)
         callers = CallersChecks(workers, caller.key, config.overrides.check_seconds)
@@ -395,7 +395,7 @@ class ServedModel:
         _check_texts("checks", asked.checks, may.checks)
         _check_texts("requirements", asked.requirements, may.requirements)
         if asked.requirements and not all(judge.judges for judge in self._judges):
-            what = "this model's upstream can't judge; say it as checks"
+            what = "this model's upstream can't judge: send checks instead"
             refuse("mellea_like.requirements", what)
         given: dict[str, str | Mapping[str, Any]] = {
             f"mellea_like.checks.{position}": text for position, text in enumerate(asked.checks)
@@ -466,8 +466,8 @@ class ServedModel:
                 found[model] = upstream.price
             elif budget is not None and budget.money is not None:
                 msg = (
-                    f"upstreams.{upstream.name}: its backend has no model with a name, so that a"
-                    " budget of money can't tell what it costs: give it a model"
+                    f"upstreams.{upstream.name}: its backend doesn't name its model, so a budget of"
+                    " money can't know what it costs: give it a model"
                 )
                 raise ValueError(msg)
         return found or None
@@ -492,10 +492,10 @@ def _within(name: str, asked: N | None, own: N, most: N | None = None) -> N:
     """Return the requested value, or else the model's own; refuse a value over the limit."""
     most = most or own
     if asked is not None and asked > most:
-        refuse(f"mellea_like.{name}", f"{most:g} is the most for this model")
+        refuse(f"mellea_like.{name}", f"must be at most {most:g} for this model")
     return own if asked is None else asked
 
 
 def _check_texts(name: str, texts: list[str], most: int) -> None:
     if len(texts) > most:
-        refuse(f"mellea_like.{name}", f"{most} are the most for this model, not {len(texts)}")
+        refuse(f"mellea_like.{name}", f"must be at most {most} for this model, not {len(texts)}")

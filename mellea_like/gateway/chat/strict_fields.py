@@ -71,10 +71,10 @@ def _check_kind(given: Any, *, kinds: tuple[str, ...], what: str, or_text: bool)
         return given
     kind = cast("dict[str, Any]", given).get("type") if isinstance(given, dict) else None
     if isinstance(kind, str) and kind not in kinds:
-        known = " and ".join(kinds)
-        reject(f"{kind[:40]!r} isn't supported: {what} are of type {known}", UNSUPPORTED)
+        known = " or ".join(kinds)
+        reject(f"{kind[:40]!r} isn't supported: {what} must be of type {known}", UNSUPPORTED)
     if kind not in kinds:
-        reject(f"this is a JSON object whose type is {' or '.join(kinds)}")
+        reject(f"must be a JSON object whose type is {' or '.join(kinds)}")
     return cast("Any", given)
 
 
@@ -95,7 +95,7 @@ WORD_OR_BY_TYPE = Discriminator(_word_or_tag)
 
 def _not_blank(text: str) -> str:
     if not text.strip():
-        reject("this is a text that says something")
+        reject("must not be blank")
     return text
 
 
@@ -127,7 +127,7 @@ class Fields(BaseModel):
     @classmethod
     def _given(cls, data: Any, info: ValidationInfo) -> Any:
         if not isinstance(data, dict):
-            reject("this is a JSON object")
+            reject("must be a JSON object")
         known = {field.alias or name for name, field in cls.model_fields.items()}
         takes_more = cls.model_config.get("extra") == "allow"
         given: dict[str, Any] = {}

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 try:
     import yaml
 except ImportError as exc:  # pragma: no cover
-    msg = "The gateway's configuration needs PyYAML: pip install 'mellea-like[serve]'"
+    msg = "the gateway's configuration needs PyYAML: pip install 'mellea-like[serve]'"
     raise ImportError(msg) from exc
 
 from mellea_like.gateway.config.cross_checks import Parts, Problem, problems_between
@@ -75,7 +75,7 @@ def read_config(
     file = _File(Path(path), os.environ if environ is None else environ)
     data = file.read()
     if not isinstance(data, dict):
-        file.fail("it has upstreams: and models:, each with names and what they stand for")
+        file.fail("it must have upstreams: and models:, each with names and their settings")
     given = cast("dict[str, Any]", data)
     own: object = given.get("server") or {}
     if server and isinstance(own, dict):
@@ -162,11 +162,11 @@ class _File:
         except ConfigError:
             raise
         except RecursionError:
-            self.fail("it is nested too deep, or contains itself by an alias")
+            self.fail("it is nested too deeply, or contains itself through an alias")
         except yaml.MarkedYAMLError as exc:
             self.fail(*_syntax(exc, text))
         except (yaml.YAMLError, ValueError) as exc:
-            self.fail(f"it isn't YAML: {type(exc).__name__}")
+            self.fail(f"it isn't valid YAML: {type(exc).__name__}")
         return data
 
     def _text(self) -> str:
@@ -175,7 +175,7 @@ class _File:
         except OSError as exc:
             self.fail(f"can't be read: {exc.strerror or exc}")
         except UnicodeDecodeError as exc:
-            self.fail(f"it isn't UTF-8 text, from byte {exc.start} on")
+            self.fail(f"it isn't valid UTF-8, from byte {exc.start} on")
 
     def _visit(self, node: Any, place: Place) -> None:
         """Record the lines of a node and its parts, insert variables, refuse duplicate names."""
@@ -195,9 +195,9 @@ class _File:
         for key, part in node.value:
             line = key.start_mark.line + 1
             if not isinstance(key, yaml.ScalarNode):
-                self.fail("a name is a text here, not a list or a mapping", line, place)
+                self.fail("a name must be a string, not a list or a mapping", line, place)
             if key.value in seen:
-                what = f"{key.value!r} stands twice: keep one of them"
+                what = f"{key.value!r} appears twice: keep one of them"
                 self.problems.append(self.said(what, line, place))
             seen.add(key.value)
             if key.tag == "tag:yaml.org,2002:merge":
@@ -239,7 +239,7 @@ class _File:
         place: list[str | int] = []
         for step in misplaced.get("path") or error["loc"]:
             if step == "[key]":
-                message = f"this can't be its name: {message}"
+                message = f"invalid name: {message}"
             # A union's errors name its member, which isn't part of the file.
             if (*place, step) in self._lines or isinstance(step, int):
                 place.append(step)
@@ -263,10 +263,10 @@ def _syntax(error: yaml.MarkedYAMLError, text: str) -> tuple[str, int | None]:
         return quote[0] if len(quote[0]) < len("'...'") or "<" in quote[0] else "..."
 
     what = re.sub(r"'[^']*'|\"[^\"]*\"", hidden, error.problem or "it can't be read")
-    message = f"it isn't YAML: {what}"
+    message = f"it isn't valid YAML: {what}"
     mark = error.problem_mark or error.context_mark
     if mark is None:
         return message, None
     if text[max(mark.index - 1, 0) : mark.index + 1] == "${":
-        message += '; inside {...} and [...] a variable needs quotes around it: "${NAME}"'
+        message += '; inside {...} and [...], put quotes around a variable: "${NAME}"'
     return message, mark.line + 1

@@ -64,7 +64,7 @@ def problems_between(parts: Parts) -> list[Problem]:
             continue
         known = ", ".join(parts.models)
         found += (
-            Problem((*place, "models", at), f"there is no such model; there is: {known}")
+            Problem((*place, "models", at), f"there is no such model; the models are: {known}")
             for at, name in enumerate(key.models or ())
             if name not in parts.models
         )
@@ -81,18 +81,20 @@ def _of_upstreams(model: ModelConfig, parts: Parts) -> Iterator[Problem]:
     for where, place in model.places:
         for field, upstream in (("upstream", place.upstream), ("judge", place.judge)):
             if upstream is not None and upstream not in parts.upstreams:
-                yield Problem((*where, field), f"no upstream has this name; there is: {known}")
+                yield Problem(
+                    (*where, field), f"there is no such upstream; the upstreams are: {known}"
+                )
     for where, place in model.places:
         judge = model.judge_of(place)
         if (model.requirements or place.requirements) and _can_not_judge(parts, judge):
             its = f"upstreams.{judge}" if where else "its upstream"
-            what = f"{its} can't judge; write judge: NAME of one that can, or say it as checks"
+            what = f"{its} can't judge: name one that can with judge: NAME, or use checks instead"
             yield Problem((*(where if place.requirements else ()), "requirements"), what)
 
 
 def _of_selection(model: ModelConfig, parts: Parts) -> Iterator[Problem]:
     if model.selection.judged and _can_not_judge(parts, model.judge or model.upstream):
-        what = "its upstream can't judge; write judge: NAME of one that can"
+        what = "its upstream can't judge: name one that can with judge: NAME"
         yield Problem(("select",), what)
     features = dict.fromkeys(model.selection.features, f"select: {model.select}")
     if why := why_not_together(features | {"choices": "the gateway"}):
@@ -124,8 +126,9 @@ def _of_length(
     ]
     if limited and not all(lengths):
         what = (
-            "it needs to know how long a reply may get: write max_tokens: 4096 for each key"
-            " (without keys in server.limits), or options: {max_tokens: 4096} for each model"
+            "it needs a limit on the length of a reply: write max_tokens: 4096 for each key"
+            " (in server.limits if there are no keys), or options: {max_tokens: 4096} for each"
+            " model"
         )
         yield Problem((*where, limited[0]), what)
 
@@ -152,12 +155,12 @@ def _of_money(
         if upstream is None:
             continue
         if upstream.price is None:
-            what = f"upstreams.{one} has no price; write price: [0.15, 0.60] there, for a"
-            yield Problem(where, f"{what} million tokens in and out")
+            what = f"upstreams.{one} has no price: write price: [0.15, 0.60] there, the prices of a"
+            yield Problem(where, f"{what} million input and output tokens")
         else:
             currencies.add(upstream.price.currency)
         if isinstance(upstream, OpenAIUpstream) and (upstream.model or named) is None:
-            yield Problem(where, f"upstreams.{one} needs its model: NAME for that")
+            yield Problem(where, f"upstreams.{one} doesn't name its model: write model: NAME there")
     if len(currencies) > 1:
-        what = f"the prices of its upstreams are in {' and '.join(sorted(currencies))}: write"
-        yield Problem(where, f"{what} all of them in one currency")
+        what = f"its upstreams have prices in {' and '.join(sorted(currencies))}: use the same"
+        yield Problem(where, f"{what} currency for all of them")

@@ -81,7 +81,7 @@ class Overrides(Section):
     def _can_be_so(cls, fields: dict[str, FieldUse]) -> dict[str, FieldUse]:
         for name, use in fields.items():
             if why := why_not(name, use):
-                msg = f"{name}: {use} is not possible: {why}"
+                msg = f"{name} can't be set to {use}: {why}"
                 raise ValueError(msg)
         return fields
 
@@ -234,7 +234,7 @@ class TokenSource(Section):
     @model_validator(mode="after")
     def _one_source(self) -> Self:
         if (self.env is None) == (self.sha256 is None):
-            msg = "a key takes either env (a variable's name) or sha256 (of its token)"
+            msg = "a key needs either env (the name of a variable) or sha256 (of its token)"
             raise ValueError(msg)
         return self
 
@@ -291,8 +291,8 @@ class ServerConfig(Section):
     def _room_for_one(self) -> Self:
         if self.max_bodies < self.max_body:
             msg = (
-                f"max_bodies is smaller than max_body, so that a body of {self.max_body:,} bytes"
-                " would never be taken: write a larger max_bodies, or a smaller max_body"
+                f"max_bodies is smaller than max_body, so a body of {self.max_body:,} bytes would"
+                " never be accepted: write a larger max_bodies, or a smaller max_body"
             )
             raise ValueError(msg)
         return self

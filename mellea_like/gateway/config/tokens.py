@@ -64,7 +64,7 @@ class Tokens:
         elif len(token) < SHORTEST_TOKEN:
             what = (
                 f"the token of the key {name!r} (in {key.env}) is shorter than {SHORTEST_TOKEN}"
-                " characters: make a random one, with: openssl rand -hex 32"
+                " characters: generate a random one with: openssl rand -hex 32"
             )
         elif not all("!" <= c <= "~" for c in token):
             what = f"the token of the key {name!r} (in {key.env}) can't be sent in an HTTP header"

@@ -63,7 +63,7 @@ def check_upstreams(specs: Mapping[str, UpstreamSpec | None]) -> list[Problem]:
             problems.append(Problem(("upstreams", name), what))
         if isinstance(spec, OpenAIUpstream) and spec.official and not spec.key:
             what = (
-                "api_key is missing, and OpenAI's own server wants one: write"
+                "api_key is missing, and OpenAI's own server requires one: write"
                 ' api_key: "${OPENAI_API_KEY}"'
             )
             problems.append(Problem(("upstreams", name), what))

@@ -98,7 +98,7 @@ class Gateway:
     ) -> None:
         unknown = sorted((backends or {}).keys() - config.upstreams.keys())
         if unknown:
-            msg = f"no upstream of the configuration is called {unknown[0]!r}"
+            msg = f"the configuration has no upstream named {unknown[0]!r}"
             raise ValueError(msg)
         self._metrics = Metrics([METRICS_KEY])
         self._workers = Workers()
@@ -128,7 +128,7 @@ class Gateway:
             yield
             return
         if self.serving.config.server.log_upstream_errors:
-            what = "server.log_upstream_errors: the log may show parts of prompts and replies"
+            what = "server.log_upstream_errors is on: the log may show parts of prompts and replies"
             logger.warning(what)
         async with self._workers, self._upstreams:
             self._used = await self._begin(self.serving)
@@ -161,7 +161,7 @@ class Gateway:
             new.guard.take_over(old.guard)
             self.serving, mine, self._used = new, self._used, used
             old.retire()
-        logger.info("there is a new configuration; its models: %s", ", ".join(config.models))
+        logger.info("the configuration was reloaded; its models: %s", ", ".join(config.models))
         await old.wait_ended()
         old.close()
         await self._upstreams.release(mine)

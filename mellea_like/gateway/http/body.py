@@ -74,7 +74,7 @@ class BodyShare:
         """Refuse a body for which there is no room now."""
         memory = self._memory
         if memory.used + size > memory.most:
-            message = "the bodies of requests under way take all the memory that they may"
+            message = "the bodies of other requests fill all the memory reserved for bodies"
             raise Refusal(
                 503,
                 f"{message}: try again later",
@@ -99,10 +99,10 @@ def check_headers(headers: Iterable[tuple[bytes, bytes]], server: ServerConfig) 
         fields[name] = value
     if b"content-length" in fields and b"transfer-encoding" in fields:
         # If a proxy in front used the other header, one request could become two.
-        raise Refusal(400, "there are both Content-Length and Transfer-Encoding: send one")
+        raise Refusal(400, "the request has both Content-Length and Transfer-Encoding: send one")
     encoding = fields.get(b"content-encoding", b"identity").strip().lower()
     if encoding not in (b"", b"identity"):
-        msg = "a compressed body is not taken: leave Content-Encoding out"
+        msg = "compressed bodies are not supported: leave out Content-Encoding"
         raise Refusal(415, msg, code="unsupported_content_encoding")
     kind, *parameters = fields.get(b"content-type", b"").lower().split(b";")
     charset = {p.strip() for p in parameters if p.strip().startswith(b"charset=")}
@@ -170,11 +170,11 @@ def parse(data: bytes, most_depth: int) -> dict[str, Any]:
     except UnicodeDecodeError as exc:
         why = f"the byte at position {exc.start} isn't UTF-8"
     except UnicodeEncodeError:
-        why = "a text in it has half a surrogate pair"
+        why = "a string in it has an unpaired surrogate"
     except json.JSONDecodeError as exc:
         why = f"{exc.msg} at position {exc.pos}"
     except ValueError:
-        why = "a number in it is none in JSON, or too large"
+        why = "a number in it is too large or not valid in JSON"
     if why is not None:  # This is outside the handlers, whose exceptions hold the whole body.
         _malformed(why)
     if not isinstance(value, dict):
@@ -198,7 +198,7 @@ def _check_structure(data: bytes, most_depth: int) -> None:
             return
         structure = structure.replace(b"()", b"")
     if structure:
-        _malformed(f"it is nested deeper than {most_depth} levels, or a bracket has no partner")
+        _malformed(f"it is nested deeper than {most_depth} levels, or its brackets don't match")
 
 
 def _finite(written: str) -> float:
@@ -218,4 +218,4 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _malformed(why: str) -> NoReturn:
-    raise Refusal(400, f"the body can't be taken as JSON: {why}", code="invalid_json")
+    raise Refusal(400, f"the body can't be read as JSON: {why}", code="invalid_json")

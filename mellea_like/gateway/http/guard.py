@@ -70,7 +70,7 @@ PATHS = (
 
 UNROUTED = {
     404: ("there is nothing at this path", "not_found"),
-    405: ("this path does not take this method", "method_not_allowed"),
+    405: ("this path does not support this method", "method_not_allowed"),
 }
 
 VERSIONS = ("1.0", "1.1", "2", "3")
@@ -299,8 +299,8 @@ class _Exchange:
         if isinstance(problem, Refusal):
             refusal = problem
         elif isinstance(problem, StoreError):
-            logger.error("the spending of keys can't be counted: %s", problem)
-            message = "the gateway can't count what this key spends at the moment"
+            logger.error("can't record the spending of keys: %s", problem)
+            message = "the gateway can't record this key's spending at the moment"
             headers = retry_after(STORE_SECONDS)
             code = "store_unavailable"
             refusal = Refusal(503, message, kind="server_error", code=code, headers=headers)
@@ -312,7 +312,7 @@ class _Exchange:
             last = traceback.extract_tb(problem.__traceback__)[-1]
             where = f"{last.filename}:{last.lineno}"
             logger.error("a request failed with %s at %s", type(problem).__name__, where)
-            refusal = Refusal(500, "the gateway failed: its log says where", kind="server_error")
+            refusal = Refusal(500, "internal error: see the gateway's log", kind="server_error")
         if self._status is not None:
             return  # The answer has begun, so the server aborts it.
         if (
@@ -425,7 +425,7 @@ def _unauthorized(given: int) -> Refusal:
     elif not given:
         message = "no API key: send it in the header Authorization: Bearer <key>"
     else:
-        message = "the API key is not one of this gateway's"
+        message = "the API key is not one of this gateway's keys"
     return Refusal(
         401,
         message,
@@ -448,8 +448,8 @@ def check_host(headers: Iterable[tuple[bytes, bytes]], server: ServerConfig) -> 
     if not name or name not in {_without_port(host) for host in ours}:
         raise Refusal(
             403,
-            "the Host header names no host of this gateway: where no keys are configured, only the"
-            " loopback's names and server.allowed_hosts are answered",
+            "the Host header doesn't name this gateway: if no keys are configured, it answers only"
+            " to the loopback's names, server.host and server.allowed_hosts",
             kind="permission_error",
             code="host_not_allowed",
         )

@@ -185,8 +185,8 @@ class KeyState:
             ]
             scarce = rates[lacking.index(max(lacking))]
             message = (
-                f"the key {self.name!r} may have {scarce.most:,.12g} {scarce.what} a minute, and"
-                f" there is room for this request in {max(1, ceil(turn.seconds))} s"
+                f"the key {self.name!r} is limited to {scarce.most:,.12g} {scarce.what} a minute:"
+                f" try again in {max(1, ceil(turn.seconds))} s"
             )
             refusal = too_many(message, turn.seconds)
             refusal.headers |= _told(rates, before)
@@ -219,7 +219,7 @@ class KeyState:
             requests = plural(limits.concurrency, "request")
             message = (
                 f"the key {self.name!r} has {requests} under way and"
-                f" {limits.queue} waiting, the most that it may have: try again later"
+                f" {limits.queue} waiting, which is its limit: try again later"
             )
             raise too_many(message, self.retry_after())
         self._here += 1
@@ -275,7 +275,7 @@ class KeyState:
         self._give_up(seconds)
 
     def _give_up(self, seconds: float) -> NoReturn:
-        message = f"the key {self.name!r}: no place became free within {seconds:g} s"
+        message = f"the key {self.name!r} had no free slot for this request within {seconds:g} s"
         raise too_many(message, self.retry_after())
 
     def retry_after(self) -> float:

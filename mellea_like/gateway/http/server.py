@@ -144,7 +144,7 @@ async def serve(
                     await runner.cut()
                 group.cancel_scope.cancel()
     if not runner.started:
-        msg = "the gateway's application did not start: the log of uvicorn.error says why"
+        msg = "the gateway's application did not start: see the log of uvicorn.error"
         raise RuntimeError(msg)
     return ended_by[0] if ended_by else None
 
@@ -241,8 +241,8 @@ def listening_address(server: ServerConfig, *, has_keys: bool) -> tuple[int, Any
     if open_to_others and not has_keys:
         msg = (
             f"server.host {server.host!r} ({open_to_others[0]}) can be reached from other machines,"
-            " and no keys are configured: anyone could use the upstream's. Configure a key under"
-            " keys, or listen on 127.0.0.1"
+            " and no keys are configured, so anyone could use the keys of the upstreams: configure"
+            " a key under keys, or listen on 127.0.0.1"
         )
         raise ValueError(msg)
     return min(found, key=lambda each: internet.index(each[0]))

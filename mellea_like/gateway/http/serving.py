@@ -140,7 +140,7 @@ def _prices(models: list[ServedModel]) -> dict[str, Price]:
         for name, price in (served.prices or {}).items():
             if prices.setdefault(name, price) != price:
                 msg = (
-                    f"two upstreams have a model {name!r}, each with another price: a key's"
+                    f"two upstreams have a model {name!r} with different prices, and a key's"
                     " budget of money can't tell them apart"
                 )
                 raise ValueError(msg)

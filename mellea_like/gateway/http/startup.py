@@ -52,7 +52,7 @@ def read_again(
     config = read_config(path, further=further, **server)
     for name in ("server", "store"):
         if tell and getattr(config, name) != getattr(before, name):
-            what = "%s: %s has changed, which takes effect when the gateway is started again"
+            what = "%s: %s has changed: restart the gateway to apply this"
             logger.warning(what, path, name)
     return config.model_copy(update={"server": before.server})
 
@@ -60,7 +60,7 @@ def read_again(
 def say_unchanged(why: Exception) -> None:
     """Log why a configuration that was read again isn't used."""
     for line in str(why).splitlines():
-        logger.error("the configuration stays as it was: %s", line)
+        logger.error("the configuration was not reloaded: %s", line)
 
 
 def _problems_at_the_start(parts: Parts) -> Iterator[Problem]:

@@ -183,7 +183,7 @@ class Supervisor:
         except BaseException as exc:  # noqa: BLE001 (its text may be anyone's)
             last = traceback.extract_tb(exc.__traceback__)[-1]
             where = f"{last.filename}:{last.lineno}"
-            logger.error("it failed with %s at %s", type(exc).__name__, where)  # noqa: TRY400
+            logger.error("the worker failed with %s at %s", type(exc).__name__, where)  # noqa: TRY400
         finally:
             logging.shutdown()
             os._exit(code)
@@ -227,7 +227,7 @@ class Supervisor:
         pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (worker.deaths - 1))
         worker.due = time.monotonic() + pause
         how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-        logger.error("worker %d %s: it is started again in %g s", worker.number, how, pause)
+        logger.error("worker %d %s: it will be restarted in %g s", worker.number, how, pause)
 
     # --- signals ---------------------------------------------------------------------------------
 
