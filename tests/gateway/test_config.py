@@ -109,7 +109,7 @@ OPENAI = "upstreams: {main: {kind: openai, base_url: 'http://127.0.0.1:9/v1', mo
             MODEL + "select: collect:2\n    loop: 2\n",
             "models.m.select: the gateway can't be combined with",
         ),
-        (MODEL + "select: bst:words\n", "models.m.select: select 'bst:words' is none of the known"),
+        (MODEL + "select: bst:words\n", "models.m.select: select 'bst:words' is unknown"),
         (MODEL + "n: 2\n", "models.m.n: n goes with best, vote, consensus, tournament: not with f"),
         (
             MODEL + "select: vote\n    n: 9\n",

@@ -157,7 +157,10 @@ def stopped(reason, detail=""):
     ("trace", "words"),
     [
         (trace_of(("failed", 1)), "No draw passed in 1 s."),
-        (trace_of(("passed", 1), ("cancelled", 1)), "1 s, and the draws still running were cancelled."),
+        (
+            trace_of(("passed", 1), ("cancelled", 1)),
+            "1 s, and the draws still running were cancelled.",
+        ),
         (stopped("exhausted"), "Nothing passed: all attempts were used"),
         (stopped("budget", "3 requests are spent"), "a budget is spent (3 requests are spent)"),
         (stopped("something new"), "Stopped: something new"),
