@@ -290,7 +290,7 @@ def _facts(slice_: SliceView) -> Html:
     borrowed = slice_.chain != slice_.subsample
     unknown = f", {count(usage.unknown)} of unknown cost" if usage.unknown else ""
     facts = [
-        f"run by chain {slice_.chain}" if borrowed else "",
+        f"in row {slice_.chain + 1} of the chart" if borrowed else "",
         "" if slice_.stage is None else f"stage {slice_.stage}",
         f"{seconds(slice_.started_at)} to {seconds(slice_.ended_at)}",
         ", ".join(tokens_of(usage, count)),

@@ -149,6 +149,14 @@ def test_a_page_about_a_call_has_each_iteration_as_a_bar_and_as_a_panel(call_pag
         assert words in page.text
 
 
+def test_a_draw_on_a_borrowed_turn_says_in_which_row_of_the_chart_it_is():
+    trace = trace_of(("failed", 1), ("passed", 1))
+    trace["slices"][1]["chain"] = 4
+    page = call_report(trace)
+    assert page.count("in row 5 of the chart") == 1
+    assert 'aria-label="lane 5"' in page
+
+
 def stopped(reason, detail=""):
     return trace_of(("failed", 1)) | {"stop_reason": reason, "stop_detail": detail}
 
