@@ -163,13 +163,15 @@ async def test_parts_are_taken_or_refused_for_good(virtual_clock):
                 raise BackendUnavailable("no parts today")
             return await super().generate(request)
 
-    await broken(Texts(), "parts", "a message of two texts raised AttributeError.*or refuse it")
+    await broken(Texts(), "parts", "a message with two texts raised AttributeError.*or refuse it")
     await broken(Hopeful(), "parts", "which is retryable: it would fail again")
 
 
 async def test_tools_are_called_by_their_names_and_where_a_call_is_required(virtual_clock):
-    await broken(Caller("guess"), "tools", "a call of 'guess', which is none of its tools")
-    await broken(Good(), "tools", "requires a tool call was not answered by one", calls_tools=True)
+    await broken(Caller("guess"), "tools", "a call of 'guess', which is not one of its tools")
+    await broken(
+        Good(), "tools", "requires a tool call was not answered with one", calls_tools=True
+    )
     silent = Caller(streamed=False)
     await broken(silent, "tools", "requires a tool call was not answered", calls_tools=True)
 
@@ -272,7 +274,7 @@ async def test_a_backend_for_one_request_at_a_time_is_found(virtual_clock):
             finally:
                 self.in_flight -= 1
 
-    await broken(Exclusive(), "again", "of two requests at once.*busy")
+    await broken(Exclusive(), "again", "one of two concurrent requests failed.*busy")
 
 
 async def test_a_backend_that_stays_closed_is_found(virtual_clock):
@@ -296,7 +298,7 @@ async def test_a_usage_that_grows_with_the_meter_does_not_add_up(virtual_clock):
             await super().generate(request)
             return Generation("x", usage=request.meter.usage)
 
-    await broken(Growing(), "usage", "that of its request alone")
+    await broken(Growing(), "usage", "that of its own request alone")
 
 
 async def test_a_backend_that_never_gives_way_can_not_be_cancelled():
@@ -306,7 +308,7 @@ async def test_a_backend_that_never_gives_way_can_not_be_cancelled():
             meter.settle(input_tokens=0, output_tokens=0)
             return Generation("x", usage=meter.usage)
 
-    await broken(Rushing(), "cancellation", "give way to the event loop")
+    await broken(Rushing(), "cancellation", "yield to the event loop")
 
 
 async def test_a_swallowed_cancellation_is_found(virtual_clock):
@@ -321,7 +323,7 @@ async def test_a_swallowed_cancellation_is_found(virtual_clock):
                 return Generation("half", usage=meter.usage)
             return Generation("whole", usage=meter.usage)
 
-    await broken(Swallowing(), "cancellation", "answered all the same")
+    await broken(Swallowing(), "cancellation", "still answered")
 
 
 @pytest.mark.allow_blocking
@@ -369,7 +371,7 @@ async def test_a_request_that_goes_on_after_its_cancellation_is_found(virtual_cl
             await checkpoint()
             return reply
 
-    await broken(Shielded(), "cancellation", "still ran 1 s after it was cancelled")
+    await broken(Shielded(), "cancellation", "still running 1 s after it was cancelled")
 
 
 async def test_a_task_left_behind_is_found(virtual_clock):
@@ -495,7 +497,7 @@ async def test_what_waits_before_it_sends_must_say_that_nothing_was_sent(virtual
         lambda: Waiting(inner, says_so=True), sent=lambda: len(inner.requests)
     )
     assert "meter" in rules
-    await broken(Waiting(inner, says_so=False), "meter", "nor said not to have been sent")
+    await broken(Waiting(inner, says_so=False), "meter", "neither counted nor reported as not sent")
 
 
 async def test_a_request_counted_before_it_is_sent_is_found(virtual_clock):
@@ -508,5 +510,5 @@ async def test_a_request_counted_before_it_is_sent_is_found(virtual_clock):
             return replace(reply, usage=Usage(1, 1, 1))
 
     inner = ScriptedBackend(lambda request: "one two", delay=1.0)
-    with pytest.raises(ConformanceError, match="counted as 1, and 0 were sent"):
+    with pytest.raises(ConformanceError, match="counted as 1, but 0 were sent"):
         await check_backend(lambda: Early(inner, says_so=True), sent=lambda: len(inner.requests))

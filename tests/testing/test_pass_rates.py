@@ -57,7 +57,7 @@ def test_it(draw):
     done.assert_outcomes(failed=1)
     done.stdout.fnmatch_lines(
         [
-            "* draws passed (the rate is plausibly *), and at least 0.9 is wanted",
+            "* draws passed (the rate is plausibly *), but at least 0.9 is required",
             "the first failure: it is even*",
             "its reply: reply 0",
         ]
@@ -74,7 +74,7 @@ def test_it():
     )
     done.assert_outcomes(failed=1)
     done.stdout.fnmatch_lines(
-        ["undecided: 10 of 10 draws passed *; at this rate it would take some 33 more: raise *=10"]
+        ["undecided: 10 of 10 draws passed *; at this rate it would take about 33 more: raise *=10"]
     )
 
 
@@ -119,7 +119,7 @@ def test_it(draw):
     done.assert_outcomes(failed=1)
     done.stdout.fnmatch_lines(["E   *KeyError: 'lost'"])
     done = run(body.format(errors="ignore"))
-    done.stdout.fnmatch_lines(["*errors is 'fail' or 'raise', not 'ignore'"])
+    done.stdout.fnmatch_lines(["*errors must be 'fail' or 'raise', not 'ignore'"])
 
 
 def test_skips_and_expected_failures_are_those_of_the_test(run):
@@ -190,8 +190,8 @@ class TestPlain(unittest.TestCase):
     done.stdout.fnmatch_lines(
         [
             "the first failure: it has run*",
-            "pass_rate: the body is a generator, which runs nothing: remove its yield",
-            "pass_rate: the body was run by something else, as are the async methods of a*",
+            "pass_rate: the body is a generator, so its code never runs: remove its yield",
+            "pass_rate: something else ran the body, as with async methods of a*",
             "*test_returns returned bool: did you mean assert?",
             "passed * 7 draws: *TestPlain::test_method",
         ],
@@ -346,7 +346,9 @@ def test_a_wrong_mark_is_a_sentence(run, arguments, problem):
 
 
 def test_the_fixture_belongs_to_the_mark(run):
-    run("def test_it(draw):\n    pass\n").stdout.fnmatch_lines(["*is for tests marked pass_rate"])
+    run("def test_it(draw):\n    pass\n").stdout.fnmatch_lines(
+        ["*is only for tests marked pass_rate"]
+    )
 
 
 def test_rates_go_into_a_file_and_into_junit_from_all_processes(pytester):
@@ -431,11 +433,11 @@ def test_without_a_cost():
         [
             "undecided 1.000 (*), 6 draws, 1.8 spent: *test_it",
             "passed *: *test_without_a_cost",
-            "--draws-budget did not bound 1 of these tests, which named no cost: *",
+            "--draws-budget did not limit 1 of these tests, which reported no cost: *",
         ]
     )
     wrong = run("", "--draws-budget", "nan")
-    wrong.stderr.fnmatch_lines(["ERROR: --draws-budget takes an amount of money over 0*not nan"])
+    wrong.stderr.fnmatch_lines(["ERROR: --draws-budget must be an amount of money over 0*not nan"])
 
 
 @pytest.mark.parametrize(
