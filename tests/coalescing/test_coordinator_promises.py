@@ -58,7 +58,10 @@ async def test_s4_what_fails_when_nobody_waits_any_more_is_logged(caplog):
         with anyio.move_on_after(1) as scope:
             await coordinator.generate(ask("x"))
         assert scope.cancelled_caught
-    assert "failed when nobody waited any more: LookupError: while it cleaned up" in caplog.text
+    assert (
+        "failed when no one was waiting for it anymore: LookupError: while it cleaned up"
+        in caplog.text
+    )
 
 
 async def test_s4_a_backend_that_answers_its_cancellation_with_another_is_not_complained_of(caplog):
