@@ -290,7 +290,7 @@ async def test_a_journal_tells_given_replies_apart(tmp_path):
 
     assert await run("one 1", "two") == ["passed", "failed"]
     assert await run("one 1", "two") == ["passed", "failed"]
-    with pytest.raises(JournalError, match="item 0 is not the one that the journal has"):
+    with pytest.raises(JournalError, match="item 0 differs from the one in the journal"):
         await run("two", "one 1")
 
 
@@ -306,7 +306,9 @@ async def test_a_journal_tells_the_requirements_of_an_item_apart(tmp_path):
 
     assert await run([checks.contains("red")]) == [("passed", False), ("failed", False)]
     assert await run([checks.contains("red")]) == [("passed", True), ("failed", True)]
-    with pytest.raises(JournalError, match="its prompt or its requirements differ"):
+    with pytest.raises(
+        JournalError, match="differs from the one in the journal in its prompt or its requirements"
+    ):
         await run([checks.contains("green")])
 
 
@@ -318,7 +320,7 @@ async def test_many_texts_from_an_async_source_and_wrong_arguments():
     async with check_many(source(), numbered, concurrency=2, in_order=True) as results:
         statuses = [item.status async for item in results]
     assert statuses == ["passed", "failed", "failed", "errored"]
-    with pytest.raises(TypeError, match="reply is a plain function"):
+    with pytest.raises(TypeError, match="reply must be a plain function"):
         check_many([], numbered, concurrency=1, reply="out")
     with pytest.raises(RequirementError, match="needs a judge, and there is none: give judge="):
         check_many([], "is polite", concurrency=1)
@@ -347,7 +349,7 @@ async def test_each_item_may_have_its_own_requirements(tmp_path):
     assert found[2][1] is None
     with pytest.raises(JournalError, match="right"):
         await run(journal=tmp_path / "run.db", settings={"right": 2})
-    with pytest.raises(TypeError, match="requirements is a plain function of one item"):
+    with pytest.raises(TypeError, match="requirements must be a plain function"):
         check_many([], lambda row, more: [], concurrency=1)
 
 
