@@ -52,7 +52,7 @@ class LabelledPair:
 
     def __post_init__(self) -> None:
         if self.better not in ("first", "second", "neither", None):
-            msg = f"better is 'first', 'second', 'neither' or None, not {self.better!r}"
+            msg = f"better must be 'first', 'second', 'neither' or None, not {self.better!r}"
             raise ValueError(msg)
 
 

@@ -48,7 +48,7 @@ class Labelled:
     def __post_init__(self) -> None:
         label: object = self.label
         if isinstance(label, str) or label not in (True, False):
-            msg = f"a label is True or False, not {label!r}"
+            msg = f"a label must be True or False, not {label!r}"
             raise TypeError(msg)
 
 
@@ -202,7 +202,7 @@ def _named(judges: Backend | Mapping[str, Backend]) -> Mapping[str, Backend]:
         return {"judge": judges}
     for judge in judges.values():
         if not is_backend(judge):
-            msg = f"judges are backends, not {judge!r}"
+            msg = f"judges must be backends, not {judge!r}"
             raise TypeError(msg)
     return judges
 

@@ -247,19 +247,20 @@ def sample_many(
     """
     whole_number("sample_many: concurrency", concurrency)
     if not isinstance(strategy, BaseSamplingStrategy):
-        msg = f"sample_many takes a strategy first, not {strategy!r}"
+        msg = f"strategy must be a sampling strategy, not {strategy!r}"
         raise TypeError(msg)
     of_jobs = _is_of_jobs(strategy, requirements, backend)
     _check_order(order, strategy, journal, of_jobs=of_jobs)
     if action is not None and (not callable(action) or is_async(action) or not takes(action, 1)):
         msg = (
-            f"action is a plain function of one item that gives a text or an action, not {action!r}"
+            "action must be a plain function that takes an item and returns a text or an action,"
+            f" not {action!r}"
         )
         raise TypeError(msg)
     if on_progress is not None and (
         not callable(on_progress) or is_async(on_progress) or not takes(on_progress, 1)
     ):
-        msg = f"on_progress is a plain function of one Progress, not {on_progress!r}"
+        msg = f"on_progress must be a plain function that takes a Progress, not {on_progress!r}"
         raise TypeError(msg)
     replies = None
     if unique is not False:
@@ -324,12 +325,12 @@ def _check_order(
     of_jobs: bool,
 ) -> None:
     if order not in get_args(Order):
-        msg = f"order is 'depth' or 'breadth', not {order!r}"
+        msg = f"order must be 'depth' or 'breadth', not {order!r}"
         raise ValueError(msg)
     is_file = isinstance(journal, str | os.PathLike) or hasattr(journal, "path")
     if of_jobs and (order == "depth" or not is_file):
         msg = (
-            "BatchJobs answers many items at a time, and its jobs outlive a crash: give"
+            "BatchJobs answers many items at a time, and its jobs outlive a crash: pass"
             " order='breadth' and journal='run.db'"
         )
         raise ValueError(msg)
@@ -337,7 +338,7 @@ def _check_order(
         return
     why = why_not_in_rounds(strategy.settings, marks=of_jobs)
     if why is None and getattr(journal, "text", "all") != "all":
-        why = "order='breadth' continues items from what the journal keeps: give it text='all'"
+        why = "order='breadth' continues items from the journal's texts: pass text='all' to Journal"
     if why is not None:
         raise ValueError(why)
 
@@ -348,6 +349,6 @@ def _journal(journal: Journal | str | os.PathLike[str] | None) -> Journal | None
 
         return Journal(Path(journal))
     if journal is not None and not callable(getattr(journal, "open", None)):
-        msg = f"journal is a Journal, or the path of one, not {journal!r}"
+        msg = f"journal must be a Journal or the path of one, not {journal!r}"
         raise TypeError(msg)
     return journal

@@ -99,7 +99,7 @@ class BatchRun(Generic[T, I]):
         self._taken = self._handed_on = 0
         self._finished: OrderedDict[int, ItemResult[Any]] = OrderedDict()
         self._news: anyio.Event | None = None
-        self._guard = anyio.ResourceGuard("waiting for a result")
+        self._guard = anyio.ResourceGuard("iterating over")
         # State of the tasks:
         self._stack: AsyncExitStack | None = None
         self._scope = anyio.CancelScope()
@@ -143,7 +143,7 @@ class BatchRun(Generic[T, I]):
 
     async def __aenter__(self) -> Self:
         if self._stack is not None:
-            msg = "a batch is entered once: make another one with sample_many(...)"
+            msg = "a batch can be entered only once: create a new one with sample_many(...)"
             raise RuntimeError(msg)
         self._stack = AsyncExitStack()
         async with AsyncExitStack() as stack:
@@ -163,7 +163,7 @@ class BatchRun(Generic[T, I]):
                 stack.callback(self._reporter.close)
             tasks = await stack.enter_async_context(task_scope())
             if self._reporter is not None:
-                name = "tells how far the batch is"
+                name = "reports the batch's progress"
                 tasks.start_soon(self._guarded, self._reporter.run, name=name)
             tasks.start_soon(self._run, name="runs the batch")
             self._stack = stack.pop_all()
@@ -191,9 +191,9 @@ class BatchRun(Generic[T, I]):
 
         if count := jobs_under_way(journal):
             msg = (
-                f"journal {journal}: {plural(count, 'job')} of this run may be at work at a"
-                " provider's batch API: resume it with BatchJobs (--batch-api), or cancel them"
-                f" first: mellea-like batch cancel {journal}"
+                f"journal {journal}: {plural(count, 'job')} of this run may still be running at a"
+                " provider's batch API: resume the run with BatchJobs (--batch-api), or cancel its"
+                f" jobs first: mellea-like batch cancel {journal}"
             )
             raise JournalError(msg)
 
@@ -216,8 +216,8 @@ class BatchRun(Generic[T, I]):
                 ``fail_fast``, the error of the first item that failed.
         """
         if self._stack is None or self._left:
-            state = "was left" if self._left else "is not entered"
-            msg = f"this batch {state}: async with sample_many(...) as results, and iterate there"
+            state = "is closed" if self._left else "is not open"
+            msg = f"this batch {state}: iterate inside `async with sample_many(...) as results`"
             raise RuntimeError(msg)
         with self._guard:
             await checkpoint()
@@ -282,7 +282,7 @@ class BatchRun(Generic[T, I]):
             if cancellation is None or (rest is not None and not isinstance(rest, Exception)):
                 self._interrupted(rest or exc)
             elif rest is not None:
-                warn("while the batch was cancelled: %s: %s", type(rest).__name__, rest)
+                warn("error while the batch was being cancelled: %s: %s", type(rest).__name__, rest)
             if cancellation is not None:
                 raise cancellation from None
 
@@ -394,7 +394,9 @@ class BatchRun(Generic[T, I]):
             try:
                 item.unwrap()
             except Exception as exc:  # noqa: BLE001 (what the iteration raises)
-                add_note(exc, f"this is item {item.id} of the batch, which fail_fast=True ended")
+                add_note(
+                    exc, f"this is the error of item {item.id}; fail_fast=True ended the batch"
+                )
                 self._abort(exc)
             return
         self._keep(job, item, outcome)
@@ -461,9 +463,7 @@ class BatchRun(Generic[T, I]):
     def _out_of_budget(self, error: Exception) -> None:
         """Start no further items, because the budget is spent. Those in flight continue."""
         if not self._start_no_more:
-            add_note(
-                error, "the budget is shared by the items of a batch, and so it ended the batch"
-            )
+            add_note(error, "all items of the batch share this budget, so the batch ended")
             self._error = error  # An earlier source error isn't why items are missing.
         self._start_no_more = True
         self._reading.cancel("a budget is spent")

@@ -43,9 +43,9 @@ class BreadthRun(BatchRun[T, I]):
     def __init__(self, work: Work, items: object, *, ordered: bool, **given: Any) -> None:
         if isinstance(items, Iterator | AsyncIterator):
             msg = (
-                "order='breadth' goes through the items once for each round of draws, and"
-                f" {items!r} can be gone through once only: give a list, or an object whose"
-                " __iter__ or __aiter__ begins anew"
+                "order='breadth' iterates over the items once for each round of draws, but"
+                f" {items!r} can be iterated over only once: pass a list, or an object whose"
+                " __iter__ or __aiter__ starts again from the beginning"
             )
             raise TypeError(msg)
         super().__init__(work, items, ordered=ordered, **given)
@@ -120,8 +120,8 @@ class BreadthRun(BatchRun[T, I]):
                 job, what = self._again(found, item)
                 if what is not None:
                     msg = (
-                        f"item {position} is not the one that was there at first, for its {what}"
-                        " differs: a source gives the same items in the same order in each round"
+                        f"the {what} at position {position} has changed since the first round:"
+                        " a source must give the same items in the same order in each round"
                     )
                     self._error = self._error or MelleaError(msg)
                     break
@@ -132,7 +132,10 @@ class BreadthRun(BatchRun[T, I]):
                 await checkpoint()
         self._window.release()
         if position < self._taken and self._error is None:
-            msg = f"the source of the batch gave {self._taken} items at first, and then {position}"
+            msg = (
+                f"the source of the batch gave {self._taken} items in the first round, but only"
+                f" {position} in a later one"
+            )
             self._error = MelleaError(msg)
         if self._error is not None and position < self._taken:
             self._reading.cancel("the source can't be gone through again")

@@ -74,7 +74,7 @@ def check_many(
         if function is not None and (
             not callable(function) or is_async(function) or not takes(function, 1)
         ):
-            msg = f"{name} is a plain function of one item, not {function!r}"
+            msg = f"{name} must be a plain function that takes an item, not {function!r}"
             raise TypeError(msg)
     made: Callable[[Any], Action[Any]] = partial(_given, reply, action, own)
     run: BatchRun[Any, Any] = sample_many(

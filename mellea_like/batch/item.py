@@ -237,10 +237,10 @@ def _check_digest(item_id: int, stored: str, digest: str) -> None:
     """Raise if an item differs from the journal's item at the same position."""
     if stored != digest:
         prompt = differing_part(stored, digest) == "prompt"
-        why = "its prompt or its requirements differ" if prompt else "it differs"
+        where = " in its prompt or its requirements" if prompt else ""
         msg = (
-            f"item {item_id} is not the one that the journal has there, for {why}: a run is"
-            " resumed with the same items in the same order; for others, begin another journal"
+            f"item {item_id} differs from the one in the journal{where}: resume a run with the same"
+            " items in the same order, or use another journal for other items"
         )
         raise JournalError(msg)
 
@@ -273,8 +273,8 @@ class EarlierRun:
             return
         if self._known or await self._journal.lookup(count, 1):
             msg = (
-                f"the source ended after {count} items, and the journal has more: a run is resumed"
-                " with the same items; for others, begin another journal"
+                f"the source ended after {count} items, but the journal has more: resume a run with"
+                " the same items, or use another journal for other items"
             )
             raise JournalError(msg)
 
@@ -346,7 +346,7 @@ class ItemRecorder:
             check_readable(slice_.generation, self._format)
         except ValueError as exc:
             msg = (
-                f"item {self._job.id} can't be kept in a journal: {exc}; have the backend give the"
-                " reply as the text that the format reads, or run without a journal"
+                f"item {self._job.id} can't be kept in a journal: {exc}; make the backend return"
+                " the reply as text that the format can read, or run without a journal"
             )
             raise JournalError(msg) from exc

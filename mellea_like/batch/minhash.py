@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 try:  # It has no types.
     datasketch: Any = importlib.import_module("datasketch")
 except ImportError as exc:
-    message = "near-duplicates need datasketch: pip install 'mellea-like[dedupe]'"
+    message = "finding near-duplicates needs datasketch: pip install 'mellea-like[dedupe]'"
     raise ImportError(message) from exc
 
 __all__ = ["NearTexts"]

@@ -101,14 +101,20 @@ def sample_in_processes(
     whole_number("sample_in_processes: processes", processes)
     whole_number("sample_in_processes: concurrency", concurrency)
     if concurrency < processes:
-        msg = f"concurrency is for all processes: at least {processes}, not {concurrency}"
+        msg = (
+            f"concurrency is shared by all processes: it must be at least {processes}, not"
+            f" {concurrency}"
+        )
         raise ValueError(msg)
     if wrong := {"in_order", "ordered", "order", "unique", "on_progress"} & arguments.keys():
-        msg = f"sample_in_processes takes no {', '.join(sorted(wrong))}: use sample_many"
+        msg = f"sample_in_processes does not support {', '.join(sorted(wrong))}: use sample_many"
         raise TypeError(msg)
     folder = None if journal is None else Path(journal)
     if getattr(make_strategy, "__module__", None) == "__main__":
-        msg = f"make_strategy, {make_strategy!r}, has to be in a module that processes can import"
+        msg = (
+            "make_strategy must be in a module that the processes can import, not in __main__:"
+            f" {make_strategy!r}"
+        )
         raise TypeError(msg)
     each, more = divmod(concurrency, processes)
     parts: list[_Part] = []
@@ -120,12 +126,14 @@ def sample_in_processes(
     if folder is not None:
         others = {path.name.rpartition("-of-")[2] for path in folder.glob("shard-*-of-*.db")}
         if others - {f"{processes}.db"}:
-            msg = f"the run in {folder} was begun with another number of processes"
+            msg = f"the run in {folder} was started with a different number of processes"
             raise ValueError(msg)
     try:
         pickle.dumps(parts)
     except (pickle.PicklingError, AttributeError, TypeError) as exc:
-        msg = f"what the processes get has to be pickled: {exc}; functions are in a module"
+        msg = (
+            f"the arguments for the processes can't be pickled: {exc}; define functions in a module"
+        )
         raise TypeError(msg) from exc
     return ProcessRun(parts, folder, items)
 
@@ -169,7 +177,7 @@ class ProcessRun:
             MelleaError: a process was killed or failed.
         """
         if self._processes is None:
-            msg = "enter the run: async with sample_in_processes(...) as results"
+            msg = "this run is not open: use `async with sample_in_processes(...) as results`"
             raise RuntimeError(msg)
         async for number, message in self._processes:
             match message:

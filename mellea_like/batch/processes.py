@@ -57,7 +57,7 @@ class Gone(NamedTuple):
         if self.code < 0:
             with suppress(ValueError):
                 return f"was killed ({signal.Signals(-self.code).name})"
-        return f"ended with the exit code {self.code}"
+        return f"ended with exit code {self.code}"
 
 
 class Processes:

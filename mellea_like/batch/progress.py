@@ -110,4 +110,4 @@ class Reporter:
             self._on_progress(self._look())
         except Exception as exc:  # noqa: BLE001 (it ends nothing)
             self._on_progress = None
-            warn("on_progress: %s: %s; it is called no more", type(exc).__name__, exc)
+            warn("on_progress failed, and won't be called again: %s: %s", type(exc).__name__, exc)

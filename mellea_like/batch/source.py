@@ -28,10 +28,10 @@ class Source:
     def __init__(self, items: object, failed: Callable[[Exception], None]) -> None:
         if isinstance(items, str | bytes | bytearray):
             kind = type(items).__name__
-            msg = f"items are an iterable of items, not a lone {kind}: put it into a list"
+            msg = f"items must be an iterable of items, not a single {kind}: put it into a list"
             raise TypeError(msg)
         if not isinstance(items, AsyncIterable | Iterable):
-            msg = f"items are an iterable or an async iterable, not {items!r}"
+            msg = f"items must be an iterable or an async iterable, not {items!r}"
             raise TypeError(msg)
         self._items: Any = items
         self._failed = failed
@@ -49,7 +49,7 @@ class Source:
                 with anyio.CancelScope(shield=True):
                     await items.aclose()
             except Exception as exc:  # noqa: BLE001 (nothing more is wanted of it)
-                warn("closing the source of the batch: %s: %s", type(exc).__name__, exc)
+                warn("closing the source of the batch failed: %s: %s", type(exc).__name__, exc)
 
     async def _next(self, items: AsyncGenerator[Any]) -> Any:
         try:

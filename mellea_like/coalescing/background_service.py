@@ -45,7 +45,7 @@ class BackgroundService(ABC):
 
     async def __aenter__(self) -> Self:
         if self._tasks is not None:
-            msg = f"this {type(self).__name__} is open already"
+            msg = f"this {type(self).__name__} is already open"
             raise RuntimeError(msg)
         self._closing = False
         self._context = copy_context()
@@ -85,7 +85,7 @@ class BackgroundService(ABC):
         """
         self._check_loop()
         if self._at_work():
-            msg = f"work of this {type(self).__name__} can't wait for its own end: use abort()"
+            msg = f"a task of this {type(self).__name__} can't wait for its own end: use abort()"
             raise RuntimeError(msg)
         self._closing = True
         with anyio.CancelScope(deadline=float("inf") if deadline is None else deadline):

@@ -95,7 +95,7 @@ class ChoicesBackend(BackendWrapper, BackgroundService):
         if not callable(getattr(inner, "stream_choices", None)):
             msg = (
                 f"ChoicesBackend takes a backend with stream_choices, such as OpenAIBackend, not"
-                f" {type(inner).__name__}: put limits and caches around this one"
+                f" {type(inner).__name__}: put limits and caches around the ChoicesBackend"
             )
             raise TypeError(msg)
         self.most = whole_number("ChoicesBackend: most", most, least=2)
@@ -137,7 +137,7 @@ class ChoicesBackend(BackendWrapper, BackgroundService):
             finally:
                 await member.leave()
             if member.part is not None:
-                msg = "the server gave fewer choices than it was asked for"
+                msg = "the server returned fewer choices than requested"
                 await request.meter.readmit(request, MalformedResponse(msg))
         self._alone += 1
         async with super()._stream(request) as pieces:
@@ -235,7 +235,7 @@ class ChoicesBackend(BackendWrapper, BackgroundService):
     def _ask_one_by_one(self, does: str) -> None:
         if not self._one_by_one:
             self._one_by_one = True
-            warn("the server of %r %s n=: choices are asked for one by one", self.inner, does)
+            warn("the server of %r %s n=: choices are requested one by one", self.inner, does)
 
     # The hooks of `BackgroundService`
 

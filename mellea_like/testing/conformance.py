@@ -64,9 +64,9 @@ _WAV = base64.b64decode("UklGRiQAAABXQVZFZm10IBAAAAABAAEAQB8AAIA+AAACABAAZGF0YQA
 _CALL = ToolCall("call_1", "look_up", '{"word": "tree"}')
 
 CONVERSATIONS: dict[str, tuple[Message, ...]] = {
-    "a message of two texts": (Message("user", ["Say hello.", "In English."]),),
+    "a message with two texts": (Message("user", ["Say hello.", "In English."]),),
     "a message with an image": (Message("user", ["Say hello.", Image(data=_PNG)]),),
-    "a message with a sound": (Message("user", ["Say hello.", Audio(_WAV, "wav")]),),
+    "a message with audio": (Message("user", ["Say hello.", Audio(_WAV, "wav")]),),
     "a message with a file": (Message("user", ["Say hello.", File(b"Hello!", filename="a.txt")]),),
     "a conversation with a tool call": (
         Message("user", "What is a tree?"),
@@ -269,13 +269,13 @@ class _Check:
                 tasks.start_soon(one_of_two)
                 tasks.start_soon(one_of_two)
             for failure in failures:
-                msg = f"of two requests at once, one went wrong: {failure}"
+                msg = f"one of two concurrent requests failed: {failure}"
                 raise ConformanceError("again", msg) from failure
             await _close(backend)
             try:
                 await self.send(_whole, backend, self.request())
             except ConformanceError as exc:
-                msg = f"after aclose it must open anew: {exc}"
+                msg = f"after aclose() it must open again: {exc}"
                 raise ConformanceError("again", msg) from exc
 
     async def usage_adds_up(self) -> None:
@@ -288,7 +288,8 @@ class _Check:
             if request.meter.usage != costs[0] + costs[1]:
                 msg = (
                     f"two requests on one meter cost {costs[0]} and {costs[1]}, but the meter says"
-                    f" {request.meter.usage}: a generation's usage is that of its request alone"
+                    f" {request.meter.usage}: a generation's usage must be that of its own"
+                    " request alone"
                 )
                 raise ConformanceError("usage", msg)
 
@@ -297,9 +298,9 @@ class _Check:
             before = {task.id for task in anyio.get_running_tasks()}
             if (await self.cancelled(send, backend, None)).answered:
                 msg = (
-                    "a request whose caller had been cancelled before was answered all the same:"
-                    " give way to the event loop at least once (anyio.lowlevel.checkpoint()),"
-                    " and let the cancellation through"
+                    "a request was answered although its caller was already cancelled: yield to"
+                    " the event loop at least once (anyio.lowlevel.checkpoint()), and let the"
+                    " cancellation through"
                 )
                 raise ConformanceError("cancellation", msg)
             for steps in STEPS:
@@ -312,7 +313,7 @@ class _Check:
                     # If the moment itself came too late, the reply was already there.
                     races += run.too_late and run.waited < duration
             if races > RACES:
-                msg = "cancelled requests are answered all the same: let the cancellation through"
+                msg = "cancelled requests are still answered: let the cancellation through"
                 raise ConformanceError("cancellation", msg)
             await checkpoint()
             left = [task for task in anyio.get_running_tasks() if task.id not in before]
@@ -342,7 +343,7 @@ class _Check:
                 await run.done.wait()
             in_time = run.done.is_set()
         if not in_time:
-            msg = f"a request still ran {self.grace:g} s after it was cancelled"
+            msg = f"a request was still running {self.grace:g} s after it was cancelled"
             raise ConformanceError("cancellation", msg)
         if run.error is not None:
             msg = f"a cancelled request raised {run.error!r}: let the cancellation through"
@@ -356,9 +357,9 @@ class _Check:
         """Make sure that a cancelled request is counted only if it was sent."""
         if not meter.started:
             msg = (
-                "a cancelled request is not counted, nor said not to have been sent: call"
-                " request.meter.start() when it is sent; what waits before that, and ends"
-                " meanwhile, calls request.meter.sent_nothing()"
+                "a cancelled request is neither counted nor reported as not sent: call"
+                " request.meter.start() when it is sent, or request.meter.sent_nothing() if it"
+                " ends while it waits to be sent"
             )
             raise ConformanceError("meter", msg)
         if self.sent is None:
@@ -368,7 +369,7 @@ class _Check:
             while counted > self.sent() - before:  # noqa: ASYNC110 (it may still be on its way)
                 await anyio.sleep(self.grace / 100)
         if counted > (really := self.sent() - before):
-            msg = f"a cancelled request is counted as {counted}, and {really} were sent"
+            msg = f"a cancelled request is counted as {counted}, but {really} were sent"
             raise ConformanceError("meter", msg)
 
     async def streams(self) -> bool:
@@ -406,9 +407,9 @@ class _Check:
             if exc is mine:
                 return
         except Exception as exc:
-            msg = f"an exception of the caller's inside the block came out as {exc!r}"
+            msg = f"an exception that the caller raised inside the block came out as {exc!r}"
             raise ConformanceError("stream", msg) from exc
-        msg = "an exception of the caller's inside the block did not come out of it"
+        msg = "an exception that the caller raised inside the block did not come out of it"
         raise ConformanceError("stream", msg)
 
     async def takes_parts(self) -> None:
@@ -427,7 +428,7 @@ class _Check:
                     what = "a request that requires a tool call"
                     reply = await self.answers_or_refuses("tools", send, backend, required, what)
                     if reply is None or not reply.tool_calls:
-                        msg = f"{what} was not answered by one"
+                        msg = f"{what} was not answered with one"
                         raise ConformanceError("tools", msg)
 
     async def answers_or_refuses(
@@ -458,18 +459,18 @@ class _Check:
                 raise ConformanceError(rule, msg) from exc
             return None
         except Exception as exc:
-            msg = f"{what} raised {exc!r}: take it, or refuse it with an InvalidRequest"
+            msg = f"{what} raised {exc!r}: answer it, or refuse it with an InvalidRequest"
             raise ConformanceError(rule, msg) from exc
         if reply is None:
-            msg = f"{what} had no reply within {self.timeout:g} s"
+            msg = f"{what} got no reply within {self.timeout:g} s"
             raise ConformanceError(rule, msg)
         calls: object = reply.tool_calls
         if type(calls) is not tuple or not all(isinstance(c, ToolCall) for c in reply.tool_calls):
-            msg = f"a Generation's tool_calls are a tuple of ToolCall objects, not {calls!r}"
+            msg = f"a Generation's tool_calls must be a tuple of ToolCall objects, not {calls!r}"
             raise ConformanceError("tools", msg)
         offered = {tool.name for tool in request.tools}
         if odd := [call.name for call in reply.tool_calls if call.name not in offered]:
-            msg = f"{what} was answered by a call of {odd[0]!r}, which is none of its tools"
+            msg = f"{what} was answered with a call of {odd[0]!r}, which is not one of its tools"
             raise ConformanceError("tools", msg)
         return reply
 
@@ -523,7 +524,7 @@ async def _streamed(backend: Backend, request: Request) -> Generation:
         raise ConformanceError("stream", msg)
     odd = next((item for item in items if not isinstance(item, str)), None)
     if odd is not None:
-        msg = f"a stream gives str pieces before its last item, not {odd!r}"
+        msg = f"a stream must yield str pieces before its last item, not {odd!r}"
         raise ConformanceError("stream", msg)
     text = "".join(map(str, items))
     if text != last.text:
@@ -546,7 +547,7 @@ async def _close(backend: Any) -> None:
 
 def _checked(reply: object) -> Generation:
     if not isinstance(reply, Generation) or not isinstance(reply.text, str):
-        msg = f"generate gives a Generation whose text is a str, not {reply!r}"
+        msg = f"generate must return a Generation whose text is a str, not {reply!r}"
         raise ConformanceError("reply", msg)
     return reply
 
@@ -557,9 +558,9 @@ def _check_shape(backend: Any) -> None:
     if not isinstance(backend, Backend) or not inspect.iscoroutinefunction(backend.generate):
         problem = f"{backend!r} has no async generate(request)"
     elif not isinstance(getattr(backend, "can_judge", True), bool):
-        problem = f"can_judge is a bool, not {getattr(backend, 'can_judge', None)!r}"
+        problem = f"can_judge must be a bool, not {getattr(backend, 'can_judge', None)!r}"
     elif not isinstance(getattr(backend, "model", None), str | None):
-        problem = f"model is a str or None, not {getattr(backend, 'model', None)!r}"
+        problem = f"model must be a str or None, not {getattr(backend, 'model', None)!r}"
     if problem is not None:
         raise ConformanceError("shape", problem)
 
@@ -570,5 +571,5 @@ def _check_meter(reply: Generation, request: Request) -> None:
         msg = "the request is not counted: call request.meter.start() when it is sent"
         raise ConformanceError("meter", msg)
     if reply.usage != request.meter.usage:
-        msg = f"the meter says {request.meter.usage}, but the generation {reply.usage}"
+        msg = f"the meter says {request.meter.usage}, but the generation says {reply.usage}"
         raise ConformanceError("meter", msg)

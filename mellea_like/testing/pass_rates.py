@@ -82,7 +82,7 @@ class Draw:
 def draw(request: pytest.FixtureRequest) -> Draw:
     """The current run of the body."""
     if request.node.get_closest_marker(PROPERTY) is None:
-        pytest.fail("the fixture draw is for tests marked pass_rate", pytrace=False)
+        pytest.fail("the draw fixture is only for tests marked pass_rate", pytrace=False)
     return Draw()
 
 
@@ -94,22 +94,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=float,
         metavar="MONEY",
         default=None,
-        help="start no further run of tests marked pass_rate that this may not pay for; it is"
-        " shared out evenly to the processes of pytest-xdist",
+        help="start no run of a test marked pass_rate that might exceed this budget; it is divided"
+        " evenly among the processes of pytest-xdist",
     )
     group.addoption(
         "--draws-price",
         metavar="IN,OUT",
         default=None,
-        help="the price of a million tokens of prompts and of replies, such as 0.15,0.60: counts"
-        " the tokens of mellea_like's backends as the draws' cost",
+        help="the prices of a million prompt tokens and of a million reply tokens, such as"
+        " 0.15,0.60: counts the tokens of mellea_like's backends as the cost of draws",
     )
     group.addoption(
         "--cached",
         metavar="FILE",
         default=None,
-        help="keep the replies of draw.cached(backend) in this file, and replay those that are"
-        " there",
+        help="keep the replies of draw.cached(backend) in this file, and replay those that it"
+        " already has",
     )
     group.addoption(
         "--pass-rates",
@@ -123,7 +123,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Register the mark, check the budget, and read the price."""
     budget = config.getoption("--draws-budget")
     if budget is not None and not 0 < budget < math.inf:
-        msg = f"--draws-budget takes an amount of money over 0, such as 2.00, not {budget}"
+        msg = f"--draws-budget must be an amount of money over 0, such as 2.00, not {budget}"
         raise pytest.UsageError(msg)
     price = config.getoption("--draws-price")
     if price is not None:
@@ -281,7 +281,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     free = sum(not one["cost"] for one in records if one["draws"])
     if free and config.getoption("--draws-budget") and not config.getoption("--cached"):
         terminalreporter.write_line(
-            f"--draws-budget did not bound {free} of these tests, which named no cost: set"
-            " draw.cost, or give --draws-price",
+            f"--draws-budget did not limit {free} of these tests, which reported no cost: set"
+            " draw.cost, or pass --draws-price",
             yellow=True,
         )

@@ -51,7 +51,7 @@ class Rule:
         whole_number("pass_rate: most", self.most)
         whole_number("pass_rate: concurrency", self.concurrency)
         if self.errors not in ("fail", "raise"):
-            msg = f"pass_rate: errors is 'fail' or 'raise', not {self.errors!r}"
+            msg = f"pass_rate: errors must be 'fail' or 'raise', not {self.errors!r}"
             raise ValueError(msg)
 
 
@@ -133,8 +133,8 @@ class Trial:
             raise self.raised
         if not self.ran:
             pytest.fail(
-                "pass_rate: the body was run by something else, as are the async methods of a"
-                " unittest.TestCase: write a function, or a class without a base",
+                "pass_rate: something else ran the body, as with async methods of a"
+                " unittest.TestCase: write a function, or a class without a base class",
                 pytrace=False,
             )
         if self.verdict != "passed":
@@ -222,7 +222,7 @@ class Trial:
                 found = await found
         if inspect.isasyncgen(found) or inspect.isgenerator(found):
             self.raised = pytest.fail.Exception(
-                "pass_rate: the body is a generator, which runs nothing: remove its yield",
+                "pass_rate: the body is a generator, so its code never runs: remove its yield",
                 pytrace=False,
             )
         elif found is not None:
@@ -272,11 +272,11 @@ class Trial:
         found = self.record()
         low, high = found["low"], found["high"]
         rate = f"{found['passes']} of {found['draws']} draws passed"
-        wanted = f"at least {self.rule.at_least!r} is wanted"
-        said = f"{rate} (the rate is plausibly {low:.3f} to {high:.3f}), and {wanted}"
+        wanted = f"at least {self.rule.at_least!r} is required"
+        said = f"{rate} (the rate is plausibly {low:.3f} to {high:.3f}), but {wanted}"
         if self.verdict == "undecided":
             more = self.test.more
-            takes = "more draws than anyone makes" if more is None else f"some {more:,} more"
+            takes = "more draws than anyone would make" if more is None else f"about {more:,} more"
             how = f"raise most={self.rule.most}"
             if self.test.started < self.rule.most:
                 how = f"the draws' budget of {self.purse.most:g} is spent"

@@ -97,7 +97,7 @@ class VirtualClock:
             result = await function(*args, **kwargs)
             if not self._stuck:
                 return result
-        msg = "deadlock: every task waits and no timer is set; the tasks are " + ", ".join(
+        msg = "deadlock: every task is waiting and no timer is set; the tasks are " + ", ".join(
             self._stuck
         )
         raise DeadlockError(msg)
@@ -188,7 +188,7 @@ class _JumpingSelector(selectors.DefaultSelector):
         if _others_may_wake_it() or len(self.get_map()) > 1:
             ready = super().select(PATIENCE)
         if not ready and not self._at_standstill():
-            msg = "deadlock: every task waits and no timer is set"
+            msg = "deadlock: every task is waiting and no timer is set"
             raise DeadlockError(msg)
         return ready
 

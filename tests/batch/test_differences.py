@@ -48,38 +48,42 @@ WORDS = checks.word_count(at_most=20)
     ("before", "now", "words"),
     [
         ({}, {}, []),
-        ({"loop_budget": 5}, {"loop_budget": 50}, ["loop_budget was 5 and is 50"]),
+        ({"loop_budget": 5}, {"loop_budget": 50}, ["loop_budget was 5 and is now 50"]),
         (
             {},
             {"strategy": RepairTemplateStrategy},
-            ["strategy was RejectionSamplingStrategy and is RepairTemplateStrategy"],
+            ["strategy was RejectionSamplingStrategy and is now RepairTemplateStrategy"],
         ),
         (
             {},
             {"give_up": PerRequirement(threshold=0.5)},
             ["give_up: PerRequirement(threshold=0.5,"],
         ),
-        ({"schedule": Staggered(1)}, {"schedule": Staggered(2)}, ["schedule.delay was 1 and is 2"]),
+        (
+            {"schedule": Staggered(1)},
+            {"schedule": Staggered(2)},
+            ["schedule.delay was 1 and is now 2"],
+        ),
         (
             {"schedule": Staggered(1)},
             {"schedule": Hedged()},
-            ["schedule was Staggered(delay=1) and is Hedged(quantile=0.8, extra=1, latency="],
+            ["schedule was Staggered(delay=1) and is now Hedged(quantile=0.8, extra=1, latency="],
         ),
         ({"options": {"seed": 1}}, {"options": {}}, ["options.seed: 1 is gone"]),
         (
             {"options": {"model": "small"}},
             {"options": {"model": "large"}},
-            ['model was "small" and is "large"'],
+            ['model was "small" and is now "large"'],
         ),
         ({}, {"backend": ScriptedBackend(["a"])}, ['provider was "markov"', "model was "]),
         ({}, {"judge": ScriptedBackend(["a"])}, ["judge: "]),
         ({}, {"format": int}, ['format: "builtins.int (schema ']),
         ({}, {"action": as_prompt}, ["prompt: "]),
-        ({"extra": {"input": "a"}}, {"extra": {"input": "b"}}, ['input was "a" and is "b"']),
+        ({"extra": {"input": "a"}}, {"extra": {"input": "b"}}, ['input was "a" and is now "b"']),
         (
             {"extra": {"schema": {"type": "object", "items": [1]}}},
             {"extra": {"schema": {"type": "array", "items": [1]}}},
-            ['schema.type was "object" and is "array"'],
+            ['schema.type was "object" and is now "array"'],
         ),
         ({"of": ["be kind"]}, {}, ['requirements: "be kind" is gone']),
         (
@@ -90,7 +94,7 @@ WORDS = checks.word_count(at_most=20)
                 'requirements: "has at most 9 words" is new',
             ],
         ),
-        ({"of": ["a", "b"]}, {"of": ["b", "a"]}, ['requirements was "a", "b" and is "b", "a"']),
+        ({"of": ["a", "b"]}, {"of": ["b", "a"]}, ['requirements was "a", "b" and is now "b", "a"']),
         (
             {},
             {"of": [WORDS & Requirement("kind")]},
@@ -110,7 +114,7 @@ def test_requirements_of_the_same_words_that_are_decided_otherwise_are_told_apar
     before = identity(of=[Requirement("is short", short), "kind"])
     [one] = told(before, identity(of=[Requirement("is short", brief), "kind"]))
     assert one.startswith('the validator of "is short" was ')
-    assert '.short" and is ' in one
+    assert '.short" and is now ' in one
     assert one.endswith('.brief"')
     [two] = told(before, identity(of=["is short", "kind"]))
     assert two.endswith('.short" is gone')
@@ -142,4 +146,6 @@ def test_of_long_values_the_place_is_shown_where_they_begin_to_differ():
     assert only.now == "…" + "x" * 16 + "z" * 44 + "…"
     [longer] = differences(before, {"prompt": before["prompt"][:-1]})
     assert (longer.was, longer.now) == ("…" + "z" * 15 + 'z"', "…" + "z" * 15 + '"')
-    assert told({"prompt": "a" * 59}, {"prompt": "b"}) == [f'prompt was "{"a" * 59}… and is "b"']
+    assert told({"prompt": "a" * 59}, {"prompt": "b"}) == [
+        f'prompt was "{"a" * 59}… and is now "b"'
+    ]

@@ -170,7 +170,7 @@ async def test_a_journal_that_is_there_is_refused_where_it_should_be_new(path):
     async with Journal(path, resume=False).open(IDENTITY) as store:
         await write_item(store, 0)
     before = bytes_beside(path)
-    with pytest.raises(JournalError, match="there already"):
+    with pytest.raises(JournalError, match="already exists"):
         async with Journal(path, resume=False).open(IDENTITY):
             pass
     assert bytes_beside(path) == before
@@ -284,9 +284,9 @@ async def test_a_journal_that_is_closed_takes_nothing(path):
 @pytest.mark.parametrize(
     ("arguments", "error", "words"),
     [
-        ({"path": 5}, TypeError, "path is a str or a Path"),
-        ({"path": ""}, ValueError, "names a file"),
-        ({"path": "a\0b"}, ValueError, "names a file"),
+        ({"path": 5}, TypeError, "path must be a str or a Path"),
+        ({"path": ""}, ValueError, "must name a file"),
+        ({"path": "a\0b"}, ValueError, "must name a file"),
         ({"path": "x", "text": "some"}, ValueError, "'all', 'best' or 'none'"),
         ({"path": "x", "prices": {"m": 1}}, TypeError, "Price"),
     ],

@@ -89,7 +89,7 @@ async def test_slices_that_could_not_be_written_are_heard_of_at_the_end(path, ca
     with pytest.raises(LookupError, match="mine"):
         await fill(LookupError("mine"))
     [record] = caplog.records
-    assert "not all of this run is written down" in record.getMessage()
+    assert "this run is not completely recorded" in record.getMessage()
     assert "disk is full" in record.getMessage()
 
 
@@ -190,9 +190,9 @@ def watched_syscalls(call: str, error: str, when: int):
 @pytest.mark.parametrize(
     ("call", "error", "words"),
     [
-        ("pwrite64", "EIO", "the disk has failed it"),
+        ("pwrite64", "EIO", "reading or writing it failed"),
         ("pwrite64", "ENOSPC", "the disk is full"),
-        ("fdatasync", "EIO", "the disk has failed it"),
+        ("fdatasync", "EIO", "reading or writing it failed"),
     ],
 )
 def test_a_write_that_fails_is_no_result_and_the_run_goes_on_later(path, call, error, words):

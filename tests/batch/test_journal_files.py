@@ -83,11 +83,11 @@ async def test_names_that_mean_something_in_addresses_are_only_names(tmp_path):
     ("content", "words"),
     [
         (b"", "empty"),
-        (b"x", "empty or of another"),
-        (b"SQLite format 3\0", "nor any SQLite database"),
-        (b'{"id": 1}\n' * 2000, "nor any SQLite database"),
-        (b"SQLite format 3\0" * 50, "nor any SQLite database"),
-        (random.Random(1).randbytes(40960), "nor any SQLite database"),
+        (b"x", "an empty file or another application's"),
+        (b"SQLite format 3\0", "nor any other SQLite database"),
+        (b'{"id": 1}\n' * 2000, "nor any other SQLite database"),
+        (b"SQLite format 3\0" * 50, "nor any other SQLite database"),
+        (random.Random(1).randbytes(40960), "nor any other SQLite database"),
     ],
 )
 async def test_a_file_that_is_no_database_is_refused(path, content, words):
@@ -169,7 +169,7 @@ async def test_a_folder_a_pipe_or_a_socket_is_refused(path):
 
 
 async def test_a_journal_is_not_made_in_a_folder_that_is_not_there(tmp_path):
-    with pytest.raises(JournalError, match=r"no folder .*missing: make it first"):
+    with pytest.raises(JournalError, match=r"no folder .*missing: create it first"):
         async with Journal(tmp_path / "missing" / "run.db").open(IDENTITY):
             pass
     assert not list(tmp_path.iterdir())
@@ -177,7 +177,7 @@ async def test_a_journal_is_not_made_in_a_folder_that_is_not_there(tmp_path):
 
 def test_a_file_that_appears_while_a_journal_is_made_stays_as_it_is(path):
     path.write_bytes(b"mine")
-    with pytest.raises(JournalError, match="just made a file of that name"):
+    with pytest.raises(JournalError, match="just created a file with that name"):
         create(path, {"identity": "{}"})
     assert bytes_beside(path) == {"run.db": b"mine"}
 
@@ -196,7 +196,7 @@ async def test_the_log_of_a_journal_that_is_gone_is_not_taken_for_a_new_one_s(pa
         await write_item(store, 0)
         shutil.copy(f"{path}-wal", lost / "run.db-wal")
     before = bytes_beside(lost / "run.db")
-    with pytest.raises(JournalError, match=r"run\.db is not there, but run\.db-wal is"):
+    with pytest.raises(JournalError, match=r"run\.db does not exist, but run\.db-wal does"):
         async with Journal(lost / "run.db").open(IDENTITY):
             pass
     assert bytes_beside(lost / "run.db") == before

@@ -38,7 +38,7 @@ def test_each_item_is_done_once_and_a_run_goes_on_with_its_journals(tmp_path, li
     assert sorted(again) == list(range(11))
     assert all(one.replayed for one in again.values())
     assert capfd.readouterr() == ("", "made\n" * 4)
-    with pytest.raises(ValueError, match="begun with another number of processes"):
+    with pytest.raises(ValueError, match="started with a different number of processes"):
         outcomes(journal=folder, processes=3)
     with pytest.raises(JournalError, match="items"):
         outcomes([{"text": "else"}] * 11, journal=folder)
@@ -71,8 +71,8 @@ def test_a_function_that_fails_ends_all():
     [
         ({"processes": 0}, ValueError, "processes"),
         ({"concurrency": 1}, ValueError, "at least 2"),
-        ({"unique": True}, TypeError, "takes no unique"),
-        ({"action": lambda item: item}, TypeError, "has to be pickled"),
+        ({"unique": True}, TypeError, "does not support unique"),
+        ({"action": lambda item: item}, TypeError, "can't be pickled"),
     ],
 )
 def test_wrong_arguments_are_told_before_a_process_starts(more, error, says):

@@ -33,7 +33,7 @@ def test_a_template_is_filled_in_with_the_columns_as_on_the_command_line(templat
 
 
 def test_what_is_no_template_is_refused():
-    with pytest.raises(ValueError, match="isn't a Jinja template: line 1: "):
+    with pytest.raises(ValueError, match="isn't a valid Jinja template: line 1: "):
         prompt_maker("{{ a")
 
 

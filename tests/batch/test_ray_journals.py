@@ -85,7 +85,7 @@ async def test_with_more_and_more_turns_each_row_of_all_shards_has_a_draw_before
 async def test_a_journals_directory_that_cannot_be_is_told(tmp_path, quick):
     (tmp_path / "file").write_text("", encoding="utf-8")
     actor = sampler(quick.strategy, journal_dir=str(tmp_path / "file" / "journals"))
-    with pytest.raises(JournalError, match=r"directory .* can't be made"):
+    with pytest.raises(JournalError, match=r"directory .* can't be created"):
         await actor(block(0, 1))
 
 

@@ -80,7 +80,7 @@ async def test_a_worker_that_was_taken_for_dead_while_it_waited_is_told():
         waiting, other = Worker(actor, server := Server()), Worker(actor, Server())
         await other.send()
         async with anyio.create_task_group() as tasks:
-            with pytest.raises(LimitExceeded, match="hadn't heard of this worker for 60 s"):
+            with pytest.raises(LimitExceeded, match="hadn't heard from this worker for 60 s"):
                 # Outside a block, it shows no life.
                 tasks.start_soon(heard_later, actor)
                 await waiting.send()
@@ -129,7 +129,7 @@ async def test_workers_stop_with_a_clear_error_when_the_actor_dies(calls):
         await anyio.sleep(3)
         assert len(server.came) <= sent + calls
         assert "the actor that keeps the cluster's limit is gone" in str(worker.denied)
-        assert "(killed); run it again" in str(worker.denied)
+        assert "(killed); run this again" in str(worker.denied)
         with pytest.raises(LimitExceeded, match="is gone"):
             await worker.send()
 

@@ -233,7 +233,7 @@ async def test_with_more_turns_what_failed_goes_on_and_the_rest_comes_again(path
         assert [item.usage.requests for item in items] == drawn
     stored = await items_of(path)
     assert [record["usage"]["requests"] for record in stored] == [1, 6, 7, 2, 5]
-    with pytest.raises(JournalError, match="loop_budget was 7 and is 6"):
+    with pytest.raises(JournalError, match="loop_budget was 7 and is now 6"):
         await run(6)
 
 
@@ -249,7 +249,7 @@ async def test_more_turns_are_refused_where_earlier_draws_can_t_be_gone_on_with(
     arguments = {"concurrency": 1, "journal": journal}
     await results_of(strategy(Fates([0]), **settings), prompts(1), **arguments)
     more = strategy(Fates([0]), loop_budget=LOOP + 1, **settings)
-    with pytest.raises(JournalError, match="loop_budget was 4 and is 5"):
+    with pytest.raises(JournalError, match="loop_budget was 4 and is now 5"):
         await results_of(more, prompts(1), **arguments)
 
 
@@ -415,9 +415,9 @@ async def test_what_passed_in_an_earlier_round_is_the_items_own(journal, selecti
         ({"strategy": {"selection": Vote(weight=len)}}, "Vote.*: scores of earlier rounds"),
         ({"strategy": {"schedule": Staggered(1)}}, "Staggered.*: rounds decide when draws start"),
         ({"stages": 2}, "a stage's budget: the spending of a stage isn't kept"),
-        ({"journal": "best"}, "give it text='all'"),
-        ({"items": iter("ab")}, "can be gone through once only: give a list"),
-        ({"order": "width"}, "order is 'depth' or 'breadth', not 'width'"),
+        ({"journal": "best"}, "pass text='all'"),
+        ({"items": iter("ab")}, "can be iterated over only once: pass a list"),
+        ({"order": "width"}, "order must be 'depth' or 'breadth', not 'width'"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
@@ -472,9 +472,11 @@ async def test_a_source_that_changes_is_refused_and_one_that_breaks_is_gone_thro
 ):
     backend = Fates([2, 2, 2])
     arguments = {"concurrency": 2, "order": "breadth"}
-    with pytest.raises(MelleaError, match="gave 3 items at first, and then 1"):
+    with pytest.raises(MelleaError, match="gave 3 items in the first round, but only 1"):
         await results_of(strategy(backend), Changing(prompts(3), prompts(1)), **arguments)
-    with pytest.raises(MelleaError, match="item 1 is not the one that was there at first"):
+    with pytest.raises(
+        MelleaError, match="the item at position 1 has changed since the first round"
+    ):
         await into(
             seen := [],
             sample_many(

@@ -188,7 +188,7 @@ async def test_a_source_that_fails_to_close_is_logged(virtual_clock, caplog):
     async with sample_many(strategy(), source(), concurrency=1) as results:
         async for _ in results:
             break
-    assert "closing the source of the batch: OSError: can't close" in caplog.text
+    assert "closing the source of the batch failed: OSError: can't close" in caplog.text
 
 
 # --- wrong arguments ---------------------------------------------------------------------------
@@ -209,22 +209,22 @@ async def async_action(item):
         ({"concurrency": 0}, ValueError, "concurrency is at least 1"),
         ({"concurrency": 2.5}, TypeError, "concurrency is a whole number"),
         ({"concurrency": True}, TypeError, "concurrency is a whole number"),
-        ({"action": "template"}, TypeError, "action is a plain function"),
-        ({"action": async_action}, TypeError, "action is a plain function"),
-        ({"action": lambda: "x"}, TypeError, "action is a plain function"),
-        ({"on_progress": lambda: None}, TypeError, "on_progress is a plain function of one"),
-        ({"on_progress": async_action}, TypeError, "on_progress is a plain function of one"),
+        ({"action": "template"}, TypeError, "action must be a plain function"),
+        ({"action": async_action}, TypeError, "action must be a plain function"),
+        ({"action": lambda: "x"}, TypeError, "action must be a plain function"),
+        ({"on_progress": lambda: None}, TypeError, "on_progress must be a plain function"),
+        ({"on_progress": async_action}, TypeError, "on_progress must be a plain function"),
         ({"requirements": "lone"}, TypeError, "put it into a list"),
         ({"requirements": ["judged"]}, RequirementError, "can't judge"),
         ({"options": {"warmth": 1}}, ValueError, "unknown option warmth"),
         ({"format": 3}, TypeError, "format takes"),
         ({"budget": 3}, TypeError, "budget must be a Budget"),
         ({"strategy": BaseSamplingStrategy()}, ValueError, "there is no backend"),
-        ({"journal": 3}, TypeError, "journal is a Journal, or the path of one"),
-        ({"strategy": "none"}, TypeError, "sample_many takes a strategy first"),
-        ({"strategy": strategy}, TypeError, "sample_many takes a strategy first"),
-        ({"settings": {"model": "x"}, "journal": "j"}, ValueError, "settings can't say model"),
-        ({"settings": {"input": set()}, "journal": "j"}, TypeError, "what JSON can say"),
+        ({"journal": 3}, TypeError, "journal must be a Journal or the path of one"),
+        ({"strategy": "none"}, TypeError, "strategy must be a sampling strategy"),
+        ({"strategy": strategy}, TypeError, "strategy must be a sampling strategy"),
+        ({"settings": {"model": "x"}, "journal": "j"}, ValueError, "settings can't contain model"),
+        ({"settings": {"input": set()}, "journal": "j"}, TypeError, "settings must be JSON"),
     ],
 )
 async def test_what_would_be_wrong_for_every_item_is_refused_at_once(arguments, error, message):
@@ -240,21 +240,21 @@ async def test_what_would_be_wrong_for_every_item_is_refused_at_once(arguments, 
 
 async def test_it_is_iterated_only_inside_its_block(virtual_clock):
     batch = sample_many(strategy(), ["x"], concurrency=1)
-    with pytest.raises(RuntimeError, match="is not entered: async with"):
+    with pytest.raises(RuntimeError, match="is not open: iterate inside `async with"):
         await anext(batch)
     async with batch:
         pass
-    with pytest.raises(RuntimeError, match="was left"):
+    with pytest.raises(RuntimeError, match="is closed"):
         await anext(batch)
 
 
 async def test_it_is_entered_once(virtual_clock):
     batch = sample_many(strategy(), ["x"], concurrency=1)
     async with batch:
-        with pytest.raises(RuntimeError, match="entered once"):
+        with pytest.raises(RuntimeError, match="entered only once"):
             await batch.__aenter__()
         assert [item.id async for item in batch] == [0]
-    with pytest.raises(RuntimeError, match="entered once"):
+    with pytest.raises(RuntimeError, match="entered only once"):
         await batch.__aenter__()
 
 

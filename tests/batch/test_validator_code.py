@@ -101,7 +101,7 @@ def test_a_version_takes_the_place_of_the_source(written):
     one = identity(written(PLAIN, version="1"))
     assert one == identity(written(other, version="1"))
     assert list(map(str, differences(one, identity(written(other, version="2"))))) == [
-        'the version of "is short" was "1" and is "2"'
+        'the version of "is short" was "1" and is now "2"'
     ]
 
 

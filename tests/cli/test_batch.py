@@ -90,7 +90,7 @@ def test_rows_added_at_the_end_are_asked_and_no_other_again(batch, server, tmp_p
         assert (code, 'belongs to another run: INPUT was "' in err) == (3, True)
     path.write_bytes(before)
     code, _, err = batch(*many, "--resume")
-    assert (code, "the source ended after 5 items, and the journal has more" in err) == (3, True)
+    assert (code, "the source ended after 5 items, but the journal has more" in err) == (3, True)
 
 
 def test_a_row_that_only_begins_as_it_did_is_another(batch, tmp_path):
@@ -100,7 +100,7 @@ def test_a_row_that_only_begins_as_it_did_is_another(batch, tmp_path):
     batch(*many, source=path)
     path.write_text("text\none\ntwofold\nthree\n")
     code, _, err = batch(*many, "--resume", source=path)
-    assert (code, "item 1 is not the one that the journal has there" in err) == (3, True)
+    assert (code, "item 1 differs from the one in the journal" in err) == (3, True)
 
 
 def test_a_result_stands_for_each_row(batch, server, tmp_path):
@@ -680,7 +680,7 @@ def test_what_the_journal_has_is_not_asked_again_and_the_results_are_made_anew(
     [
         ("--prompt was", {"prompt": "Tell {{ text }}"}),
         ('--check, --require: "has at most 9 words"', ["--check", "words<=9"]),
-        ("--attempts was 5 and is 3", ["--attempts=3"]),
+        ("--attempts was 5 and is now 3", ["--attempts=3"]),
         ("--seed: 3 is new", ["--seed", "3"]),
         ("--schema: ", ["--schema", "SCHEMA"]),
         ("INPUT was", {}),

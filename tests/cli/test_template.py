@@ -64,9 +64,9 @@ def test_an_empty_prompt_is_a_bad_row():
     ("template", "sentence"),
     [
         (" ", "--prompt would be the same for every row: "),
-        ("{{ text", "--prompt isn't a Jinja template: line 1: unexpected end of template"),
-        ("a\n{% for %}", "--prompt isn't a Jinja template: line 2: "),
-        ("{{ text | nonsense }}", "--prompt isn't a Jinja template: line 1: No filter named"),
+        ("{{ text", "--prompt isn't a valid Jinja template: line 1: unexpected end of template"),
+        ("a\n{% for %}", "--prompt isn't a valid Jinja template: line 2: "),
+        ("{{ text | nonsense }}", "--prompt isn't a valid Jinja template: line 1: No filter named"),
         ("Say {text}", "--prompt would be the same for every row: name their fields in double br"),
     ],
 )

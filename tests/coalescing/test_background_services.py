@@ -250,7 +250,7 @@ async def test_it_takes_requests_only_inside_of_its_block_which_may_be_entered_a
     for _ in range(2):
         async with made.component:
             assert await made.request() == "done"
-            with pytest.raises(RuntimeError, match="is open already"):
+            with pytest.raises(RuntimeError, match="is already open"):
                 await made.component.__aenter__()
         with pytest.raises(ShutdownError, match="is not open"):
             await made.request()

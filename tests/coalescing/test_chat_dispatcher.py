@@ -69,7 +69,9 @@ async def test_a_run_function_that_is_not_async_fails_its_messages_and_says_so()
         return "now"
 
     async with ChatDispatcher(reply, quiet=0.05) as dispatcher:  # type: ignore[arg-type]
-        with pytest.raises(TypeError, match=r"a run function is async, but .* returned str"):
+        with pytest.raises(
+            TypeError, match=r"a run must be an async function, but .* returned str"
+        ):
             await dispatcher.submit("a", 1)
 
 
@@ -107,7 +109,7 @@ async def test_a_run_that_will_not_be_cancelled_makes_its_session_stuck_until_it
         assert report == StopReport(known=True, cancelled=False, discarded=0)
         assert dispatcher.phase("a") is ChatPhase.STUCK
         assert dispatcher.statistics().stuck == 1
-        with pytest.raises(Refused, match="stuck: its run was cancelled and has not ended"):
+        with pytest.raises(Refused, match="stuck: its run was cancelled, but did not end"):
             dispatcher.submit("a", 2)
         # It says so at once when it is asked again, and other sessions go on.
         assert not (await dispatcher.stop("a")).cancelled
@@ -138,7 +140,9 @@ async def test_submit_raises_where_there_is_no_room():
     bot = Bot(1)
     async with chat(bot, max_pending=2) as dispatcher:
         await say(dispatcher, (0, 1), (0.5, 2), (0.6, 3))
-        with pytest.raises(QueueFull, match=r"session 'a', since 2 of its messages wait.*max_pend"):
+        with pytest.raises(
+            QueueFull, match=r"session 'a', because 2 of its messages are waiting.*max_pend"
+        ):
             dispatcher.submit("a", 4)
         await until(1.06)
         assert await dispatcher.submit("a", 4) == (4,)
@@ -164,7 +168,7 @@ async def test_the_error_of_a_run_that_no_one_waits_for_is_logged(caplog):
 @pytest.mark.parametrize(
     ("arguments", "error", "says"),
     [
-        ({"run": "reply"}, TypeError, "an async function that gets a list of messages"),
+        ({"run": "reply"}, TypeError, "an async function that takes a list of messages"),
         ({"quiet": -1}, ValueError, "quiet is at least 0 seconds, not -1"),
         ({"quiet": "1"}, TypeError, "quiet is a number of seconds"),
         ({"max_wait": float("nan")}, ValueError, "max_wait is at least 0"),
@@ -173,7 +177,7 @@ async def test_the_error_of_a_run_that_no_one_waits_for_is_logged(caplog):
         ({"max_pending": 0}, ValueError, "max_pending is at least 1"),
         ({"max_sessions": 1.5}, TypeError, "max_sessions is a whole number"),
         ({"concurrency": 0}, ValueError, "concurrency is at least 1"),
-        ({"on_busy": "wait"}, ValueError, "on_busy is 'queue', 'interrupt' or 'reject'"),
+        ({"on_busy": "wait"}, ValueError, "on_busy must be 'queue', 'interrupt' or 'reject'"),
     ],
 )
 async def test_wrong_settings_are_refused(arguments, error, says):

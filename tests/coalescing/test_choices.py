@@ -218,7 +218,7 @@ async def test_a_server_without_choices_is_noticed_and_asked_one_by_one(how, cap
     server = Server("no 1", "no 2", "no 3", ignores=how == "ignores", error=error)
     async with ChoicesBackend(server, 3) as backend:
         result = await strategy(backend, 3).sample("do", [yes])
-        assert f"{how} n=: choices are asked for one by one" in caplog.text
+        assert f"{how} n=: choices are requested one by one" in caplog.text
         alone = 2 if how == "ignores" else 3
         assert server.sent == [3, *[1] * alone]
         assert len(result.slices) == 3

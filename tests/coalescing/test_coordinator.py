@@ -159,7 +159,7 @@ async def test_a_missing_answer_fails_that_request_alone(retry, calls, caplog):
     assert told([results[0], results[3]]) == ["T0", "T3"]
     assert [type(results[1]), type(results[2])] == [MissingAnswer, MissingAnswer]
     assert results[1] is not results[2]
-    assert "lacks this one's answer" in str(results[1])
+    assert "has no answer to this one" in str(results[1])
     assert len(person.requests) == calls
     warnings = [record for record in caplog.records if "are missing" in record.getMessage()]
     assert len(warnings) == calls

@@ -65,7 +65,8 @@ async def leave(person):
 
 async def test_s4_what_fails_when_nobody_waits_any_more_is_logged(caplog):
     assert await leave(Ends(LookupError("while it cleaned up")))
-    assert "failed when nobody waited any more: LookupError: while it cleaned up" in caplog.text
+    said = "failed when no one was waiting for it anymore: LookupError: while it cleaned up"
+    assert said in caplog.text
 
 
 async def test_s4_a_backend_that_answers_its_cancellation_with_another_is_not_complained_of(caplog):

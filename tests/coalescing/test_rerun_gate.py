@@ -165,7 +165,7 @@ async def test_a_tick_that_is_no_async_function_says_so(virtual_clock):
 @pytest.mark.parametrize(
     ("arguments", "kind", "says"),
     [
-        ({"reason": ["a.txt"]}, TypeError, "a reason is a string, not \\['a.txt'\\]"),
+        ({"reason": ["a.txt"]}, TypeError, "a reason must be a string, not \\['a.txt'\\]"),
         ({"deadline": "soon"}, TypeError, "a request's deadline is a number"),
         ({"deadline": math.nan}, ValueError, "a request's deadline"),
     ],
@@ -176,7 +176,7 @@ async def test_a_wrong_request_is_refused_and_nothing_comes_of_it(
     async with RerunGate(Ticks()) as gate:
         with pytest.raises(kind, match=says):
             await gate.request(**arguments)
-        with pytest.raises(TypeError, match="a reason is a string"):
+        with pytest.raises(TypeError, match="a reason must be a string"):
             gate.poke(3)
         assert gate.status().pending == 0
         assert await gate.request("a.txt") == 1
@@ -243,8 +243,12 @@ async def test_reasons_are_bounded(virtual_clock):
 @pytest.mark.parametrize(
     ("wrong", "error", "says"),
     [
-        ({"tick": None}, TypeError, "a tick is an async function, not None"),
-        ({"on_busy": "wait"}, ValueError, "on_busy is one of queue, ignore, restart, not 'wait'"),
+        ({"tick": None}, TypeError, "tick must be an async function, not None"),
+        (
+            {"on_busy": "wait"},
+            ValueError,
+            "on_busy must be one of queue, ignore, restart, not 'wait'",
+        ),
         ({"min_interval": -1}, ValueError, "min_interval is at least 0 seconds and finite, not -1"),
         (
             {"min_interval": math.inf},
@@ -252,7 +256,7 @@ async def test_reasons_are_bounded(virtual_clock):
             "min_interval is at least 0 seconds and finite, not inf",
         ),
         ({"max_wait": math.nan}, ValueError, "max_wait is at least 0 seconds, not nan"),
-        ({"state": 7}, TypeError, "state is the name of a file, not 7"),
+        ({"state": 7}, TypeError, "state must be the name of a file, not 7"),
     ],
 )
 def test_wrong_arguments_are_told(wrong, error, says):

@@ -222,7 +222,7 @@ async def test_what_cannot_be_watched_is_told_at_once(tmp_path, caplog):
         await watch(tmp_path / "missing", Ticks())
     with pytest.raises(ValueError, match="at least one path"):
         await watch([], Ticks())
-    with pytest.raises(TypeError, match="a tick is an async function, not 3"):
+    with pytest.raises(TypeError, match="tick must be an async function, not 3"):
         await watch(tmp_path, 3)  # type: ignore[arg-type]
     stop = anyio.Event()
     await watch(tmp_path, stop.set, at_start=True, stop=stop)  # type: ignore[arg-type]

@@ -59,17 +59,24 @@ def test_what_a_killed_worker_had_under_way_counts_and_the_others_go_on(scene):
 
 def test_what_is_wrong_is_said_before_anything_runs_and_what_is_done_is_not_done_again(scene):
     said = scene("small_matters")
-    assert "the cluster has 6 CPUs, and 6 actors of 1 CPU and the one CPU" in said["too many"]
-    assert re.match(r"of the cluster's 6 CPUs, only [12] are free, and 2 actors", said["taken"])
+    assert "the cluster has 6 CPUs, but 7 are needed (1 for each of 6 actors" in said["too many"]
+    assert re.match(r"only [12] of the cluster's 6 CPUs are free, but 3 are needed", said["taken"])
     assert said["not checked"]
     assert "the rows have no column 'no such column', only: id" in said["key"]
     assert "either prompt=" in said["both"]
     assert "actors" in said["arguments"]
     assert "an argument can't be sent to an actor" in said["pickle"]
-    assert "is to be made inside make_strategy" in said["pickled factory"]
-    assert "takes a function that makes the strategy" in said["no factory"]
-    assert "make_strategy is called with one argument, the limit" in said["factory without limit"]
-    assert "make_strategy is called with no argument" in said["factory with argument"]
+    assert (
+        "create what holds connections, locks or threads inside make_strategy"
+        in said["pickled factory"]
+    )
+    assert "make_strategy must be a function that returns a strategy" in said["no factory"]
+    assert (
+        "make_strategy must be a function that takes one argument" in said["factory without limit"]
+    )
+    assert (
+        "make_strategy must be a function that takes no arguments" in said["factory with argument"]
+    )
     failed = "make_strategy failed in a Ray actor: LookupError: no model of that name"
     assert failed in said["factory fails"]
     assert said["first"]["status"] == {"passed": 50}
@@ -79,7 +86,7 @@ def test_what_is_wrong_is_said_before_anything_runs_and_what_is_done_is_not_done
     assert set(said["again"]["calls"].values()) == {1}
     assert said["equal"] == [90, 90, 3]  # Equal rows are sampled each; one block is cut in three.
     assert said["columns"][:3] == ["id", "output", "result_output"]
-    assert "the cluster has 0 of GPU, and 2 actors of 0.5 need 1" in said["too few"]
+    assert "the cluster has 0 of GPU, but 2 actors with 0.5 each need 1" in said["too few"]
     assert "the cluster has 0 of licence" in said["none of them"]
     assert "actors" in said["fewer than least"]
     assert said["variable"] == ["so"]
@@ -93,6 +100,6 @@ def test_a_local_cluster_listens_on_the_loopback_device_only(scene):
     mapped = "0000000000000000FFFF00000100007F"
     assert said["listening"]
     assert set(said["listening"]) <= {"0100007F", mapped, "0" * 24 + "01000000"}
-    assert "Ray is running in this process already" in said["twice"]
+    assert "Ray is already running in this process" in said["twice"]
     assert said["initialised"] is False
-    assert "Ray does not run in this process" in said["no ray"]
+    assert "Ray is not running in this process" in said["no ray"]

@@ -134,7 +134,7 @@ async def test_progress_and_a_budget():
     [
         ({"labelled": []}, ValueError, "rows with labels"),
         ({"judges": {}}, ValueError, "at least one judge"),
-        ({"judges": {"a": "gpt"}}, TypeError, "judges are backends"),
+        ({"judges": {"a": "gpt"}}, TypeError, "judges must be backends"),
         ({"repeats": 0}, ValueError, "repeats"),
         ({"confidence": 1}, ValueError, "confidence"),
     ],
@@ -266,7 +266,9 @@ async def test_scores_that_are_no_numbers_are_undecided():
 
 
 def test_labels_that_are_no_labels_are_refused():
-    with pytest.raises(TypeError, match="a label is True or False, not 'no'"):
+    with pytest.raises(TypeError, match="a label must be True or False, not 'no'"):
         Labelled("good", "no")
-    with pytest.raises(ValueError, match="better is 'first', 'second', 'neither' or None, not 'a'"):
+    with pytest.raises(
+        ValueError, match="better must be 'first', 'second', 'neither' or None, not 'a'"
+    ):
         LabelledPair("good", "bad", "a")

@@ -152,8 +152,10 @@ async def test_an_object_without_generate_has_the_wrong_shape():
 
 
 async def test_tools_are_called_by_their_names_and_where_a_call_is_required(virtual_clock):
-    await broken(Caller("guess"), "tools", "a call of 'guess', which is none of its tools")
-    await broken(Good(), "tools", "requires a tool call was not answered by one", calls_tools=True)
+    await broken(Caller("guess"), "tools", "a call of 'guess', which is not one of its tools")
+    await broken(
+        Good(), "tools", "requires a tool call was not answered with one", calls_tools=True
+    )
     silent = Caller(streamed=False)
     await broken(silent, "tools", "requires a tool call was not answered", calls_tools=True)
 
@@ -466,7 +468,7 @@ async def test_what_waits_before_it_sends_must_say_that_nothing_was_sent(virtual
         lambda: Waiting(inner, says_so=True), sent=lambda: len(inner.requests)
     )
     assert "meter" in rules
-    await broken(Waiting(inner, says_so=False), "meter", "nor said not to have been sent")
+    await broken(Waiting(inner, says_so=False), "meter", "neither counted nor reported as not sent")
 
 
 async def test_a_request_counted_before_it_is_sent_is_found(virtual_clock):
@@ -479,5 +481,5 @@ async def test_a_request_counted_before_it_is_sent_is_found(virtual_clock):
             return replace(reply, usage=Usage(1, 1, 1))
 
     inner = ScriptedBackend(lambda request: "one two", delay=1.0)
-    with pytest.raises(ConformanceError, match="counted as 1, and 0 were sent"):
+    with pytest.raises(ConformanceError, match="counted as 1, but 0 were sent"):
         await check_backend(lambda: Early(inner, says_so=True), sent=lambda: len(inner.requests))

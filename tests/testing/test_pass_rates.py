@@ -175,8 +175,8 @@ class TestPlain(unittest.TestCase):
     done.stdout.fnmatch_lines(
         [
             "the first failure: it has run*",
-            "pass_rate: the body is a generator, which runs nothing: remove its yield",
-            "pass_rate: the body was run by something else, as are the async methods of a*",
+            "pass_rate: the body is a generator, so its code never runs: remove its yield",
+            "pass_rate: something else ran the body, as with async methods of a*",
             "*test_returns returned bool: did you mean assert?",
             "passed * 7 draws: *TestPlain::test_method",
         ],
@@ -315,7 +315,9 @@ async def test_passes_at_first(draw):
 
 
 def test_the_fixture_belongs_to_the_mark(run):
-    run("def test_it(draw):\n    pass\n").stdout.fnmatch_lines(["*is for tests marked pass_rate"])
+    run("def test_it(draw):\n    pass\n").stdout.fnmatch_lines(
+        ["*is only for tests marked pass_rate"]
+    )
 
 
 def test_rates_go_into_a_file_and_into_junit_from_all_processes(pytester):
@@ -400,11 +402,11 @@ def test_without_a_cost():
         [
             "undecided 1.000 (*), 6 draws, 1.8 spent: *test_it",
             "passed *: *test_without_a_cost",
-            "--draws-budget did not bound 1 of these tests, which named no cost: *",
+            "--draws-budget did not limit 1 of these tests, which reported no cost: *",
         ]
     )
     wrong = run("", "--draws-budget", "nan")
-    wrong.stderr.fnmatch_lines(["ERROR: --draws-budget takes an amount of money over 0*not nan"])
+    wrong.stderr.fnmatch_lines(["ERROR: --draws-budget must be an amount of money over 0*not nan"])
 
 
 CACHED = """

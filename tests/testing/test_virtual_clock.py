@@ -120,4 +120,4 @@ def test_the_plugin_fails_a_test_that_stands_still(pytester, impatient):
     )
     result = pytester.runpytest_inprocess("-p", "no:looptime_plugin", "-p", "no:cacheprovider")
     result.assert_outcomes(passed=2, failed=2)
-    result.stdout.fnmatch_lines(["*DeadlockError: deadlock: every task waits*"])
+    result.stdout.fnmatch_lines(["*DeadlockError: deadlock: every task is waiting*"])

@@ -116,7 +116,7 @@ class BatchJobs:
         settled: float = 30.0,
     ) -> None:
         if direct is not None and not is_backend(direct):
-            msg = f"direct is a backend, such as OpenAIBackend(model), not {direct!r}"
+            msg = f"direct must be a backend, such as OpenAIBackend(model), not {direct!r}"
             raise TypeError(msg)
         if direct is None and (direct_below or canary):
             which = "canary" if canary else "direct_below"
@@ -174,7 +174,7 @@ class BatchJobs:
         parking = PARKING.get()
         if parking is None:
             msg = (
-                "BatchJobs answers the requests of sample_many(..., order='breadth',"
+                "BatchJobs only answers requests of sample_many(..., order='breadth',"
                 " journal=...): for a single call, use the model's ordinary backend"
             )
             raise InvalidRequest(msg)
@@ -273,7 +273,7 @@ class Parking:
         """Return the answer to a request, or set the call aside."""
         if request.options.model not in (None, backend.api.model, backend.model):
             msg = (
-                f"{backend!r} asks no other model than its own: make another BatchJobs for"
+                f"{backend!r} can't ask another model than its own: create another BatchJobs for"
                 f" {request.options.model!r}"
             )
             raise InvalidRequest(msg)

@@ -75,7 +75,7 @@ class JobFile:
         """
         run = read_run(path, check=False)
         if not jobs_path(path).exists():
-            msg = f"{path} has no jobs: only runs with a batch API have (--batch-api)"
+            msg = f"{path} has no jobs: only runs with a batch API (--batch-api) have them"
             raise JournalError(msg)
         prices = run["prices"] and {n: Price.from_list(p) for n, p in run["prices"].items()}
         with closing(JobStore(jobs_path(path), str(run["started"]), look=True)) as store:
@@ -158,7 +158,7 @@ async def cancel_jobs(
     def opened() -> tuple[JournalLock, JobStore]:
         run = read_run(path, check=False)
         if not jobs_path(path).exists():
-            msg = f"{path} has no jobs: only runs with a batch API have (--batch-api)"
+            msg = f"{path} has no jobs: only runs with a batch API (--batch-api) have them"
             raise JournalError(msg)
         lock = JournalLock(path)
         try:
@@ -213,16 +213,16 @@ async def _cancel(
         if not state.ended and not job.cancelled:
             state = await api.cancel(name or "")
             await do(store.cancelled, job)
-            tell(f"Job {name}: its cancellation is asked for.")
+            tell(f"Requested the cancellation of job {name}.")
         if not state.ended:
             return
         await collect(store, job, api, state, do, tries=TRIES, patient=False)
         usage = await do(store.cost, job)
         tell(f"Job {name} has ended: {usage.requests:,} of {job.requests:,} requests answered.")
     except InvalidRequest as exc:
-        tell(f"Job {name} is given up: {exc}")
+        tell(f"Giving up on job {name}: {exc}")
         await do(store.void, job, tried=True)
     except BackendError as exc:
         if not exc.retryable:
             raise
-        tell(f"Job {name} can't be asked about just now: {exc}")
+        tell(f"Can't check on job {name} at the moment: {exc}")

@@ -72,14 +72,14 @@ async def collect(
         except BackendError as exc:
             strays += await do(store.take, job, chunk)
             if last and not patient and isinstance(exc, MalformedResponse):
-                warn("%r: what is missing of job %s goes into another one: %s", api, state.id, exc)
+                warn("%r: missing results of job %s go into another job: %s", api, state.id, exc)
                 break
             if last or not exc.retryable:
                 raise
-            warn("%r: the results of job %s are fetched again: %s", api, state.id, exc)
+            warn("%r: fetching the results of job %s again: %s", api, state.id, exc)
             await anyio.sleep(pause)
             pause *= 2
     if strays:
         what = plural(strays, "result")
-        warn("%r: job %s has %s of requests that it was never given", api, state.id, what)
+        warn("%r: job %s has %s for requests that it does not contain", api, state.id, what)
     await do(store.collected, job, state, tries, f"no answer in {plural(tries, 'job')}")

@@ -302,7 +302,7 @@ class JobRounds:
             if not exc.retryable:
                 raise
             self._later(place, backend, exc.retry_after)
-            self._warn_once(f"{backend!r} took no job, and is asked again: {exc}")
+            self._warn_once(f"{backend!r} did not accept a job; trying again: {exc}")
             return False
         self._reserved[job.id] = reserved
         if state is not None:
@@ -344,7 +344,7 @@ class JobRounds:
             if not state.ended:
                 late = backend.deadline is not None and (self._now() > job.noted + backend.deadline)
                 if late and not job.cancelled:
-                    warn("%r: job %s is late and is cancelled", backend, state.id)
+                    warn("%r: cancelling job %s, which is past its deadline", backend, state.id)
                     await backend.api.cancel(state.id)
                     await self._do(self._store.cancelled, job)
                 return set()
@@ -352,7 +352,7 @@ class JobRounds:
         except BackendError as exc:
             if not exc.retryable:
                 raise
-            self._warn_once(f"{backend!r} can't be asked about its jobs, which go on: {exc}")
+            self._warn_once(f"{backend!r}: can't check on its jobs, which keep running: {exc}")
             return set()
 
     async def _reserve_again(self, job: StoredJob, backend: BatchJobs) -> None:
@@ -392,7 +392,7 @@ class JobRounds:
             if not any(other.api == job.api for other in await self._under_way()):
                 # This run has no other job under way, so this one may be too large by itself.
                 self._most[job.api] = max(1, job.requests // 2)
-            self._warn_once(f"{backend!r}: too much is enqueued; jobs wait until others have ended")
+            self._warn_once(f"{backend!r}: its queue is full; jobs wait until others have ended")
             return set()
         self._refusals[job.api] = 0
         if job.api in self._most:
@@ -451,7 +451,9 @@ def _fitting(
         own = request.bytes + PACKAGING
         if own > backend.bytes_per_job:
             store.fail(
-                request, f"the request has {own:,} bytes; a job may have {backend.bytes_per_job:,}"
+                request,
+                f"the request has {own:,} bytes, but a job can have at most"
+                f" {backend.bytes_per_job:,}",
             )
             hopeless.add(request.item)
             continue

@@ -134,12 +134,15 @@ class JobStore:
             self._db.executemany("INSERT INTO run VALUES (?, ?)", facts.items())
             self._db.execute("COMMIT")
         elif (application, version) != (APPLICATION_ID, VERSION):
-            msg = f"{self.path} holds no jobs of this version of mellea_like: use another journal"
+            msg = (
+                f"{self.path} does not contain jobs of this version of mellea_like: use another"
+                " journal"
+            )
             raise JournalError(msg)
         facts = dict(self._db.execute("SELECT * FROM run"))
         if facts["journal"] != journal:
             msg = (
-                f"{self.path} has the jobs of another run than the journal beside it: put that"
+                f"{self.path} has the jobs of another run, not of the journal next to it: put that"
                 " run's journal back, or use another name for this one"
             )
             raise JournalError(msg)

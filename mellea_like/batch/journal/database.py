@@ -95,17 +95,17 @@ SET_RUN = "INSERT OR REPLACE INTO run VALUES (?, ?)"
 BUSY_SECONDS = 10.0
 """The seconds to wait for SQLite's own locks, which other connections hold only briefly."""
 
-_ADVICE = "restore a copy of it, or begin a new journal; `sqlite3 FILE .recover` may save rows"
+_ADVICE = "restore a backup, or start a new journal; `sqlite3 FILE .recover` may save rows"
 
 _WHY = {
     sqlite3.SQLITE_BUSY: "another program has locked it",
     sqlite3.SQLITE_CANTOPEN: "it can't be opened",
     sqlite3.SQLITE_CORRUPT: f"it is damaged: {_ADVICE}",
-    sqlite3.SQLITE_FULL: "the disk is full; make room, and run again with this journal to go on",
-    sqlite3.SQLITE_IOERR: "the disk has failed it",
-    sqlite3.SQLITE_NOTADB: "it isn't a journal, nor any SQLite database",
-    sqlite3.SQLITE_PERM: "the permission is missing",
-    sqlite3.SQLITE_READONLY: "it can't be written",
+    sqlite3.SQLITE_FULL: "the disk is full; make room, then run again with this journal",
+    sqlite3.SQLITE_IOERR: "reading or writing it failed",
+    sqlite3.SQLITE_NOTADB: "it is neither a journal nor any other SQLite database",
+    sqlite3.SQLITE_PERM: "permission denied",
+    sqlite3.SQLITE_READONLY: "it can't be written to",
 }
 
 
@@ -139,18 +139,21 @@ def _code(error: sqlite3.Error) -> int:
 def is_there(path: Path) -> bool:
     """Return whether a file exists at the path; raise if the path can't be a journal's."""
     if not path.parent.is_dir():
-        msg = f"journal {path}: there is no folder {path.parent}: make it first"
+        msg = f"journal {path}: there is no folder {path.parent}: create it first"
         raise JournalError(msg)
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:
         return False
     if stat.S_ISLNK(mode):
-        msg = f"journal {path} is a symbolic link, which is not followed: name the file itself"
+        msg = (
+            f"journal {path} is a symbolic link, and those are not followed: pass the path of the"
+            " file itself"
+        )
         raise JournalError(msg)
     if not stat.S_ISREG(mode):
         what = "a folder" if stat.S_ISDIR(mode) else "not a regular file"
-        msg = f"journal {path} is {what}: name a file"
+        msg = f"journal {path} is {what}: pass the path of a file"
         raise JournalError(msg)
     return True
 
@@ -189,7 +192,10 @@ def make_durable(connection: sqlite3.Connection, path: Path) -> None:
     """Make commits survive a crash of this process or of the machine."""
     (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
     if mode != "wal":  # pragma: no cover (a file system without shared memory)
-        msg = f"journal {path}: its file system can't hold one (no write-ahead log): use another"
+        msg = (
+            f"journal {path}: its file system doesn't support journals (no write-ahead log): use"
+            " another file system"
+        )
         raise JournalError(msg)
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA fullfsync = ON")  # On macOS, a plain fsync does not wait.
@@ -199,8 +205,8 @@ def create(path: Path, facts: Mapping[str, str]) -> None:
     """Create a journal with facts about its run. No file is at the path until it is complete."""
     if _has_log(path):  # SQLite would take this log for an old one and remove it.
         msg = (
-            f"journal {path} is not there, but {path.name}-wal is, and holds what was last written"
-            f" to it: put {path.name} back beside it, or remove {path.name}-wal"
+            f"journal {path} does not exist, but {path.name}-wal does, with what was last written"
+            f" to the journal: put {path.name} back next to it, or remove {path.name}-wal"
         )
         raise JournalError(msg)
     marks = f"PRAGMA application_id = {APPLICATION_ID}", f"PRAGMA user_version = {FORMAT_VERSION}"
@@ -218,7 +224,7 @@ def create(path: Path, facts: Mapping[str, str]) -> None:
         try:
             os.link(draft, path)
         except FileExistsError as exc:
-            msg = f"journal {path}: another program has just made a file of that name"
+            msg = f"journal {path}: another program has just created a file with that name"
             raise JournalError(msg) from exc
         except OSError:  # pragma: no cover (a file system without hard links)
             draft.rename(path)
@@ -271,12 +277,14 @@ def _check(connection: sqlite3.Connection, path: Path) -> None:
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if application != APPLICATION_ID:
-        msg = f"journal {path} isn't one, but empty or of another application: use another name"
+        msg = (
+            f"{path} is not a journal, but an empty file or another application's: use another name"
+        )
         raise JournalError(msg)
     if version not in READ_VERSIONS:
         age = "a newer" if version > FORMAT_VERSION else "an older"
         msg = (
-            f"journal {path} is of format version {version}, and this version of mellea_like reads"
+            f"journal {path} has format version {version}, but this version of mellea_like reads"
             f" and writes {FORMAT_VERSION}: use {age} mellea_like for it, or another journal"
         )
         raise JournalError(msg)

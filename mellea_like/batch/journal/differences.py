@@ -36,7 +36,7 @@ class Difference(NamedTuple):
             return f"{self.name}: {self.now} is new"
         if self.now is None:
             return f"{self.name}: {self.was} is gone"
-        return f"{self.name} was {self.was} and is {self.now}"
+        return f"{self.name} was {self.was} and is now {self.now}"
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[Difference, ...]:

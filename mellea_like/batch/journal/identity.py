@@ -269,12 +269,12 @@ def _format(format: Any) -> str:
 def _settings(extra: Mapping[str, Any]) -> dict[str, Json]:
     own = [name for name in OWN if name in extra]
     if own:
-        msg = f"settings can't say {', '.join(own)}: a batch finds that out by itself"
+        msg = f"settings can't contain {', '.join(own)}: a batch records that by itself"
         raise ValueError(msg)
     try:
         plain: dict[str, Json] = json.loads(json.dumps(dict(extra)))
     except (TypeError, ValueError) as exc:
-        msg = f"settings holds what JSON can say, to be compared when the run is resumed: {exc}"
+        msg = f"settings must be JSON, because they are compared when a run is resumed: {exc}"
         raise TypeError(msg) from exc
     return plain
 

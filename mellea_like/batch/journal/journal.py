@@ -90,13 +90,13 @@ class Journal:
         prices: Mapping[str, Price] | None = None,
     ) -> None:
         if not isinstance(path, str | Path):
-            msg = f"a journal's path is a str or a Path, not {type(path).__name__}"
+            msg = f"a journal's path must be a str or a Path, not {type(path).__name__}"
             raise TypeError(msg)
         if not Path(path).name or "\0" in str(path):
-            msg = f"a journal's path names a file, and {str(path)!r} does not"
+            msg = f"a journal's path must name a file, not {str(path)!r}"
             raise ValueError(msg)
         if text not in get_args(KeptText):
-            msg = f"a journal's text is 'all', 'best' or 'none', not {text!r}"
+            msg = f"a journal's text must be 'all', 'best' or 'none', not {text!r}"
             raise ValueError(msg)
         self._path = Path(path)
         self._resume = resume
@@ -199,7 +199,7 @@ class OpenJournal:
             return
         if error is None:
             raise JournalError(str(self._failed)) from self._failed
-        warn("journal %s: not all of this run is written down: %s", self._path, self._failed)
+        warn("journal %s: this run is not completely recorded: %s", self._path, self._failed)
 
     async def _leave(self) -> None:
         assert self._tasks is not None  # noqa: S101 (it was entered)

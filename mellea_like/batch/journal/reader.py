@@ -78,7 +78,7 @@ def journal_paths(*journals: object) -> tuple[Path, ...]:
     for given in journals:
         place: Any = getattr(given, "path", given)
         if not isinstance(place, str | PathLike):
-            msg = f"a run is read from a journal or its path, not from {given!r}"
+            msg = f"a run can be read only from a journal or its path, not from {given!r}"
             raise TypeError(msg)
         path = Path(cast("str | PathLike[str]", place))
         inside = sorted(path.glob("*.db")) if path.is_dir() else [path]

@@ -92,7 +92,10 @@ class JournalLock:
 
     def _locked(self) -> int:
         if sys.platform == "win32":  # pragma: no cover
-            msg = "journals need Unix file locks, which Windows lacks: use WSL, or no journal"
+            msg = (
+                "journals need Unix file locks, which Windows lacks: use WSL, or run without a"
+                " journal"
+            )
             raise JournalError(msg)
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         descriptor = os.open(self.path, flags, 0o600)
@@ -102,8 +105,8 @@ class JournalLock:
             content = os.pread(descriptor, 200, 0) if ours else b""
             if not ours or (content and not content.startswith(_MARK)):
                 msg = (
-                    f"journal {self._journal}: {self.path} is where its lock belongs, but that is"
-                    " something else: move it away, or give the journal another name"
+                    f"journal {self._journal}: its lock file would be {self.path}, but that is"
+                    " something else: move it away, or use another name for the journal"
                 )
                 raise JournalError(msg)
             os.ftruncate(descriptor, 0)
@@ -112,8 +115,8 @@ class JournalLock:
             who = self._holder(descriptor)
             os.close(descriptor)
             msg = (
-                f"journal {self._journal} is in use by {who}: only one at a time may write it;"
-                " wait for that run to end, or use another journal"
+                f"journal {self._journal} is in use by {who}: only one run at a time can write to"
+                " it; wait for that run to end, or use another journal"
             )
             raise JournalError(msg) from exc
         except BaseException:
@@ -167,7 +170,7 @@ class JournalFile:
                 create(path, {name: to_json(value) for name, value in first.items()})
             elif not resume:
                 msg = (
-                    f"journal {path} is there already: resume it, or use another name;"
+                    f"journal {path} already exists: resume it, or use another name;"
                     " nothing in it was changed"
                 )
                 raise JournalError(msg)
@@ -197,7 +200,7 @@ class JournalFile:
         if found:
             msg = (
                 f"journal {self._path} belongs to another run: {'; '.join(map(str, found))}. Resume"
-                " it with what it was begun with, or use another journal"
+                " it the way it was started, or use another journal"
             )
             raise JournalError(msg, found)
         return False

@@ -61,8 +61,8 @@ def check_room(
             there = sum(resources.get(name, 0.0) for resources in alive)
             if there + SLACK < actors * each:
                 msg = (
-                    f"the cluster has {there:g} of {name}, and {actors} actors of {each:g} need"
-                    f" {actors * each:g}: Ray Data would wait forever; use fewer actors or a"
+                    f"the cluster has {there:g} of {name}, but {actors} actors with {each:g} each"
+                    f" need {actors * each:g}: Ray Data would wait forever; use fewer actors or a"
                     " larger cluster"
                 )
                 raise NoRoom(msg)
@@ -78,18 +78,21 @@ def check_room(
 def _shortage(total: float, free: float, actors: int, cpus: float) -> str | None:
     """Return the reason why the actors and one task need more CPUs; None if there are enough."""
     needed = actors * cpus + ONE_TASK
-    wanted = f"{actors} actors of {cpus:g} CPU and the one CPU that Ray Data's own tasks need"
+    wanted = (
+        f"{needed:g} are needed ({cpus:g} for each of {actors} actors, and one for Ray Data's own"
+        " tasks)"
+    )
     if total + SLACK < needed:
         return (
-            f"the cluster has {total:g} CPUs, and {wanted} are {needed:g}: Ray Data would wait"
-            " forever; use fewer actors, a smaller cpus_per_actor (calls wait, they hardly"
-            " compute), or a larger cluster"
+            f"the cluster has {total:g} CPUs, but {wanted}: Ray Data would wait forever; use"
+            " fewer actors, a smaller cpus_per_actor (calls mostly wait, and hardly compute), or a"
+            " larger cluster"
         )
     if free + SLACK < needed:
         return (
-            f"of the cluster's {total:g} CPUs, only {free:g} are free, and {wanted} are"
-            f" {needed:g}: others use the rest; wait for them, use fewer actors, or pass"
-            " check_cluster=False if they will end"
+            f"only {free:g} of the cluster's {total:g} CPUs are free, but {wanted}: others are"
+            " using the rest; wait for them, use fewer actors, or pass check_cluster=False if they"
+            " will end"
         )
     return None
 
@@ -117,7 +120,7 @@ def local_cluster(
     """
     ray = ray_module()
     if ray.is_initialized():
-        msg = "Ray is running in this process already: use it, or call ray.shutdown() first"
+        msg = "Ray is already running in this process: use it, or call ray.shutdown() first"
         raise RuntimeError(msg)
     ray.init(
         address="local",

@@ -227,7 +227,7 @@ class LimitKeeper:
         if asked.waiting.cancel_called:
             asked.end(NOT_SENT)
             msg = (
-                "the actor that keeps the cluster's limit hadn't heard of this worker for"
+                "the actor that keeps the cluster's limit hadn't heard from this worker for"
                 f" {self.silence:g} s, and took it for dead"
             )
             return LimitExceeded(msg)
@@ -290,7 +290,7 @@ class RemoteLimit:
         except KeeperGone as exc:
             msg = (
                 "the actor that keeps the cluster's limit is gone, so nothing more is sent"
-                f" ({exc}); run it again: with a journal_dir, only the rows that are left are"
+                f" ({exc}); run this again: with a journal_dir, only the remaining rows are"
                 " sampled"
             )
             raise LimitExceeded(msg) from exc

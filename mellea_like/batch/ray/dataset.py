@@ -119,7 +119,7 @@ def sample_dataset(
     rows = 2 * calls_per_actor if rows_per_shard is None else rows_per_shard
     whole_number("sample_dataset: rows_per_shard", rows)
     if not isinstance(dataset, ray.data.Dataset):
-        msg = f"sample_dataset takes a ray.data.Dataset first, not {type(dataset).__name__}"
+        msg = f"dataset must be a ray.data.Dataset, not {type(dataset).__name__}"
         raise TypeError(msg)
     _check_factory(make_strategy, limits)
     work = ShardWork(
@@ -136,9 +136,9 @@ def sample_dataset(
     _check_sendable(work, limits)
     if not ray.is_initialized():
         msg = (
-            "Ray does not run in this process: connect with ray.init(address=...), or use"
+            "Ray is not running in this process: connect with ray.init(address=...), or use"
             " mellea_like.batch.ray.local_cluster, which listens on 127.0.0.1 only (ray.init()"
-            " by itself listens on the host's address)"
+            " alone listens on the host's address)"
         )
         raise RuntimeError(msg)
     if key is not None:
@@ -186,18 +186,18 @@ def _row_action(
         raise TypeError(msg)
     if action is not None:
         if not callable(action):
-            msg = f"action is a function of a row, not {action!r}"
+            msg = f"action must be a function that takes a row, not {action!r}"
             raise TypeError(msg)
         return action
     if not isinstance(prompt, str):
-        msg = f"prompt is a template with the names of columns in double braces, not {prompt!r}"
+        msg = f"prompt must be a template with column names in double braces, not {prompt!r}"
         raise TypeError(msg)
     return prompt_maker(prompt)
 
 
 def _listed(requirements: Iterable[Requirement | str]) -> tuple[Requirement | str, ...]:
     if isinstance(requirements, str):
-        msg = f"requirements are a list: put {requirements!r} into one"
+        msg = f"requirements must be a list: use [{requirements!r}]"
         raise TypeError(msg)
     return tuple(requirements)
 
@@ -205,15 +205,13 @@ def _listed(requirements: Iterable[Requirement | str]) -> tuple[Requirement | st
 def _check_factory(make_strategy: Any, limits: Any) -> None:
     if not callable(make_strategy):
         msg = (
-            "sample_dataset takes a function that makes the strategy, since each actor needs its"
-            f" own: lambda: {type(make_strategy).__name__}(…)"
+            "make_strategy must be a function that returns a strategy, because each actor needs its"
+            f" own: pass lambda: {type(make_strategy).__name__}(…)"
         )
         raise TypeError(msg)
     if not takes(make_strategy, 0 if limits is None else 1):
-        given = (
-            "no argument (there are no limits=)" if limits is None else "one argument, the limit"
-        )
-        msg = f"make_strategy is called with {given}, and does not take that: {make_strategy!r}"
+        given = "no arguments (without limits=)" if limits is None else "one argument, the limit"
+        msg = f"make_strategy must be a function that takes {given}, not {make_strategy!r}"
         raise TypeError(msg)
 
 
@@ -224,7 +222,7 @@ def _check_sendable(work: ShardWork, limits: ClusterLimit | None) -> None:
     except Exception as exc:
         msg = (
             f"sample_dataset: an argument can't be sent to an actor ({type(exc).__name__}: {exc}):"
-            " what holds connections, locks or threads is to be made inside make_strategy"
+            " create what holds connections, locks or threads inside make_strategy"
         )
         raise TypeError(msg) from exc
 

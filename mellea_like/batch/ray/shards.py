@@ -166,7 +166,7 @@ class ShardSampler:
             try:
                 await directory.mkdir(parents=True, exist_ok=True)
             except OSError as exc:
-                msg = f"the journals' directory {directory} can't be made: {exc.strerror}"
+                msg = f"the journals' directory {directory} can't be created: {exc.strerror}"
                 raise JournalError(msg) from exc
             journal = f"{directory / shard_name(rows, keys)}.db"
         began = anyio.current_time()
@@ -190,7 +190,7 @@ class ShardSampler:
                 if "is in use by" not in str(exc) or waited > work.journal_wait:
                     raise
                 if not told:
-                    warn("a shard waits for its journal: %s", exc)
+                    warn("a shard is waiting for its journal: %s", exc)
                 told = True
                 await anyio.sleep(JOURNAL_POLL)
 

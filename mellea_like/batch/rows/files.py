@@ -89,11 +89,14 @@ class _Lines:
         if len(line) > LONGEST_LINE:
             while line and not line.endswith(b"\n"):
                 line = self.file.readline(PIECE)
-            msg = f"line {self.number} has over {LONGEST_LINE // 2**20} MB"
+            msg = f"line {self.number} is longer than {LONGEST_LINE // 2**20} MB"
             raise BadRow(msg, self.number)
         if self.number == 1:
             if line.startswith((b"\xff\xfe", b"\xfe\xff")):
-                msg = "the text is UTF-16: make it UTF-8, for example with iconv -f UTF-16 -t UTF-8"
+                msg = (
+                    "the text is UTF-16: convert it to UTF-8, for example with iconv -f UTF-16"
+                    " -t UTF-8"
+                )
                 raise ValueError(msg)
             line = line.removeprefix(b"\xef\xbb\xbf")
         return line
@@ -126,9 +129,9 @@ def _object(line: bytes, number: int) -> dict[str, Any]:
             return cast("dict[str, Any]", found)
         wrong = 'isn\'t an object such as {"text": "..."}'
     except UnicodeDecodeError as exc:
-        wrong = f"isn't UTF-8 text: byte {exc.start} makes no sense"
+        wrong = f"isn't UTF-8 text: byte {exc.start} is invalid"
     except UnicodeEncodeError:
-        wrong = "holds half a character: an escape of U+D800 to U+DFFF without its other half"
+        wrong = "has half a character: an escape of U+D800 to U+DFFF without its other half"
     except json.JSONDecodeError as exc:
         wrong = f"isn't JSON: {exc.msg} at column {exc.colno}"
     except RecursionError:
@@ -160,7 +163,7 @@ def _number(text: str) -> float:
     number = float(text) if text[-1].isdigit() else math.nan
     if math.isfinite(number):
         return number
-    msg = f"{text[:20]} isn't a number that JSON knows"
+    msg = f"{text[:20]} isn't a valid JSON number"
     raise ValueError(msg)
 
 
@@ -188,7 +191,7 @@ def _csv(
             cut = "unexpected end of data" in str(exc)
             wrong = "has a quote that is never closed" if cut else f"isn't CSV: {exc}"
         if wrong and names is None:
-            msg = f"the first line, which is to hold the names, {wrong}"
+            msg = f"the first line, which must hold the column names, {wrong}"
             raise ValueError(msg)
         if wrong:
             yield BadRow(f"line {first} {wrong}", first)
@@ -207,7 +210,7 @@ def _wrong(fields: list[str], names: list[str] | None) -> str:
     except UnicodeEncodeError:
         return "isn't UTF-8 text"
     if names is not None:
-        told = f"has {plural(len(fields), 'field')}, where the first line names {len(names)}"
+        told = f"has {plural(len(fields), 'field')}, but the first line names {len(names)}"
         return told if fields and len(fields) != len(names) else ""
     twice = _named_twice(fields)
     if twice is not None:

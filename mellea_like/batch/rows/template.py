@@ -9,7 +9,7 @@ try:
     from jinja2 import StrictUndefined, Template, TemplateSyntaxError, meta
     from jinja2.sandbox import SandboxedEnvironment
 except ImportError as exc:
-    msg = "prompts made of rows need Jinja2: pip install 'mellea-like[ray]'"
+    msg = "prompts made from rows need Jinja2: pip install 'mellea-like[ray]'"
     raise ImportError(msg) from exc
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class RowTemplate:
         try:
             names = meta.find_undeclared_variables(environment.parse(text))
         except TemplateSyntaxError as exc:
-            msg = f"isn't a Jinja template: line {exc.lineno}: {exc.message}"
+            msg = f"isn't a valid Jinja template: line {exc.lineno}: {exc.message}"
             raise ValueError(msg) from exc
         if not names:
             msg = (

@@ -93,7 +93,9 @@ class ChatRun(Generic[M, R]):
         try:
             result: Any = run([each.message for each in self.members])
             if not isawaitable(result):
-                msg = f"a run function is async, but {run!r} returned {type(result).__name__}"
+                msg = (
+                    f"a run must be an async function, but {run!r} returned {type(result).__name__}"
+                )
                 raise TypeError(msg)
             answer: R = await result
         except anyio.get_cancelled_exc_class() as exc:
@@ -121,7 +123,7 @@ class ChatRun(Generic[M, R]):
         for task in anyio.get_running_tasks():
             if task.name == self.name:
                 logger.warning(
-                    "session %r is stuck: its run was cancelled %g s ago and still runs; new"
+                    "session %r is stuck: its run was cancelled %g s ago and is still running; new"
                     " messages are refused until it ends. It is at:\n%s",
                     self.key,
                     grace,
@@ -131,7 +133,7 @@ class ChatRun(Generic[M, R]):
 
     def _log_error(self, error: Exception) -> None:
         logger.warning(
-            "a run of session %r failed, and no one waits for it: %s: %s",
+            "a run of session %r failed, and no one is waiting for it: %s: %s",
             self.key,
             type(error).__name__,
             error,

@@ -298,7 +298,7 @@ class ChatDispatcher(BackgroundService, Generic[M, R]):
             if deadline is None
             else real_number(DEADLINE, deadline, least=-math.inf, most=math.inf)
         )
-        late = f"the deadline of a message of session {key!r} passed before its answer"
+        late = f"the deadline of a message of session {key!r} passed before it was answered"
         ticket: Ticket[R] = Ticket(lambda _, error: self._left(new, error), until, late)
         run = self._run if run is None else _runnable(run)
         new = Submission(key, message, run, ticket, self._now(), caller_span())
@@ -307,8 +307,8 @@ class ChatDispatcher(BackgroundService, Generic[M, R]):
     def _new_session(self, key: Hashable) -> Session[M, R]:
         if len(self._sessions) >= self._max_sessions:
             msg = (
-                f"no room for a message of session {key!r}, since all {self._max_sessions} sessions"
-                " have work to do: try again later, or allow more with max_sessions"
+                f"no room for a message of session {key!r}, because all {self._max_sessions}"
+                " sessions have work to do: try again later, or raise max_sessions"
             )
             raise QueueFull(msg)
         return Session(key, self._rules)
@@ -341,7 +341,7 @@ class ChatDispatcher(BackgroundService, Generic[M, R]):
                 self._dropped += 1
                 unseen += not each.ticket.waiters
         if unseen and not isinstance(error, Stopped):
-            warn("%d messages that no one waits for were dropped: %s", unseen, error)
+            warn("%d messages that no one was waiting for were dropped: %s", unseen, error)
 
     # --- what happens next ----------------------------------------------------------------------
 
@@ -448,13 +448,13 @@ def _seconds(name: str, value: float) -> float:
 
 def _runnable(run: Callable[[list[M]], Awaitable[R]]) -> Callable[[list[M]], Awaitable[R]]:
     if not callable(run):
-        msg = f"a run is an async function that gets a list of messages, not {run!r}"
+        msg = f"run must be an async function that takes a list of messages, not {run!r}"
         raise TypeError(msg)
     return run
 
 
 def _policy(on_busy: OnBusy) -> OnBusy:
     if on_busy not in get_args(OnBusy):
-        msg = f"ChatDispatcher: on_busy is 'queue', 'interrupt' or 'reject', not {on_busy!r}"
+        msg = f"ChatDispatcher: on_busy must be 'queue', 'interrupt' or 'reject', not {on_busy!r}"
         raise ValueError(msg)
     return on_busy

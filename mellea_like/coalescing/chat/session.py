@@ -113,7 +113,7 @@ class Session(Generic[M, R]):
             return self.stuck_error()
         busy = phase is ChatPhase.RUNNING
         if busy and self._rules.on_busy == "reject":
-            return Refused(f"session {self.key!r} is busy: it takes no message during a run")
+            return Refused(f"session {self.key!r} is busy: it accepts no messages during a run")
         interrupts = (
             busy
             and self._rules.on_busy == "interrupt"
@@ -124,8 +124,9 @@ class Session(Generic[M, R]):
         returning = len(self.run) if interrupts or self._cancelling == "interrupt" else 0
         if len(self.pending) + returning >= self._rules.max_pending:
             return QueueFull(
-                f"no room for a message of session {self.key!r}, since {self._rules.max_pending} of"
-                " its messages wait: try again later, or allow more with max_pending"
+                f"no room for a message of session {self.key!r}, because"
+                f" {self._rules.max_pending} of its messages are waiting: try again later, or raise"
+                " max_pending"
             )
         new.at = now
         self.pending.append(new)
@@ -136,7 +137,7 @@ class Session(Generic[M, R]):
     def stuck_error(self) -> Refused:
         """Return the error for messages that come while the session is stuck."""
         return Refused(
-            f"session {self.key!r} is stuck: its run was cancelled and has not ended within"
+            f"session {self.key!r} is stuck: its run was cancelled, but did not end within"
             f" {self._rules.stop_grace:g} s; nothing else can run until it does"
         )
 

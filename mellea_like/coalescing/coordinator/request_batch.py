@@ -203,9 +203,9 @@ class RequestBatch:
 
     def _lacking(self) -> MissingAnswer:
         return MissingAnswer(
-            f"the joint reply to batch {self.batch_id} of {self.size} requests lacks this"
-            " one's answer: see whether the model can keep to the form, or send such"
-            " requests through `coordinator.isolated`"
+            f"the joint reply to batch {self.batch_id} of {self.size} requests has no answer to"
+            " this one: check whether the model can follow the format, or send such requests"
+            " through `coordinator.isolated`"
         )
 
     async def _pass_through(self, member: PendingRequest) -> None:
@@ -278,7 +278,7 @@ class RequestBatch:
     def _end(self, cancellation: BaseException | None, error: BaseException | None) -> bool:
         """Settle members with the batch's error; return whether to raise it again."""
         if cancellation is not None and cancel_requested():
-            self.fail(ShutdownError(f"batch {self.batch_id} was cancelled with its component"))
+            self.fail(ShutdownError(f"batch {self.batch_id} was cancelled with its coordinator"))
             return True
         if error is None and not self.scope.cancel_called:
             name = type(self._backend).__name__
@@ -286,7 +286,7 @@ class RequestBatch:
             error.__cause__ = cancellation
         if error is not None and not self._waiting():
             what = f"{type(error).__name__}: {error_text(error)}"
-            warn("batch %s failed when nobody waited any more: %s", self.batch_id, what)
+            warn("batch %s failed when no one was waiting for it anymore: %s", self.batch_id, what)
             return not isinstance(error, Exception)
         if error is not None:
             self.fail(error)
@@ -295,7 +295,7 @@ class RequestBatch:
     def _complain(self, missing: Sequence[PendingRequest], size: int, reply: Generation) -> None:
         meta = missing[0].request.meta
         warn(
-            "batch %s: %d of %d answers are missing in the joint reply (finish reason %s)",
+            "batch %s: %d of %d answers are missing from the joint reply (finish reason %s)",
             self.batch_id,
             len(missing),
             size,

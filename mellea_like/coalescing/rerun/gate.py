@@ -188,13 +188,15 @@ class RerunGate(BackgroundService, Generic[T]):
     ) -> None:
         super().__init__()
         if not callable(tick):
-            msg = f"RerunGate: a tick is an async function, not {tick!r}"
+            msg = f"RerunGate: tick must be an async function, not {tick!r}"
             raise TypeError(msg)
         if on_busy not in get_args(OnBusy):
-            msg = f"RerunGate: on_busy is one of {', '.join(get_args(OnBusy))}, not {on_busy!r}"
+            msg = (
+                f"RerunGate: on_busy must be one of {', '.join(get_args(OnBusy))}, not {on_busy!r}"
+            )
             raise ValueError(msg)
         if not (state is None or isinstance(state, str | Path)):
-            msg = f"RerunGate: state is the name of a file, not {state!r}"
+            msg = f"RerunGate: state must be the name of a file, not {state!r}"
             raise TypeError(msg)
         check_plain("RerunGate: on_status", on_status)
         real_number("RerunGate: min_interval", min_interval, least=0, unit="seconds")
@@ -259,13 +261,16 @@ class RerunGate(BackgroundService, Generic[T]):
             real_number("a request's deadline", deadline, least=-math.inf, most=math.inf)
         until = math.inf if deadline is None else deadline
         if self._at_work():
-            msg = f"the tick of {self._name} can't wait for the one after it: use poke()"
+            msg = f"the tick of {self._name} can't wait for the next one: use poke()"
             raise RuntimeError(msg)
         if until <= anyio.current_time():
             raise Expired(LATE)
         ticket: Ticket[T] = Ticket(self._left, until, LATE)
         if not self._submit(reason, ticket):
-            msg = f"a tick of {self._name} is under way, and on_busy='ignore' takes nothing then"
+            msg = (
+                f"a tick of {self._name} is running, and on_busy='ignore' accepts nothing during"
+                " a tick"
+            )
             raise Refused(msg)
         try:
             return await ticket.wait()
@@ -313,7 +318,7 @@ class RerunGate(BackgroundService, Generic[T]):
     def _submit(self, reason: str, ticket: Ticket[T] | None) -> bool:
         """Accept a submission, and return True; return False if the gate ignores it."""
         if not isinstance(reason, str):
-            msg = f"a reason is a string, not {reason!r}"
+            msg = f"a reason must be a string, not {reason!r}"
             raise TypeError(msg)
         now = anyio.current_time()
         if self._current is not None:

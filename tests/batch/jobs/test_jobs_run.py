@@ -243,7 +243,7 @@ async def test_a_request_that_fits_into_no_job_ends_its_item_only(provider, path
     backend = jobs(provider, limits=JobLimits(1000, 800))
     found = {item.id: item for item in await finish(shouting(backend), items, path)}
     assert [found[n].status for n in range(4)] == ["passed", "passed", "errored", "passed"]
-    assert "bytes; a job may have 800" in str(found[2].error)
+    assert "bytes, but a job can have at most 800" in str(found[2].error)
 
 
 async def test_no_request_at_all_that_fits_into_a_job(provider, path):
@@ -268,7 +268,7 @@ async def test_results_of_strangers_and_of_no_one_are_told(provider, path, caplo
     found = await finish(shouting(BatchJobs(Doubling(provider))), words(3), path, in_order=True)
     assert [item.result.text for item in found] == ["WORD0", "WORD1", "WORD2"]
     assert cost(found) == provider.usage
-    assert "job job_1 has 7 results of requests that it was never given" in caplog.text
+    assert "job job_1 has 7 results for requests that it does not contain" in caplog.text
 
 
 async def test_results_that_every_download_lacks_are_drawn_again_in_the_end(provider, path, caplog):
@@ -282,7 +282,7 @@ async def test_results_that_every_download_lacks_are_drawn_again_in_the_end(prov
     found = await finish(shouting(jobs(provider, deadline=7200)), words(3), path)
     assert all(item.success for item in found)
     assert sum(provider.asked.values()) == 7
-    assert "what is missing of job job_1 goes into another one" in caplog.text
+    assert "missing results of job job_1 go into another job" in caplog.text
 
 
 async def test_unfinished_requests_of_a_job_go_into_another(provider, path):
