@@ -23,31 +23,31 @@ if TYPE_CHECKING:
 COMMANDS = {
     "sample": (
         "sample.command.SampleOptions",
-        "Draw replies until one meets every requirement, several at a time.",
+        "Draw replies, several at a time, until one meets every requirement.",
     ),
     "batch": (
         "batch.options.BatchOptions",
-        "Ask a model about every row of a file: many at a time, and each until its reply is good.",
+        "Ask a model about every row of a file, many at a time, and retry each until it passes.",
     ),
     "batch status": (
         "batch.status.StatusOptions",
-        "Show the jobs of a run: their ages, how far they are, and what they may cost.",
+        "Show a run's jobs: their ages, their progress, and what they may cost.",
     ),
     "batch cancel": (
         "batch.cancel.CancelOptions",
-        "Cancel the jobs of a run, and keep what they have answered.",
+        "Cancel a run's jobs, and keep the answers they already have.",
     ),
     "check": (
         "check.CheckOptions",
-        "Check a file of replies that already exist, and draw nothing.",
+        "Check a file of existing replies, without drawing new ones.",
     ),
     "judge-agreement": (
         "judge_agreement.JudgeAgreementOptions",
-        "Measure how a judge agrees with people's labels, and with itself.",
+        "Measure how well a judge agrees with people's labels, and with itself.",
     ),
     "watch": (
         "watch.WatchOptions",
-        "Run a command again when files change: once for many changes, one run at a time.",
+        "Rerun a command when files change: once per burst of changes, and one run at a time.",
     ),
     "report": (
         "report.ReportOptions",
@@ -59,7 +59,7 @@ COMMANDS = {
     ),
     "plan": (
         "plan.PlanOptions",
-        "Estimate how many draws it takes until a share of the items has passed.",
+        "Estimate how many draws it takes for a given share of the items to pass.",
     ),
     "serve": ("serve.ServeOptions", "Serve OpenAI's chat API with replies that meet requirements."),
 }
@@ -165,7 +165,7 @@ def _root(  # pyright: ignore[reportUnusedFunction]
             "--version",
             callback=_show_version,
             is_eager=True,
-            help="Show the version, and the versions to give in a bug report.",
+            help="Show the version, and the versions to include in a bug report.",
         ),
     ] = False,
 ) -> None:

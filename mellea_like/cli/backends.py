@@ -208,16 +208,16 @@ class Backends:
         ):
             if given and kind not in only:
                 known = " or ".join(one for one in only if one != "jobs")
-                msg = f"{option} goes with --backend {known}, not with --backend {kind}"
+                msg = f"{option} is for --backend {known}, not for --backend {kind}"
                 raise Problem(msg, Exit.USAGE)
         if kind == "llama" and options.gguf is None:
-            msg = "--backend llama needs a model file: --gguf FILE"
+            msg = "--backend llama needs a model file: add --gguf FILE"
             raise Problem(msg, Exit.USAGE)
         judged = options.judge_model or options.judge_base_url
         if options.requirements and kind == "markov" and not judged:
             msg = (
                 "--require needs a model that can judge, and the markov text generator can't: add"
-                " --judge-model NAME, use --backend openai or llama, or say it as a --check"
+                " --judge-model NAME, use --backend openai or llama, or write a --check instead"
             )
             raise Problem(msg)
         if options.spec.selection.judged and kind == "markov" and not judged:
@@ -240,7 +240,9 @@ class Backends:
                 return read_section(LlamaUpstream, llama, names)
             case "pydantic-ai":
                 if options.model is None:
-                    msg = "--backend pydantic-ai needs a provider's model: --model PROVIDER:MODEL"
+                    msg = (
+                        "--backend pydantic-ai needs a provider's model: add --model PROVIDER:MODEL"
+                    )
                     raise Problem(msg, Exit.USAGE)
                 provider = {"kind": kind, "model": options.model, **limits}
                 return read_section(ProviderUpstream, provider, names)
@@ -283,10 +285,16 @@ class Backends:
             raise Problem(msg, Exit.USAGE)
         for one in self._bigger:
             if one.price is None:
-                msg = f"{what} needs the price of {one.model}: --escalate {one.model},price=IN,OUT"
+                msg = (
+                    f"{what} needs the price of {one.model}: write"
+                    f" --escalate {one.model},price=IN,OUT"
+                )
                 raise Problem(msg, Exit.USAGE)
             if one.price.currency != self._spec.price.currency:
-                msg = f"--escalate {one.model}: its price is in {one.price.currency}, --price not"
+                msg = (
+                    f"--escalate {one.model}: its price is in {one.price.currency}, but --price"
+                    " isn't"
+                )
                 raise Problem(msg, Exit.USAGE)
 
     def _read_judge(self) -> OpenAIUpstream | None:
@@ -294,8 +302,8 @@ class Backends:
         decides = options.requirements or options.spec.selection.judged
         if not decides and options.judge_option:
             msg = (
-                "--judge-option is for a judge, and there is nothing to decide: add --require TEXT,"
-                " or a --select that asks a model"
+                "--judge-option is for a judge, but there is nothing to judge: add --require TEXT,"
+                " or a --select that uses a judge"
             )
             raise Problem(msg, Exit.USAGE)
         if options.judge_model is None and options.judge_base_url is None:
@@ -303,8 +311,8 @@ class Backends:
         if not decides and (options.judge_model or options.judge_base_url):
             given = "--judge-model" if options.judge_model else "--judge-base-url"
             msg = (
-                f"{given} names a judge that has nothing to decide: add --require TEXT, or a"
-                " --select that asks a model"
+                f"{given} names a judge, but there is nothing to judge: add --require TEXT, or a"
+                " --select that uses a judge"
             )
             raise Problem(msg, Exit.USAGE)
         at, url = "--judge-base-url", options.judge_base_url
@@ -354,9 +362,7 @@ def openai_upstream(
     }
     spec = read_section(OpenAIUpstream, given, names)
     if spec.official and model is None:
-        msg = (
-            f"the openai backend needs the name of a model at {OFFICIAL_URL}: {names['model']} NAME"
-        )
+        msg = f"the openai backend needs a model name at {OFFICIAL_URL}: add {names['model']} NAME"
         raise Problem(msg, Exit.USAGE)
     if spec.official and not spec.key:
         msg = f"no API key for {OFFICIAL_URL}: set OPENAI_API_KEY"

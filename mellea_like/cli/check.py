@@ -44,10 +44,10 @@ if TYPE_CHECKING:
     from mellea_like.core.requirement import Requirement
     from mellea_like.core.slice import Slice
 
-HELP = """Check a file of replies that already exist, and draw nothing.
+HELP = """Check a file of existing replies, without drawing new ones.
 
 FILE has one JSON object per line, or is a CSV, TSV or Parquet file. One field of each row is the\
- reply. A table counts what passed by requirement, and shows the first rows that did not.
+ reply. A table shows how many rows passed each requirement, followed by the first rows that failed.
 
 [bold]Examples[/bold]
 
@@ -58,11 +58,11 @@ mellea-like check log.csv --reply answer --prompt question \\
 """
 
 EPILOG = (
-    "Exit codes: 0 all rows passed, 1 some rows failed or could not be decided, 2 bad usage, 3 an"
-    " error of the judge, the configuration or a file, 130 interrupted, 143 terminated (SIGTERM)."
+    "Exit codes: 0 all rows passed, 1 some rows failed or could not be decided, 2 bad usage, 3 a"
+    " judge, configuration or file error, 130 interrupted, 143 terminated (SIGTERM)."
 )
 
-CHECKS, JUDGE, OUTPUT = "What must hold", "Who judges", "What is shown"
+CHECKS, JUDGE, OUTPUT = "Requirements", "Judge", "Output"
 SHOWN = 10
 """The number of failed rows to show."""
 
@@ -75,9 +75,9 @@ class CheckOptions:
     checks: list[str] = option(
         list,
         "--check EXPR",
-        f"A check: {'  '.join(CHECK_FORMS)}. A template of it is filled in for each row, as in"
-        " 'contains:{{ answer }}'. Repeatable.\n\nChecks that run code, in a sandbox:"
-        f" {'  '.join(CODE_FORMS)}.",
+        f"A check: {'  '.join(CHECK_FORMS)}. Repeatable.\n\nChecks that run code, in a sandbox:"
+        f" {'  '.join(CODE_FORMS)}.\n\nA check that contains {{{{ }}}} is a Jinja template, and is"
+        " filled in for each row: contains:{{ answer }}.",
         CHECKS,
     )
     requirements: list[str] = option(
@@ -104,16 +104,16 @@ class CheckOptions:
     judge_option: list[str] = option(
         list,
         "--judge-option NAME=VALUE",
-        f"An option of the judge's requests: {', '.join(JUDGING)}, or extra.FIELD. Repeatable.",
+        f"An option for the judge's requests: {', '.join(JUDGING)}, or extra.FIELD. Repeatable.",
         JUDGE,
     )
     budget: list[str] = option(list, *BUDGET)
     price: str | None = option(None, *PRICE)
-    parallel: int = option(16, "--parallel N", "How many rows are checked at a time.", min=1)
+    parallel: int = option(16, "--parallel N", "How many rows to check at the same time.", min=1)
     journal: Path | None = option(
         None,
         "--journal FILE",
-        "Keep verdicts in this file. Run again with it, the command checks only what is missing.",
+        "Keep verdicts in this file. With the same file, the next run checks only what is missing.",
     )
     output: str | None = option(
         None,
@@ -154,7 +154,7 @@ def run(options: CheckOptions, signals: SignalHandler) -> int:
         try:
             return _Checks(options).run(signals)
         except ReaderLeft:
-            warn("mellea-like: the reader of standard output has gone")
+            warn("mellea-like: the program reading standard output has closed it")
             return Exit.NOTHING_PASSED
         except Exception as error:  # noqa: BLE001 (told in a sentence; shown with --debug)
             report(error, debug=options.debug)
@@ -183,10 +183,12 @@ class _Checks:
             raise Problem(msg, Exit.USAGE)
         judged = [r.description for r in self._requirements if r.judged]
         if judged and options.judge is None and options.judge_base_url is None:
-            msg = f"--require {judged[0]!r} needs --judge MODEL, or --judge-base-url URL"
+            msg = (
+                f"--require {judged[0]!r} needs a judge: add --judge MODEL or --judge-base-url URL"
+            )
             raise Problem(msg, Exit.USAGE)
         if not judged and (options.judge or options.judge_base_url or options.judge_option):
-            msg = "the judge has nothing to decide: add --require TEXT"
+            msg = "there is nothing to judge: add --require TEXT"
             raise Problem(msg, Exit.USAGE)
         self._judge = (
             openai_upstream(
@@ -235,7 +237,7 @@ class _Checks:
         if options.output != STANDARD and not options.quiet:
             self._show()
         if spent is not None:
-            warn(f"mellea-like: stopped before the end: {in_options(str(spent))}")
+            warn(f"mellea-like: stopped early: {in_options(str(spent))}")
             return Exit.NOTHING_PASSED
         passed = self._statuses["passed"] == self._statuses.total()
         return Exit.PASSED if passed else Exit.NOTHING_PASSED

@@ -25,11 +25,11 @@ from mellea_like.specification.upstream import MOST_MONEY
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-CHECKS = "What must hold"
-DRAWS = "How to draw"
-COSTS = "What it may cost"
-BACKEND = "What generates"
-OUTPUT = "What is shown"
+CHECKS = "Requirements"
+DRAWS = "Draws"
+COSTS = "Costs and limits"
+BACKEND = "Backend"
+OUTPUT = "Output"
 PANELS = (CHECKS, DRAWS, COSTS, BACKEND, OUTPUT)
 
 BackendName = Literal["markov", "openai", "llama", "pydantic-ai"]
@@ -96,7 +96,7 @@ class DrawOptions:
     loop: int | None = option(
         None,
         "--attempts N",
-        f"Draws in each lane at most, one after another. Default: {LOOP}, or as many as --n needs.",
+        f"Maximum draws in each lane, one after another. Default: {LOOP}, or as many as --n needs.",
         DRAWS,
     )
     concurrency: int = option(4, "--lanes K", "How many draws run at the same time.", DRAWS)
@@ -105,14 +105,14 @@ class DrawOptions:
         "--escalate MODEL,...",
         "A bigger model to try when the previous one has failed, such as"
         " gpt-4.1,attempts=2,carry=best. After the name: attempts in each lane (default 1), carry"
-        " (failures that it sees: nothing, best or chat), price (IN,OUT) and base-url. Repeatable.",
+        " (the failures it sees: nothing, best or chat), price (IN,OUT) and base-url. Repeatable.",
         DRAWS,
     )
     escalate_when: Literal["spent", "cheaper"] = option(
         "spent",
         "--escalate-when WHEN",
         "When to move on to the next model: spent, once the previous one has used its attempts; or"
-        " cheaper, once a pass is expected to cost less there, which needs all prices.",
+        " cheaper, once a pass is expected to cost less there (this needs all prices).",
         DRAWS,
     )
     seed: int | None = option(
@@ -163,7 +163,7 @@ class DrawOptions:
     accept_incomplete: bool = option(
         False,
         "--accept-incomplete",
-        "Accept replies that were cut off, refused or empty, as text completion needs.",
+        "Accept replies that were cut off, refused or empty, as needed for text completion.",
         DRAWS,
     )
     budget: list[str] = option(
@@ -175,10 +175,10 @@ class DrawOptions:
     price: str | None = option(
         None,
         "--price IN,OUT",
-        "Dollars per million tokens of prompts and of replies; 0.15,0.60,EUR for euros.",
+        "Dollars per million input and output tokens; 0.15,0.60,EUR for euros.",
         COSTS,
     )
-    max_tokens: int | None = option(None, "--max-tokens N", "Maximum tokens of one reply.", COSTS)
+    max_tokens: int | None = option(None, "--max-tokens N", "Maximum tokens in one reply.", COSTS)
     retries: int = option(
         2,
         "--retries N",
@@ -231,9 +231,9 @@ class DrawOptions:
     judge_option: list[str] = option(
         list,
         "--judge-option NAME=VALUE",
-        f"An option of the judge's requests: {', '.join(JUDGING)}, or a field of its server, such"
-        " as extra.reasoning_effort=low. Default: temperature=0, if its model allows it;"
-        " temperature=none leaves it to the server. Repeatable.",
+        f"An option for the judge's requests: {', '.join(JUDGING)}, or a field that its server"
+        " understands, such as extra.reasoning_effort=low. Default: temperature=0, if its model"
+        " allows it; temperature=none leaves it to the server. Repeatable.",
         BACKEND,
     )
     quiet: bool = option(False, "--quiet -q", "Don't show progress on stderr.", OUTPUT)
@@ -274,8 +274,8 @@ class DrawOptions:
     def _check_budget(self, budget: Mapping[str, float]) -> None:
         if "money" in budget and self.price is None:
             msg = (
-                "--budget cost needs the price of tokens: add --price IN,OUT, dollars (or another"
-                " currency: IN,OUT,EUR) per million tokens of prompts and of replies"
+                "--budget cost needs the price of tokens: add --price IN,OUT, in dollars (or"
+                " another currency: IN,OUT,EUR) per million input and output tokens"
             )
             raise Problem(msg, Exit.USAGE)
         bounded = {"money": "cost", "output_tokens": "output-tokens"}
@@ -287,8 +287,8 @@ class DrawOptions:
                 )
                 if getattr(self, "resume", False):
                     msg += (
-                        ", the one that the run was begun with; one begun without it can have"
-                        " --budget requests=N or input-tokens=N"
+                        ", with the same N as when the run was started; if it was started without"
+                        " --max-tokens, use --budget requests=N or input-tokens=N"
                     )
                 raise Problem(msg, Exit.USAGE)
 
@@ -351,9 +351,11 @@ def _read_bigger(text: str) -> Bigger:
     allowed = (*_OF_STAGE, *_OF_UPSTREAM)
     wrong = [name for name in found if name not in allowed]
     if not model.strip() or "=" in model or wrong:
-        what = f"{wrong[0]!r} is none of {', '.join(allowed)}" if wrong else "the model comes first"
+        what = (
+            f"{wrong[0]!r} isn't one of {', '.join(allowed)}" if wrong else "the model comes first"
+        )
         if wrong == ["turns"]:
-            what = "turns is called attempts now"
+            what = "turns is now called attempts"
         msg = f"--escalate {text!r}: {what}, as in gpt-4.1,attempts=2,carry=best,price=2.00,8.00"
         raise Problem(msg, Exit.USAGE)
     stage: dict[str, Any] = {

@@ -43,9 +43,9 @@ mellea-like export run.db --format parquet -o draws.parquet
 """
 
 EPILOG = (
-    "Exit codes: 0 done, 1 nothing to write, or the reader closed the pipe, 2 bad usage, 3 an error"
-    " of the journal or the output, 130 interrupted, 143 terminated (SIGTERM). No partial file is"
-    " left behind."
+    "Exit codes: 0 done, 1 nothing to write, or the reader closed the pipe, 2 bad usage, 3 a"
+    " journal or output error, 130 interrupted, 143 terminated (SIGTERM). No partial file is left"
+    " behind."
 )
 
 STANDARD = "-"
@@ -73,7 +73,10 @@ class ExportOptions:
         FILE,
     )
     pairs: Pairs = option(
-        "best-worst", "--pairs WHICH", "Pairs of an item: best-worst, all, or a random one.", CHOICE
+        "best-worst",
+        "--pairs WHICH",
+        "Pairs to make of an item: best-worst, all, or a random one.",
+        CHOICE,
     )
     min_margin: float = option(
         0.0,
@@ -86,7 +89,7 @@ class ExportOptions:
     max_per_item: int | None = option(
         None,
         "--max-per-item N",
-        "Most rows of one item. Default: its winners, and all pairs and labels.",
+        "Maximum rows of one item. Default: its winners, and all pairs and labels.",
         CHOICE,
         min=1,
     )
@@ -106,9 +109,9 @@ class ExportOptions:
     reasoning: Reasoning | None = option(
         None,
         "--reasoning WHERE",
-        "Where to write the model's reasoning: field, the message's reasoning_content; inline,"
-        " <think>"
-        " tags before the text; drop, nowhere. Default: field, which OpenAI's formats lack.",
+        "Where to write the model's reasoning: to the message's reasoning_content (field), in"
+        " <think> tags before the text (inline), or nowhere (drop). Default: field, which OpenAI's"
+        " formats don't have.",
         CHOICE,
     )
     drop: list[str] = option(
@@ -137,7 +140,8 @@ class ExportOptions:
     details: bool = option(
         False,
         "--details",
-        "Add columns for people: items, draws, models, scores, margins, and reasons for rejection.",
+        "Add columns for human readers: items, draws, models, scores, margins, and reasons for"
+        " rejection.",
         CHOICE,
     )
     no_card: bool = option(False, "--no-card", "Don't write a data card, FILE.card.md.", FILE)
@@ -178,7 +182,7 @@ def run(options: ExportOptions, _signals: SignalHandler) -> int:
                 sys.stdout.flush()
     except BrokenPipeError:
         silence(sys.stdout)
-        warn("mellea-like: the reader of standard output has gone")
+        warn("mellea-like: the program reading standard output has closed it")
         return Exit.NOTHING_PASSED
     except OSError as exc:
         if options.output == STANDARD:
@@ -193,7 +197,7 @@ def run(options: ExportOptions, _signals: SignalHandler) -> int:
         for name, written in option_names(ExportOptions).items():
             said = said.replace(f" {name} says", f" {written} says")
         raise Problem(said, Exit.USAGE) from exc
-    card = "" if made.card is None else f" {made.card} says where it is from."
+    card = "" if made.card is None else f" {made.card} describes where it comes from."
     if not options.quiet or not made.rows:
         where = "" if options.output == STANDARD else f"Wrote {options.output}: "
         warn(one_line(f"{where}{made}.{card}"))
@@ -218,7 +222,7 @@ def _output(options: ExportOptions) -> Path | BinaryIO:
     card = path.with_name(f"{path.name}.card.md")
     for file in (path,) if options.no_card else (path, card):
         if file.is_file() and not options.force:
-            msg = f"{file} is there already: name another file, or replace it with --force"
+            msg = f"{file} already exists: name another file, or replace it with --force"
             raise Problem(msg)
     return path
 

@@ -44,11 +44,11 @@ if TYPE_CHECKING:
 
     Report = AgreementReport | ScoreReport | ComparisonReport
 
-HELP = """Measure how a judge agrees with people's labels, and with itself.
+HELP = """Measure how well a judge agrees with people's labels, and with itself.
 
 FILE has one JSON object per line, or is a CSV, TSV or Parquet file. One field of each row is the\
- reply, another a person's label: true or false, pass or fail, yes or no, 1 or 0. With --compare, a\
- row has two replies, and the label is "first", "second" or "neither".
+ reply, and another is a person's label: true or false, pass or fail, yes or no, 1 or 0. With\
+ --compare, a row has two replies, and the label is "first", "second" or "neither".
 
 [bold]Examples[/bold]
 
@@ -61,11 +61,11 @@ mellea-like judge-agreement pairs.jsonl --compare "is more polite" --judge gpt-4
 """
 
 EPILOG = (
-    "Exit codes: 0 measured, 2 bad usage, 3 an error of the judge, the configuration or a file,"
+    "Exit codes: 0 measured, 2 bad usage, 3 a judge, configuration or file error,"
     " 130 interrupted, 143 terminated (SIGTERM)."
 )
 
-QUESTION, JUDGE, OUTPUT = "What is asked", "Who judges", "What is shown"
+QUESTION, JUDGE, OUTPUT = "Question", "Judge", "Output"
 YES = {"true", "pass", "passed", "yes", "1"}
 NO = {"false", "fail", "failed", "no", "0"}
 BETTER: dict[str, Literal["first", "second", "neither"]] = {
@@ -86,7 +86,7 @@ class JudgeAgreementOptions:
 
     source: str = argument("FILE", "The labelled rows: a file, or - for JSONL on standard input.")
     require: str | None = option(
-        None, "--require TEXT", "A requirement in words, as the judge is to decide it.", QUESTION
+        None, "--require TEXT", "A requirement in words, for the judge to decide.", QUESTION
     )
     score: str | None = option(
         None, "--score RUBRIC", "Ask for a score instead, and find the best threshold.", QUESTION
@@ -107,13 +107,19 @@ class JudgeAgreementOptions:
     judge_option: list[str] = option(
         list,
         "--judge-option NAME=VALUE",
-        f"An option of the judges' requests: {', '.join(JUDGING)}, or extra.FIELD. Repeatable.",
+        f"An option for the judges' requests: {', '.join(JUDGING)}, or extra.FIELD. Repeatable.",
         JUDGE,
     )
     repeats: int = option(
-        1, "--repeats N", "Ask each judge so often, to see if it agrees with itself.", JUDGE, min=1
+        1,
+        "--repeats N",
+        "Ask each judge this many times, to see whether it agrees with itself.",
+        JUDGE,
+        min=1,
     )
-    parallel: int = option(16, "--parallel N", "How many rows are judged at a time.", JUDGE, min=1)
+    parallel: int = option(
+        16, "--parallel N", "How many rows to judge at the same time.", JUDGE, min=1
+    )
     budget: list[str] = option(list, *BUDGET)
     price: str | None = option(None, *PRICE)
     label: str = option("label", "--label FIELD", "The field that holds the label.")
@@ -122,13 +128,17 @@ class JudgeAgreementOptions:
         "--reply FIELD",
         f"The field that holds the reply. Default: the first of {', '.join(REPLIES)}.",
     )
-    first: str = option("first", "--first FIELD", "The first reply, for --compare.")
-    second: str = option("second", "--second FIELD", "The second reply, for --compare.")
+    first: str = option(
+        "first", "--first FIELD", "The field that holds the first reply, for --compare."
+    )
+    second: str = option(
+        "second", "--second FIELD", "The field that holds the second reply, for --compare."
+    )
     prompt: str | None = option(
         None, "--prompt FIELD", "The field that holds the task, for the judge. Default: none."
     )
     confidence: float = option(
-        0.95, "--confidence C", "The probability that an interval contains the truth.", OUTPUT
+        0.95, "--confidence C", "The probability that an interval contains the true value.", OUTPUT
     )
     as_json: bool = option(False, "--json", "Print the numbers as JSON.", OUTPUT)
     quiet: bool = option(False, "--quiet -q", "Don't show progress.", OUTPUT)
@@ -141,7 +151,7 @@ def run(options: JudgeAgreementOptions, signals: SignalHandler) -> int:
         try:
             return _Measurement(options).run(signals)
         except LimitExceeded as error:
-            warn(f"mellea-like: stopped before the end: {in_options(str(error))}")
+            warn(f"mellea-like: stopped early: {in_options(str(error))}")
             return Exit.SETUP
         except Exception as error:  # noqa: BLE001 (told in a sentence; shown with --debug)
             report(error, debug=options.debug)
@@ -155,20 +165,20 @@ class _Measurement:
         self._options = options
         asked = [one for one in (options.require, options.score, options.compare) if one]
         if len(asked) != 1:
-            msg = "name one question: --require TEXT, --score RUBRIC or --compare CRITERION"
+            msg = "add exactly one of --require TEXT, --score RUBRIC and --compare CRITERION"
             raise Problem(msg, Exit.USAGE)
         if len(set(options.judge)) < len(options.judge):
-            msg = "--judge: each model once; --repeats N asks it several times"
+            msg = "--judge: name each model only once; to ask it several times, use --repeats N"
             raise Problem(msg, Exit.USAGE)
         if not options.require:
             if len(options.judge) > 1 or options.repeats > 1:
-                msg = "a panel of judges and --repeats are for --require"
+                msg = "a panel of judges and --repeats are only for --require"
                 raise Problem(msg, Exit.USAGE)
             if options.score and options.judge_option:
-                msg = "--judge-option is for --require and --compare"
+                msg = "--judge-option is only for --require and --compare"
                 raise Problem(msg, Exit.USAGE)
             if options.score and parse_budget(options.budget).keys() & {"money", "output_tokens"}:
-                msg = "with --score, --budget takes requests and input-tokens"
+                msg = "with --score, --budget must be in requests or input-tokens"
                 raise Problem(msg, Exit.USAGE)
         if not 0 < options.confidence < 1:
             msg = f"--confidence must be between 0 and 1, not {options.confidence:g}"
@@ -282,7 +292,7 @@ def _scale(text: str) -> tuple[float, float]:
     try:
         return float(low), float(high)
     except ValueError:
-        msg = f"--scale takes LOW..HIGH, such as 1..10, not {text!r}"
+        msg = f"--scale must be LOW..HIGH, such as 1..10, not {text!r}"
         raise Problem(msg, Exit.USAGE) from None
 
 
@@ -290,7 +300,7 @@ def _label(value: Any) -> bool:
     known = str(value).strip().lower() if isinstance(value, str | bool | int) else ""
     if known in YES | NO:
         return known in YES
-    msg = f"the label is {value!r}, and should be true or false, pass or fail, yes or no, 1 or 0"
+    msg = f"the label must be true or false, pass or fail, yes or no, 1 or 0, not {value!r}"
     raise ValueError(msg)
 
 
@@ -299,7 +309,7 @@ def _better(value: Any) -> Literal["first", "second", "neither"] | None:
         return None
     if isinstance(value, str) and value.strip().lower() in BETTER:
         return BETTER[value.strip().lower()]
-    msg = f"the label is {value!r}, and should be first, second or neither"
+    msg = f"the label must be first, second or neither, not {value!r}"
     raise ValueError(msg)
 
 
@@ -322,15 +332,15 @@ def _lines(found: Report) -> Iterable[str]:
         for name, judge in found.judges.items():
             yield from _lines_of_judge(name, judge)
         if found.panel is not None:
-            yield from _lines_of_judge("the majority of them", found.panel)
+            yield from _lines_of_judge("the majority of the judges", found.panel)
     elif isinstance(found, ScoreReport):
         count = len(found.scores) - found.undecided
         yield f"{plural(count, 'row')} scored, {found.undecided} without a score"
         if found.why_undecided is not None:
-            yield f"  the first without: {found.why_undecided}"
+            yield f"  the first without a score: {found.why_undecided}"
         yield _line("passed rows rank higher", found.ranking)
         yield _line("best threshold", found.threshold)
-        yield "With a threshold that was set on other rows:"
+        yield "With a threshold chosen on other rows:"
         yield from _lines_of_decisions(found.decisions)
     else:
         pairs = found.consistent.count if found.consistent else 0
@@ -339,7 +349,7 @@ def _lines(found: Report) -> Iterable[str]:
             yield f"  the first undecided: {found.why_undecided}"
         yield _line("agrees with people", found.accuracy)
         yield _line("same answer in both orders", found.consistent)
-        yield _line("else prefers the first", found.prefers_first)
+        yield _line("otherwise prefers the first", found.prefers_first)
     yield str(found.usage)
 
 

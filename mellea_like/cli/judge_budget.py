@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
 __all__ = ["BUDGET", "PRICE", "judge_budget", "read_judge_price"]
 
-COSTS = "What it may cost"
+COSTS = "Costs and limits"
 
 
 BUDGET = (
     "--budget KIND=N",
-    f"Limit for all requests of judges together: {', '.join(BUDGETS)}. Repeatable.",
+    f"Limit for all judge requests together: {', '.join(BUDGETS)}. Repeatable.",
     COSTS,
 )
 PRICE = (
     "--price IN,OUT",
-    "Dollars per million tokens of prompts and of replies; 0.15,0.60,EUR for euros.",
+    "Dollars per million input and output tokens; 0.15,0.60,EUR for euros.",
     COSTS,
 )
 
@@ -36,7 +36,7 @@ def read_judge_price(given: str | None) -> Price | None:
     try:
         price = cast("Price | None", read_price(given))
     except ValueError as exc:
-        msg = f"--price {exc}"
+        msg = f"--price {exc}, not {given!r}"
         raise Problem(msg, Exit.USAGE) from exc
     return price
 

@@ -72,7 +72,7 @@ def _usage(error: Any) -> int:
     was = getattr(error, "option_name", None)
     now = RENAMED.get(str(was))
     if now is not None and any(now in one.opts for one in context.command.params):
-        warn(f"mellea-like: {was} is called {now} now")
+        warn(f"mellea-like: {was} is now called {now}")
         return Exit.USAGE
     if message:  # Otherwise help was shown because there was no command.
         # Newer versions of Typer use pydantic, whose messages have a prefix.

@@ -109,16 +109,16 @@ def read_section(section: type[S], given: Mapping[str, Any], names: Mapping[str,
         place = str(next((step for step in reversed(error["loc"]) if step in names), ""))
         option = names.get(place, "")
         for name, written in names.items():
-            told = rf"\b{name}\b" if "_" in name else rf"\b{name}(?= \d| takes)"
+            told = rf"\b{name}\b" if "_" in name else rf"\b{name}(?= \d| must be)"
             message = re.sub(told, written, message)
             # The features of a table are called "select: ordered", as in YAML.
-            message = re.sub(rf"(?:^|(?<=go with )){name}(?= doesn't)", written, message)
-            message = re.sub(rf"(?:^|(?<=go with )){name}: (?=\w)", f"{written} ", message)
+            message = re.sub(rf"(?:^|(?<=combined with )){name}(?= can't)", written, message)
+            message = re.sub(rf"(?:^|(?<=combined with )){name}: (?=\w)", f"{written} ", message)
         if place == "json_schema":
             message = message.removeprefix("json_schema: ")
             file = str(error["input"])
             message = f"{option}: {message}" if file in message else f"{option}: {file}: {message}"
-        elif option and message.startswith("takes"):
+        elif option and message.startswith("must "):
             value: object = error["input"]
             shown = one_line(repr(value) if isinstance(value, str) else f"{value:g}", 80)
             message = f"{option} {message}, not {shown}"

@@ -15,7 +15,7 @@ from mellea_like.cli.standard_streams import printable, write_output
 if TYPE_CHECKING:
     from mellea_like.cli.signals import SignalHandler
 
-HELP = """Estimate how many draws it takes until a share of the items has passed.
+HELP = """Estimate how many draws it takes for a given share of the items to pass.
 
 Reads a journal of [bold]mellea-like batch[/bold], finished or not. Shows the coverage by number\
  of draws, the values of --attempts and --lanes to use, their cost, the check that fails most\
@@ -30,7 +30,7 @@ mellea-like plan shards/
 """
 
 EPILOG = (
-    "Exit codes: 0 done, 2 bad usage, 3 an error of the source, or it has no draws, 130"
+    "Exit codes: 0 done, 2 bad usage, 3 a source that can't be read or has no draws, 130"
     " interrupted, 143 terminated (SIGTERM)."
 )
 

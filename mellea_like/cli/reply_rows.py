@@ -50,6 +50,6 @@ def rows_of(source: str, file: BinaryIO) -> Iterator[dict[str, Any]]:
 def field_of(row: dict[str, Any], name: str, flag: str) -> Any:
     """Return a field of a row; ``flag`` is the option that names the field, for errors."""
     if name not in row:
-        msg = f"it has no field {name!r}, only {', '.join(row)}: name it with {flag} FIELD"
+        msg = f"there is no field {name!r}, only {', '.join(row)}: name one with {flag} FIELD"
         raise Problem(msg)
     return row[name]

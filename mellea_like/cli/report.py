@@ -44,7 +44,7 @@ mellea-like report run.db --compare other.db
 """
 
 EPILOG = (
-    "Exit codes: 0 done, 2 bad usage, 3 an error of the source or the output, 130 interrupted, 143"
+    "Exit codes: 0 done, 2 bad usage, 3 a source or output error, 130 interrupted, 143"
     " terminated (SIGTERM)."
 )
 
@@ -81,10 +81,10 @@ class ReportOptions:
     price: list[str] = option(
         list,
         "--price [MODEL=]IN,OUT",
-        "Price per million tokens of prompts and of replies, instead of the run's: IN,OUT for any"
-        " model, or MODEL=IN,OUT; 0.15,0.60,EUR for euros. Repeatable.",
+        "Price per million input and output tokens, instead of the run's own: IN,OUT for any model,"
+        " or MODEL=IN,OUT; 0.15,0.60,EUR for euros. Repeatable.",
     )
-    seed: int = option(0, "--seed N", "Seed for the choice of failed items that are listed.")
+    seed: int = option(0, "--seed N", "Seed for choosing which failed items to list.")
 
 
 def run(options: ReportOptions, _signals: SignalHandler) -> int:
@@ -121,7 +121,7 @@ def _prices(given: Sequence[str]) -> dict[str, Any]:
         try:
             found[model if equals else ANY_MODEL] = cast("Price", read_price(price))
         except ValueError as exc:
-            msg = f"--price {text} {exc}"
+            msg = f"--price {exc}, not {text!r}"
             raise Problem(msg, Exit.USAGE) from exc
     if len({price.currency for price in found.values()}) > 1:
         msg = "--price: all prices must be in the same currency"
@@ -142,10 +142,10 @@ def _made_of(
         if begin == SQLITE:
             return _of_journal(source, item, options.seed, prices, as_text=as_text)
         if item is not None:
-            msg = f"--item is for journals, and {source} is none"
+            msg = f"--item is for journals, but {source} isn't one"
             raise Problem(msg, Exit.USAGE)
         if prices:
-            msg = f"--price is for journals, and {source} is none"
+            msg = f"--price is for journals, but {source} isn't one"
             raise Problem(msg, Exit.USAGE)
         raw = begin + file.read(MOST)
         return _of_trace(_read_trace(raw), as_text=as_text), "a call"
@@ -185,7 +185,7 @@ def _of_two(
     from mellea_like.report.comparison import comparison_report, comparison_text  # noqa: PLC0415
 
     if options.item is not None:
-        msg = "--item is for one run, and --compare for two: leave one of them out"
+        msg = "--item can't be combined with --compare: it shows an item of a single run"
         raise Problem(msg, Exit.USAGE)
     if STANDARD in (*options.sources, other):
         msg = "a journal can't be read from standard input: name its file"
@@ -270,20 +270,20 @@ def _exchange(trace: Mapping[str, Any]) -> str:
 
 
 def _indented(text: str | None) -> str:
-    return "\n".join(f"  {line}" for line in (text or "(none is kept)").splitlines())
+    return "\n".join(f"  {line}" for line in (text or "(not kept)").splitlines())
 
 
 def _read_trace(raw: bytes) -> dict[str, Any]:
     """Parse a call's trace; raise a `ValueError` if the data isn't one."""
     if len(raw) > MOST:
-        msg = f"this isn't a trace of a call: it has more than {MOST // 2**20} MiB"
+        msg = f"this isn't a trace of a call: it is larger than {MOST // 2**20} MiB"
         raise ValueError(msg)
     try:
         return SamplingResult[Any].from_dict(json.loads(raw)).to_dict()
     except (RecursionError, UnicodeDecodeError, json.JSONDecodeError) as exc:
         msg = (
-            "this is neither a journal of `mellea-like batch` nor what `mellea-like sample --trace`"
-            " wrote"
+            "this is neither a journal of `mellea-like batch` nor a trace written by `mellea-like"
+            " sample --trace`"
         )
         raise ValueError(msg) from exc
 
@@ -297,7 +297,7 @@ def _check_output(path: Path, source: Path) -> None:
         if not path.is_file():
             return
         if source.exists() and path.samefile(source):
-            msg = f"the report would replace what it is made of, {path}: name another file"
+            msg = f"the report would overwrite its own source, {path}: name another file"
             raise Problem(msg, Exit.USAGE)
         with path.open("rb") as file:
             begin = file.read(200)

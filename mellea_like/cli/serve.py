@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 HELP = """Serve OpenAI's chat API with replies that meet requirements.
 
-The configuration gives each model name a strategy, requirements and a backend. Any OpenAI client\
- gets such replies when you change its base URL. Ctrl-C and SIGTERM stop the server once running\
- requests have ended. SIGHUP makes it read its models and keys again.
+The configuration gives each model name a strategy, requirements and a backend. To use them, change\
+ the base URL of any OpenAI client. Ctrl-C and SIGTERM stop the server once running requests have\
+ ended. SIGHUP reloads its models and keys.
 
 [bold]Examples[/bold]
 
@@ -51,8 +51,8 @@ SHARED = {"concurrency", "requests_per_minute", "tokens_per_minute"}
 LOGGED = "%(asctime)s %(levelname)s {who}%(message)s"
 
 EPILOG = (
-    "Exit codes: 0 stopped, 2 bad usage or an error in the configuration, 3 an error of an upstream"
-    " or the port, or a missing extra, 130 or 143 interrupted before it could answer."
+    "Exit codes: 0 stopped, 2 bad usage or an error in the configuration, 3 an upstream or port"
+    " error, or a missing extra, 130 or 143 interrupted before it was ready."
 )
 
 
@@ -71,7 +71,7 @@ class ServeOptions:
     workers: int = option(
         1,
         "--workers N",
-        "How many processes serve on the port, to use more than one processor.",
+        "How many processes to serve with, to use more than one processor.",
         min=1,
     )
     quiet: bool = option(False, "--quiet -q", "Don't log each request on stderr.")
@@ -106,7 +106,7 @@ def _serve(options: ServeOptions, signals: SignalHandler) -> int:
     gateway = Gateway(config, store=store)
     has_keys, server = bool(config.keys), config.server
     if options.check:
-        write(f"{options.config} can be used; its models: {_names(config)}\n", sys.stdout)
+        write(f"{options.config} is valid; its models: {_names(config)}\n", sys.stdout)
         return Exit.PASSED
     try:
         listening = listen(server, has_keys=has_keys)
@@ -119,7 +119,10 @@ def _serve(options: ServeOptions, signals: SignalHandler) -> int:
             try:
                 store.check()
             except StoreError as exc:
-                msg = f"{exc}. It is for what keys spend: write store: PATH, or store: memory"
+                msg = (
+                    f"{exc}. This file records what keys spend: name another file with store: PATH,"
+                    " or use store: memory"
+                )
                 raise Problem(msg) from exc
             logger.info("the keys' spending is kept in %s", store.path)
             store.close()
@@ -263,7 +266,7 @@ def _serve_together(
         warn(f"Stopping: requests under way have up to {seconds}; Ctrl-C again cuts them off.")
 
     if store is None:
-        logger.warning("store: memory: each worker counts by itself what keys spend")
+        logger.warning("store: memory: each worker separately counts what keys spend")
     supervisor = Supervisor(
         options.workers,
         work,

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from mellea_like.coalescing.rerun.gate import RerunStatus
     from mellea_like.coalescing.rerun.watch import Changes
 
-HELP = """Run a command again when files change: once for many changes, one run at a time.
+HELP = """Rerun a command when files change: once per burst of changes, and one run at a time.
 
-The command runs once at the start, and then after each burst of changes. Each run is reported in\
- a line on standard error, with its reason and exit status. Ctrl-C stops everything.
+The command also runs once at the start. Each run is reported in a line on standard error, with its\
+ reason and exit status. Ctrl-C stops everything.
 
 [bold]Examples[/bold]
 
@@ -99,7 +99,7 @@ class WatchOptions:
         None,
         "--state FILE",
         "Save the counts and the time of the last run in this file, so that --min-interval also"
-        " applies after a restart. Changes of the file itself are ignored.",
+        " applies after a restart. Changes to the file itself are ignored.",
     )
     status: bool = option(
         False,
@@ -116,7 +116,8 @@ class WatchOptions:
         for name in ("quiet_seconds", "max_wait", "grace", "min_interval"):
             given: float = getattr(self, name)
             if not 0 <= given < math.inf:
-                msg = f"--{name.replace('_', '-')} takes seconds, not {given:g}"
+                flag = f"--{name.replace('_', '-')}"
+                msg = f"{flag} must be a finite number of seconds, at least 0, not {given:g}"
                 raise Problem(msg, Exit.USAGE)
 
 
@@ -133,7 +134,7 @@ def run(options: WatchOptions, signals: SignalHandler) -> int:
     runs = Runs(options)
     signals.last_words, signals.at_once = runs.last_words, runs.kill
     if not options.quiet:
-        warn(f"Watching {', '.join(map(str, options.paths))}; Ctrl-C ends it.")
+        warn(f"Watching {', '.join(map(str, options.paths))}; press Ctrl-C to stop.")
     try:
         signals.run(_watch, options, runs)
     except (CoalescingError, ImportError) as error:

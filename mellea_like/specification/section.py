@@ -79,7 +79,7 @@ class Section(BaseModel):
                 close = difflib.get_close_matches(name, known, n=1)
                 hint = f"; did you mean {close[0]}?" if close else "."
                 may = ", ".join(known)
-                wrong.append(f"there is no {name!r}{hint} What may stand here: {may}")
+                wrong.append(f"there is no {name!r}{hint} Allowed: {may}")
         for name, field in known.items():
             if field.is_required() and name not in given:
                 example = (field.examples or ["..."])[0]
@@ -99,25 +99,25 @@ def _again(
 
 
 _MESSAGES = {
-    "bool": "takes true or false",
-    "dict": "takes names with their values",
-    "finite": "takes a finite number (leave it out for no limit)",
-    "float": "takes a number",
-    "greater_than": "takes a number above {gt:g}",
-    "greater_than_equal": "takes {ge:g} at least",
-    "int": "takes a whole number",
-    "less_than_equal": "takes {le:g} at most",
-    "list": "takes a list",
-    "literal": "takes {expected}",
-    "model": "takes names with their values",
-    "path": "takes the name of a file",
-    "string_pattern": "takes a text of the form {pattern}",
-    "string_too_long": "takes {max_length} characters at most",
-    "string_too_short": "takes a text that isn't empty",
-    "string": "takes a text",
-    "too_short": "needs an entry",
-    "tuple": "takes a list",
-    "union_tag": "kind takes {expected_tags}",
+    "bool": "must be true or false",
+    "dict": "must be a mapping of names to values",
+    "finite": "must be a finite number (leave it out for no limit)",
+    "float": "must be a number",
+    "greater_than": "must be a number above {gt:g}",
+    "greater_than_equal": "must be at least {ge:g}",
+    "int": "must be an integer",
+    "less_than_equal": "must be at most {le:g}",
+    "list": "must be a list",
+    "literal": "must be {expected}",
+    "model": "must be a mapping of names to values",
+    "path": "must be the name of a file",
+    "string_pattern": "must be a string of the form {pattern}",
+    "string_too_long": "must be at most {max_length} characters long",
+    "string_too_short": "must be a string that isn't empty",
+    "string": "must be a string",
+    "too_short": "needs at least one entry",
+    "tuple": "must be a list",
+    "union_tag": "kind must be one of {expected_tags}",
 }
 """Maps prefixes of pydantic's error types to messages. The longest prefix that matches applies."""
 

@@ -108,11 +108,11 @@ def parse_selection(text: str, n: int | None = None) -> SelectionSpec:
         raise ValueError(msg)
     form, example = _FORMS[kind]
     if (colon and not by) or (by and ":" not in form) or (kind in _NEEDING and not by):
-        msg = f"select {text!r} isn't of the form {form}, as in {example}"
+        msg = f"select {text!r} must have the form {form}, as in {example}"
         raise ValueError(msg)
     if n is not None and kind not in _COUNTED:
-        what = ", which says so itself" if kind == "collect" else ""
-        msg = f"n goes with {', '.join(_COUNTED)}: not with {kind}{what}"
+        what = ", which has its own number" if kind == "collect" else ""
+        msg = f"n is for {', '.join(_COUNTED)}, not for {kind}{what}"
         raise ValueError(msg)
     if kind == "collect":
         number, keyed, by = by.partition(":")
@@ -120,14 +120,14 @@ def parse_selection(text: str, n: int | None = None) -> SelectionSpec:
             number = "0"
         n = int(number)
         if not n or (keyed and not by):
-            msg = f"select {text!r}: a whole number belongs behind the colon, as in collect:3"
-            msg += ", and perhaps a key, as in collect:3:lower" if n else ""
+            msg = f"select {text!r}: write a positive integer after the colon, as in collect:3"
+            msg += ", and optionally a key, as in collect:3:lower" if n else ""
             raise ValueError(msg)
     if by and kind in _GOES_BY:
         pattern, what, forms = _GOES_BY[kind]
         if pattern.fullmatch(by) is None:
             known = "  ".join(forms)
-            msg = f"select {text!r}: {by!r} is none of the known {what}\nAllowed: {known}"
+            msg = f"select {text!r}: {by!r} isn't one of the known {what}\nAllowed: {known}"
             raise ValueError(msg)
     return SelectionSpec(kind, by, n)
 

@@ -292,7 +292,7 @@ class StrategySpec(Section):
             msg = f"{path} isn't JSON: {exc}"
             raise ValueError(msg) from exc
         if not isinstance(schema, dict):
-            msg = f"{path} isn't a JSON Schema: it holds no JSON object"
+            msg = f"{path} isn't a JSON Schema: it isn't a JSON object"
             raise ValueError(msg)  # noqa: TRY004 (of a file, not of an argument)
         return cast("dict[str, Any]", schema)
 
@@ -311,7 +311,7 @@ class StrategySpec(Section):
             more = f" and {further} more attempts" if further else ""
             msg = (
                 f"loop {loop}{more} times concurrency {concurrency} is more than {MAX_ITERATIONS}"
-                " draws, the most that one call may make: write smaller numbers"
+                " draws, the most that one call may make: use smaller numbers"
             )
             raise ValueError(msg)
         return self
@@ -321,8 +321,8 @@ class StrategySpec(Section):
         wanted, draws = self.selection.n, self.loop * self.concurrency
         if wanted is not None and wanted > draws:
             msg = (
-                f"{self.select!r} wants {wanted} replies that pass, and loop"
-                f" {self.loop} times concurrency {self.concurrency} makes {draws}: write larger"
+                f"{self.select!r} needs {wanted} replies that pass, but loop"
+                f" {self.loop} times concurrency {self.concurrency} makes only {draws}: use larger"
                 " numbers, or a smaller n"
             )
             raise ValueError(msg)
@@ -331,7 +331,7 @@ class StrategySpec(Section):
     @model_validator(mode="after")
     def _check_together(self) -> StrategySpec:
         if not self.escalate and self.escalate_when != "spent":
-            msg = "escalate_when says when a bigger model goes on: name it with escalate"
+            msg = "escalate_when says when a bigger model takes over: name the model with escalate"
             raise ValueError(msg)
         check_together(self._features())
         return self

@@ -83,8 +83,8 @@ def read_price(given: object, info: ValidationInfo | None = None) -> object:
         written = ("0.15, 0.60", "0.15, 0.60, 0.075", "0.15, 0.60, EUR")
         shown = (one.replace(" ", "") if as_texts else f"[{one}]" for one in written)
         msg = (
-            "takes two amounts of at least 0, of money per million tokens of prompts and of"
-            " replies, perhaps a third, of cached prompts, and perhaps the currency's code:"
+            "must be two amounts of at least 0, the prices of a million input and output tokens,"
+            " optionally followed by the price of cached input and by a currency code, such as"
             f" {' or '.join(shown)}"
         )
         raise ValueError(msg) from None
@@ -170,7 +170,7 @@ class OpenAIUpstream(Upstream):
     @model_validator(mode="after")
     def _check(self, info: ValidationInfo) -> OpenAIUpstream:
         if self.api_key is not None and self.api_key_env is not None:
-            msg = "api_key and api_key_env are two ways to say one thing: keep one of them"
+            msg = "api_key and api_key_env both set the key: remove one of them"
             raise ValueError(msg)
         if self.base_url is None and self.model is None:
             msg = "model is missing: write model: gpt-4.1-mini (OpenAI's own server needs a name)"
@@ -298,7 +298,7 @@ class PythonUpstream(Upstream):
         return made
 
     def _wrong(self, place: str) -> ValueError:
-        msg = f"{place}backend: {self.backend} isn't a backend, nor a function making one"
+        msg = f"{place}backend: {self.backend} is neither a backend nor a function that makes one"
         return ValueError(msg)
 
 

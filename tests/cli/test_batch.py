@@ -237,8 +237,8 @@ def test_a_report_takes_the_prices_that_the_run_did_not_have(batch, command, tmp
             _, out, _ = command("report", *journals, "--price", price)
             assert money(times * cost, "EUR") in out, out
     for price, problem in (
-        ("2", "--price 2 takes two amounts"),
-        ("m=", "--price m= takes two amounts"),
+        ("2", "--price must be two amounts"),
+        ("m=", "--price must be two amounts"),
     ):
         code, _, err = command("report", one, "--price", price)
         assert (code, problem in err) == (2, True), err
@@ -295,11 +295,11 @@ def test_rows_can_be_conversations(batch, server, tmp_path, kind):
 @pytest.mark.parametrize(
     ("messages", "problem"),
     [
-        ([], "its messages are empty"),
-        ([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], "leave it out"),
-        ([{"content": "a"}], "its messages can't be read"),
-        ("no", "its messages can't be read"),
-        (7, "its messages can't be read"),
+        ([], "the row's messages are empty"),
+        ([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], "remove it"),
+        ([{"content": "a"}], "the row's messages can't be read"),
+        ("no", "the row's messages can't be read"),
+        (7, "the row's messages can't be read"),
     ],
 )
 def test_a_row_whose_messages_ask_nothing_is_told_before_the_run(
@@ -340,7 +340,7 @@ def test_thoughts_and_filters_of_results(command, tmp_path):
         found, err = outputs("--drop", "empty", "--attempts=1")
         assert [one["id"] for one in found] == [0, 1, 2, 4]
         found, err = outputs("--max-chars", "3", "--attempts=1")
-        assert "Left out of the results by their length or end: 4 rows" in err
+        assert "Left out of the results by --drop, --min-chars or --max-chars: 4 rows" in err
 
 
 @pytest.mark.parametrize("name", ["out.jsonl", "out.csv", "out.parquet"])
@@ -421,7 +421,7 @@ def test_a_pipe_may_have_a_name(batch, tmp_path):
 
 def test_rows_may_be_typed():
     with Terminal("batch", "-", "--backend", "markov", "-p", "Say {{ n }}", "-o", "-") as terminal:
-        terminal.wait_for("Reading rows from the terminal: end them with Ctrl-D.")
+        terminal.wait_for("Reading rows from the terminal; press Ctrl-D to finish.")
         terminal.type('{"n": 1}\n')
         terminal.wait_for("Backend: markov")
         terminal.type("\x04")
@@ -496,7 +496,7 @@ def test_a_budget_of_money_on_a_run_without_max_tokens_says_what_to_do(batch, tm
     batch(*many)
     money = ("--budget", "cost=1", "--price", "1,1")
     code, _, err = batch(*many, "--resume", *money)
-    assert (code, "begun without it can have --budget requests=N or input-tok" in err) == (2, True)
+    assert (code, "started without --max-tokens, use --budget requests=N or" in err) == (2, True)
     code, _, err = batch(*money)
     assert (code, "add --max-tokens N\n" in err, "begun without" in err) == (2, True, False)
 
@@ -520,7 +520,7 @@ def test_a_bad_line_stops_it_before_anything_is_sent(batch, server, tmp_path):
     code, out, err = batch()
     assert (code, out) == (3, "")
     assert err.splitlines()[0].startswith(f"mellea-like: {source}: line 3 isn't JSON: ")
-    advice = "Fix the line or the prompt, or leave out such lines: --on-bad-line skip"
+    advice = "Fix the line or the prompt, or skip such lines with --on-bad-line skip"
     assert err.splitlines()[1] == advice
     assert server.requests == []
     assert not (tmp_path / "out.jsonl").exists()
@@ -538,7 +538,7 @@ def test_bad_lines_may_be_left_out(batch, tmp_path):
     ]
     assert err.count("Left out: ") == 2
     assert f"Left out: {source}: line 2 isn't JSON" in err
-    assert "line 3: the prompt can't be made: 'text' is undefined; the row's fields: other" in err
+    assert "line 3: the prompt can't be filled in: 'text' is undefined; the row's fields: o" in err
     assert "2 lines left out." in err
 
 
@@ -601,7 +601,7 @@ def test_many_errors_in_a_row_stop_it_and_are_told_once(batch, server):
     server._choose = lambda number, body: Answer.error(400, "no such field")
     code, _, err = batch("--max-errors", "3")
     assert (code, len(server.requests)) == (3, 3)
-    assert "mellea-like: 3 rows in a row ended in an error, the last with: " in err
+    assert "mellea-like: 3 consecutive rows ended in an error, the last with: " in err
     assert err.count("\nline ") == 1
     assert "Stopped after 3 of 5 rows." in err
 
@@ -640,7 +640,7 @@ def test_a_journal_is_not_taken_up_unasked(batch, tmp_path):
     code, _, err = batch(*journal, "--force")
     assert code == 3
     assert err == (
-        f"mellea-like: the journal {tmp_path / 'run.db'} is there already: go on with its run by"
+        f"mellea-like: the journal {tmp_path / 'run.db'} already exists: continue its run with"
         " the same command and --resume, or name another file\n"
     )
 
@@ -726,7 +726,7 @@ def test_a_resumed_run_replaces_results_and_nothing_else(
     assert (code, len(server.requests)) == (0 if replaced else 3, 5)
     assert (out.read_text() == text) is not replaced
     if not replaced:
-        assert f"{name} is there already and holds no results of a batch: name another" in err
+        assert f"{name} already exists and doesn't hold the results of a batch: name another" in err
         assert batch(*journal, "--resume", "--force", to=name)[0] == 0
     assert batch(*journal, "--resume", to=name)[0] == 0  # They are results now.
 
@@ -753,7 +753,7 @@ def test_but_does_not_replace_results_that_are_there(batch, server, tmp_path):
     (tmp_path / "out.jsonl").write_text("mine\n")
     code, _, err = batch("--journal", str(tmp_path / "run.db"), "--resume")
     assert (code, server.requests) == (3, [])
-    assert "out.jsonl is there already: name another file, or replace it with --force" in err
+    assert "out.jsonl already exists: name another file, or replace it with --force" in err
     assert (tmp_path / "out.jsonl").read_text() == "mine\n"
 
 

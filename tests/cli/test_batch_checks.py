@@ -105,7 +105,7 @@ def test_a_check_is_told_by_its_template_and_belongs_to_the_run(batch, tmp_path)
 @pytest.mark.parametrize(
     ("check", "row", "problem"),
     [
-        ("passes_tests:{{ tests }}", {}, "a check can't be made: 'tests' is undefined"),
+        ("passes_tests:{{ tests }}", {}, "a check can't be filled in: 'tests' is undefined"),
         ("passes_tests:{{ tests }}", {"tests": "assert ("}, "the tests don't parse"),
         ("passes_tests:{{ tests }}", {"tests": ""}, "passes_tests:TESTS"),
         ("returns:{{ tests }}", {"tests": {"cases": [1]}}, "a case is [[ARGUMENT, ...], VALUE]"),

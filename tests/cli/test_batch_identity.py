@@ -50,7 +50,7 @@ def test_a_pipe_can_not_be_told_from_another_and_is_refused(batch, tmp_path):
     os.mkfifo(tmp_path / "corpus.txt")
     code, _, err = batch(resume=False)
     assert code == 2
-    assert "corpus.txt is a pipe, and a journal needs a file that can be read again" in err
+    assert "corpus.txt is a pipe, but a journal needs a file that can be read again" in err
     assert not (tmp_path / "run.db").exists()
 
 
@@ -58,7 +58,7 @@ def test_that_a_large_file_takes_a_while_is_said(tmp_path, capfd):
     model = tmp_path / "model.gguf"
     model.touch()
     os.truncate(model, LARGE + 1)
-    for quiet, said in ((True, ""), (False, f"Looking through {model} ...\n")):
+    for quiet, said in ((True, ""), (False, f"Reading {model} ...\n")):
         assert digest_of("--gguf", model, quiet=quiet).startswith(f"{LARGE + 1} bytes")
         assert capfd.readouterr().err == said
 

@@ -105,7 +105,7 @@ def test_ctrl_c_leaves_the_jobs_and_cancel_keeps_what_they_have_answered(place):
         started.send_signal(signal.SIGINT)
         _, said = started.communicate(timeout=20)
         assert started.returncode == 130
-        assert b"1 job goes on at the provider" in said
+        assert b"1 job is still running at the provider" in said
         assert b"mellea-like batch cancel run.db" in said
         server.skip(2000)
         done = run(*command_of_page("batch cancel"), "--poll", "0.1", **keys(server.url))

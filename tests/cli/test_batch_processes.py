@@ -162,7 +162,7 @@ def test_a_process_that_is_killed_is_told_of_and_its_rows_are_done_by_the_next_r
             late.append(1)
             _, err = process.communicate(timeout=30)
         assert process.returncode == 3
-        assert "of 2 was killed (SIGKILL): what it had not finished is left" in err
+        assert "of 2 was killed (SIGKILL): its unfinished rows are left undone" in err
         assert "was killed (SIGKILL): not all rows are done" in err
         assert "Run the same command with --resume to continue." in err
         done = lines(out)
@@ -194,10 +194,10 @@ def test_another_number_of_processes_is_refused_for_a_run_that_is_begun(
         for processes in (3, 1):
             code, _, err = command(*arguments(server, "--resume", processes=processes))
             assert code == 3
-            assert f"{tmp_path / 'run'} was begun with --processes 2: use the same number" in err
+            assert f"{tmp_path / 'run'} was started with --processes 2: use the same number" in err
         code, _, err = command(*arguments(server, "--force"))
         assert code == 3
-        assert "is there already: go on with its run" in err
+        assert "already exists: continue its run" in err
         code, _, err = command(*arguments(server, "--resume", "--check", "words<=1"))
         assert code == 3
         assert "--check" in err
@@ -206,9 +206,9 @@ def test_another_number_of_processes_is_refused_for_a_run_that_is_begun(
 @pytest.mark.parametrize(
     ("more", "code", "says"),
     [
-        (["--unique", "exact"], 2, "--processes 2 compares no rows of two processes"),
-        (["--order", "breadth"], 2, "--processes 2 has no rounds over all rows"),
-        (["--parallel", "1"], 2, "--processes 2 needs at least one row for each process"),
+        (["--unique", "exact"], 2, "--processes 2 can't be combined with --unique: rows"),
+        (["--order", "breadth"], 2, "--order breadth: there are no rounds over all rows"),
+        (["--parallel", "1"], 2, "--parallel 1: each process needs at least one row"),
         (["--journal", "in.jsonl"], 3, "name a folder"),
         (None, 2, "name a file"),
     ],

@@ -148,7 +148,7 @@ def test_a_reader_that_leaves_stops_it(tmp_path):
     assert code == "1"
     assert json.loads(first)["input"]
     assert json.loads(second)["input"]
-    assert "mellea-like: the reader of standard output has gone\nStopped after " in done.stderr
+    assert "the program reading standard output has closed it\nStopped after " in done.stderr
     assert "Traceback" not in done.stderr
     assert "Broken" not in done.stderr
 

@@ -81,9 +81,9 @@ JOBS = (JobState("a", "queued", False), JobState("b", "working", False, 7, 2, 1)
         ),
         (
             Progress(total=9, done=3, passed=3, elapsed=1.0, waiting=5),
-            ["3/9", "5 wait", "0 tokens"],
+            ["3/9", "5 waiting", "0 tokens"],
         ),
-        (Progress(total=9, waiting=2), ["0/9", "2 wait"]),
+        (Progress(total=9, waiting=2), ["0/9", "2 waiting"]),
         (Progress(total=9, jobs=JOBS[:1]), ["0/9", "1 job"]),
         (Progress(total=9, jobs=JOBS), ["0/9", "2 jobs: 3/7 answered"]),
     ],

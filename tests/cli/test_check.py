@@ -72,7 +72,7 @@ def test_verdicts_are_written_beside_the_rows(command, replies, tmp_path):
     ]
     assert "the reply is empty" in rows[2]["reason"]
     code, _, err = command(*arguments)
-    assert (code, "is there already" in err) == (3, True)
+    assert (code, "already exists" in err) == (3, True)
     assert command(*arguments, "--force")[0] == 1
 
 
@@ -89,7 +89,7 @@ def test_a_row_without_a_reply_is_an_error_of_that_row(command, replies):
     code, out, _ = command("check", str(replies), "--check", "words>=1")
     assert code == 1
     assert "1 of 2 rows passed, 1 errored" in out
-    assert "row 2: it has no field 'reply', only words: name it with --reply FIELD" in out
+    assert "row 2: there is no field 'reply', only words: name one with --reply FIELD" in out
 
 
 def test_a_model_judges_what_is_required_in_words(command, replies):
@@ -161,14 +161,14 @@ JUDGED = ("-", "--require=says when", "--judge=m", "--judge-base-url", "http://1
         (("-",), 2, "there is nothing to check: add --check, --require or --schema"),
         (("-", "--check=words<3"), 3, "- has no rows"),
         (("-", "--check=wrods<3"), 2, "--check"),
-        (("-", "--check=contains:{{ answer"), 2, "--check isn't a valid Jinja template"),
-        (("-", "--require=is kind"), 2, "--require 'is kind' needs --judge MODEL"),
-        (("-", "--check=words<3", "--judge=m"), 2, "the judge has nothing to decide"),
+        (("-", "--check=contains:{{ answer"), 2, "--check isn't a Jinja template"),
+        (("-", "--require=is kind"), 2, "--require 'is kind' needs a judge: add --judge"),
+        (("-", "--check=words<3", "--judge=m"), 2, "there is nothing to judge: add"),
         (("-", "--check=words<3", "-o", "out.csv"), 2, "out.csv does not end in .jsonl"),
         (("-", "--check=words>=1", "--budget=requests=2"), 2, "are for judges: add --require"),
         ((*JUDGED, "--budget=cost=2"), 2, "needs the price of tokens and the models: add --price"),
         ((*JUDGED, "--budget=output-tokens=9"), 2, "add --judge-option max-tokens=N"),
-        ((*JUDGED, "--price=cheap"), 2, "--price takes two amounts"),
+        ((*JUDGED, "--price=cheap"), 2, "--price must be two amounts"),
         ((*JUDGED, "--budget=time=2"), 2, "write a kind and an amount above 0"),
     ],
 )
@@ -181,8 +181,8 @@ def test_a_mistake_is_a_sentence(command, arguments, code, problem):
 
 def test_a_row_without_a_prompt_is_an_error_of_that_row(command):
     code, out, _ = command("check", *JUDGED, "--prompt", "asked", stdin='{"reply": "a"}\n')
-    assert (code, "row 1: it has no field 'asked'" in out) == (1, True), out
-    assert "name it with --prompt FIELD" in out
+    assert (code, "row 1: there is no field 'asked'" in out) == (1, True), out
+    assert "name one with --prompt FIELD" in out
 
 
 def test_a_line_that_is_no_json_is_named(command):
@@ -209,7 +209,7 @@ def test_checks_are_filled_in_for_each_row(command, replies, tmp_path):
         "words<=3 2",
         "1 of 3 rows passed, 1 failed, 1 errored.",
         'row 2: contains:{{ answer }}: it does not contain "5"',
-        "row 3: a check can't be made: 'answer' is undefined; the row's fields: reply",
+        "row 3: a check can't be filled in: 'answer' is undefined; the row's fields: reply",
     ]
     assert command(*arguments)[:2] == (code, out)
     other = [one.replace("contains:", "excludes:") for one in arguments]
@@ -226,7 +226,7 @@ def test_a_budget_bounds_what_judges_cost(command, replies):
     assert code == 1
     assert "2 of 2 rows passed; 2 requests" in out
     assert " EUR." in out
-    assert err.startswith("mellea-like: stopped before the end: ")
+    assert err.startswith("mellea-like: stopped early: ")
     assert "2 of 2 requests are made" in err
 
 

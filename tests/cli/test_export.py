@@ -32,14 +32,14 @@ def test_one_command_makes_pairs_and_their_card(command, journal, tmp_path):
     code, stdout, err = command("export", str(journal), "--format", "dpo", "-o", str(out))
     assert (code, stdout) == (0, "")
     assert err == (
-        f"Wrote {out}: 2 rows from 3 items, none from 1: no reply passed (1)."
-        f" {out}.card.md says where it is from.\n"
+        f"Wrote {out}: 2 rows of 3 items, none of 1: no reply passed (1)."
+        f" {out}.card.md describes where it comes from.\n"
     )
     assert [row["rejected"][0]["content"] for row in lines(out)] == ["bad", "worse"]
     code, _, err = command("export", str(journal), "--format", "dpo", "-o", str(out))
     assert (code, err) == (
         3,
-        f"mellea-like: {out} is there already: name another file, or replace it with --force\n",
+        f"mellea-like: {out} already exists: name another file, or replace it with --force\n",
     )
     options = ("--force", "--quiet", "--details", "--min-margin", "2")
     code, _, err = command("export", str(journal), "--format", "dpo", "-o", str(out), *options)
@@ -74,7 +74,7 @@ def test_standard_output_is_for_pipes(command, journal):
         (("--format", "jsonl", "-o", "-", "--keep-repairs"), 2, "to which --keep-repairs says"),
         (("--format", "dpo", "-o", "no/where"), 3, "there is no directory"),
         (("--format", "dpo", "-o", "."), 3, "is a directory"),
-        (("--format", "dpo", "-o", "run.db"), 3, "is there already"),
+        (("--format", "dpo", "-o", "run.db"), 3, "already exists"),
         (("--format", "dpo", "-o", "run.db", "--force"), 2, "would replace it"),
         (("--format", "dpo", "-o", "/dev/full"), 3, "can't write /dev/full: No space left"),
         (("gone.db", "--format", "dpo", "-o", "-"), 3, "gone.db"),

@@ -83,7 +83,7 @@ def test_a_panel(file, judge, measure):
     heads = [line for line in out.splitlines() if not line.startswith(" ")]
     names = [line.partition(":")[0] for line in heads[:-1]]
     assert sorted(names[:3]) == ["big", "other", "small"]
-    assert names[3] == "the majority of them"
+    assert names[3] == "the majority of the judges"
 
 
 def test_scores_and_their_threshold_as_json(file, judge, measure):
@@ -101,24 +101,24 @@ def test_comparisons(file, judge, measure):
         "3 pairs compared, 0 undecided",
         "agrees with people 0.000 (0.000 to 0.658, n = 2)",
         "same answer in both orders 0.000 (0.000 to 0.561, n = 3)",
-        "else prefers the first 1.000 (0.439 to 1.000, n = 3)",
+        "otherwise prefers the first 1.000 (0.439 to 1.000, n = 3)",
     ]
 
 
-WITH_SCORE = "with --score, --budget takes requests and input-tokens"
+WITH_SCORE = "with --score, --budget must be in requests or input-tokens"
 WRONG_CALLS = [
-    ((), 2, "name one question"),
-    (("--require", "x", "--score", "y"), 2, "name one question"),
-    (("--score", "x", "--repeats", "2"), 2, "are for --require"),
-    (("--require", "x", "--judge", "small"), 2, "each model once"),
+    ((), 2, "exactly one of --require TEXT"),
+    (("--require", "x", "--score", "y"), 2, "exactly one of --require TEXT"),
+    (("--score", "x", "--repeats", "2"), 2, "are only for --require"),
+    (("--require", "x", "--judge", "small"), 2, "each model only once"),
     (("--score", "x", "--scale", "ten"), 2, "LOW..HIGH"),
-    (("--require", "x", "--label", "good"), 3, "row 1: it has no field 'good'"),
+    (("--require", "x", "--label", "good"), 3, "row 1: there is no field 'good'"),
     (("--require", "x", "--confidence", "95"), 2, "between 0 and 1"),
     (("--score", "Is it polite?", "--budget", "cost=1", "--price", "1,1"), 2, WITH_SCORE),
 ]
 WRONG_ROWS = [
-    ([{"reply": "a", "label": "perhaps"}], "row 1: the label is 'perhaps'"),
-    ([ROWS[0], {"label": True}], "row 2: it has no field 'reply'"),
+    ([{"reply": "a", "label": "perhaps"}], "row 1: the label must be true or false,"),
+    ([ROWS[0], {"label": True}], "row 2: there is no field 'reply'"),
     ([], "has no rows"),
 ]
 
@@ -169,7 +169,7 @@ def test_a_budget_bounds_what_the_judges_cost(file, judge, measure):
     path = file(ROWS)
     code, out, err = measure(judge, path, "--require", "It apologises.", "--budget", "requests=2")
     assert (code, out) == (3, "")
-    assert "stopped before the end" in err
+    assert "stopped early" in err
     assert len(judge.requests) == 2
     _, out, _ = measure(judge, path, "--require", "It apologises.", "--price", "1000,1000")
     assert out.splitlines()[-1].endswith(" USD")

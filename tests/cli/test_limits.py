@@ -98,7 +98,7 @@ def test_a_price_may_have_one_of_cached_input_and_a_currency(text, price):
     "text", ["", "1", "1,2,3,4", "1,2,-3", "-1,2", "a,b", "nan,1", "1,inf", "1,1e300", "1,2,$"]
 )
 def test_what_is_no_price_is_a_sentence_that_says_what_to_write(text):
-    with pytest.raises(Problem, match=r"^--price takes two amounts .* 0.15,0.60,EUR, not '"):
+    with pytest.raises(Problem, match=r"^--price must be two amounts .* 0.15,0.60,EUR, not '"):
         Backends(DrawOptions(price=text), default="markov")
 
 
@@ -148,12 +148,12 @@ def test_a_budgets_error_is_told_in_options(kind):
             "--budget cost needs to know how long one reply",
         ),
         (["--budget", "cost=1"], "--budget cost needs the price of tokens: add --price IN,OUT"),
-        (["--price", "1"], "--price takes two amounts of at least 0"),
-        (["--rpm", "0"], "--rpm takes a number above 0, not 0"),
-        (["--tpm", "nan"], "--tpm takes a finite number (leave it out for no limit), not nan"),
-        (["--rpm", "5", "--tpm", "-3"], "--tpm takes a number above 0, not -3"),
-        (["--retries", "-1"], "--retries takes 0 at least, not -1"),
-        (["--max-tokens", "0"], "--max-tokens takes 1 at least, not 0"),
+        (["--price", "1"], "--price must be two amounts of at least 0"),
+        (["--rpm", "0"], "--rpm must be a number above 0, not 0"),
+        (["--tpm", "nan"], "--tpm must be a finite number (leave it out for no limit), not nan"),
+        (["--rpm", "5", "--tpm", "-3"], "--tpm must be a number above 0, not -3"),
+        (["--retries", "-1"], "--retries must be at least 0, not -1"),
+        (["--max-tokens", "0"], "--max-tokens must be at least 1, not 0"),
     ],
 )
 def test_bad_usage_exits_with_2_and_says_what_to_write(command, arguments, sentence):

@@ -243,7 +243,7 @@ def test_an_interrupt_cancels_the_calls_in_flight_and_says_so(number, code):
         ended = terminal.finish()
         wait_until(lambda: server.disconnected == 3)
     assert ended == (code, "")
-    assert "Interrupted: 3 calls in flight cancelled." in terminal.plain
+    assert "Interrupted: cancelled 3 calls in flight." in terminal.plain
     assert "Traceback" not in terminal.seen
-    assert terminal.seen.rstrip().endswith("cancelled.")
+    assert terminal.seen.rstrip().endswith("in flight.")
     assert terminal.seen.count("\x1b[?25l") == terminal.seen.count("\x1b[?25h")

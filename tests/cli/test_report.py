@@ -105,7 +105,7 @@ def test_two_runs_are_compared(command, journal, write_journal, tmp_path):
     assert command("report", str(journal), "--compare", str(other), "-o", str(page))[0] == 0
     assert "Two runs compared" in HtmlPage(page.read_text(encoding="utf-8")).text
     for extra, exit_code, says in (
-        (("--item", "3"), 2, "--item is for one run, and --compare for two"),
+        (("--item", "3"), 2, "--item can't be combined with --compare"),
         (("-o", str(other)), 3, "exists and isn't a report"),
     ):
         code, _, err = command("report", str(journal), "--compare", str(other), *extra)
@@ -152,7 +152,7 @@ def test_the_lines_of_an_item_show_its_prompt_and_its_reply(command, journal):
     [reply, said] = out.splitlines()[-2:]
     assert reply == "Reply:"
     assert said.startswith("  ")
-    assert said != "  (none is kept)"
+    assert said != "  (not kept)"
 
 
 # --- what is neither --------------------------------------------------------------------------
@@ -215,7 +215,7 @@ def test_nothing_replaces_what_the_report_is_made_of(command, trace, tmp_path):
     for output in (trace, link):
         code, _, err = command("report", str(trace), "-o", str(output))
         assert code == 2
-        assert "would replace what it is made of" in err
+        assert "would overwrite its own source" in err
     assert trace.read_bytes() == before
 
 

@@ -56,7 +56,7 @@ def test_on_a_terminal_it_says_that_it_reads(command):
     with standard_input(FromTerminal(io.BytesIO(b"Write about lists."))):
         code, _, err = command("sample", "-")
     assert code == 0
-    assert err.startswith("Reading the instruction from the terminal: end it with Ctrl-D.\n")
+    assert err.startswith("Reading the instruction from the terminal; press Ctrl-D to finish.\n")
 
 
 def without(package, *arguments):

@@ -38,7 +38,7 @@ def test_a_file_that_is_no_trace_is_kept_and_nothing_is_drawn(command, tmp_path,
     file.write_bytes(content)
     code, out, err = command(*ARGUMENTS, "--trace", str(file))
     assert (code, out) == (2, "")
-    assert err.endswith("notes.txt is there already and is no trace of a call: name another file\n")
+    assert err.endswith("txt already exists and isn't the trace of a call: name another file\n")
     assert file.read_bytes() == content
 
 

@@ -75,7 +75,7 @@ def test_each_draw_is_asked_for_with_a_temperature(command):
         assert [request["temperature"] for request in server.requests] == [0.7, 0.7]
         code, _, err = command(*call, "--temperature", "3")
     assert code == 2
-    assert "--temperature takes" in err
+    assert "--temperature must be" in err
 
 
 @pytest.mark.parametrize(
@@ -145,19 +145,19 @@ def test_a_selection_may_have_a_judge_of_its_own(command, select):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--select", "bst:length"], "--select 'bst:length' is unknown; did you"),
-        (["--select", "best:size"], "--select 'best:size': 'size' is none of the known scores"),
-        (["--select", "vote", "--n", "0"], "--n takes 1 at least, not 0"),
-        (["--n", "3"], "--n goes with best, vote, consensus, tournament: not with first"),
+        (["--select", "bst:length"], "--select 'bst:length' is unknown; did you mean"),
+        (["--select", "best:size"], "--select 'best:size': 'size' isn't one of the known scores"),
+        (["--select", "vote", "--n", "0"], "--n must be at least 1, not 0"),
+        (["--n", "3"], "--n is for best, vote, consensus, tournament, not for first"),
         (
             ["--select", "vote", "--n", "9", "--attempts=2"],
-            "'vote' wants 9 replies that pass, and --attempts 2 times --lanes 4 makes 8",
+            "'vote' needs 9 replies that pass, but --attempts 2 times --lanes 4 makes only 8",
         ),
-        (["--select", "collect:9", "--attempts=2"], "'collect:9' wants 9 replies that pass"),
+        (["--select", "collect:9", "--attempts=2"], "'collect:9' needs 9 replies that pass"),
         (["--select", "best:words", "--n", "1001"], "is more than 1000 draws"),
         (
             ["--select=ordered", "--schedule=hedged"],
-            "ordered can't be combined with schedule: hedged",
+            "ordered can't be combined with --schedule hedged",
         ),
         (
             ["--select=ordered", "--give-up"],
@@ -240,10 +240,10 @@ def test_each_reply_that_is_collected_has_a_row_and_one_more_says_where_they_are
 def test_a_journal_is_of_one_selection(batch, tmp_path):
     assert batch("--select", "vote:text", "--n", "2", replies=["a"])[0] == 0
     for other, said in (
-        (("vote:lower", "--n", "2"), '--select was "text" and is now "lower". Resume'),
-        (("vote:text", "--n", "3"), "--n was 2 and is now 3. Resume"),
-        (("vote", "--n", "2"), "run: --select is not the same. Resume"),
-        (("collect:2:text",), "run: --select is not the same. Resume"),
+        (("vote:lower", "--n", "2"), '--select was "text" and is "lower". Resume'),
+        (("vote:text", "--n", "3"), "--n was 2 and is 3. Resume"),
+        (("vote", "--n", "2"), "run: --select has changed. Resume"),
+        (("collect:2:text",), "run: --select has changed. Resume"),
     ):
         code, _, err = batch("--resume", "--force", "--select", *other, replies=["b"])
         assert code == 3

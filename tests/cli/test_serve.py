@@ -107,7 +107,7 @@ def test_ctrl_c_says_what_it_waits_for_and_a_second_one_cuts_it_off(config, sign
 def test_check_looks_and_opens_nothing(config, command, monkeypatch):
     monkeypatch.setenv("MY_KEY", KEY)
     path = config(CONFIG.replace("URL", "http://127.0.0.1:9/v1"))
-    said = f"{path} can be used; its models: short, other\n"
+    said = f"{path} is valid; its models: short, other\n"
     assert command("serve", "-c", path, "--check") == (0, said, "")
 
 
@@ -116,7 +116,7 @@ def test_check_looks_and_opens_nothing(config, command, monkeypatch):
     [
         (TOY.replace("markov", "openai, model: m"), (), 'write api_key: "${OPENAI_API_KEY}"'),
         (TOY.replace("markov", "python, backend: 'no_such:b'"), (), "no_such:b can't be imported"),
-        (TOY.replace("markov", "python, backend: 'math:pi'"), (), "math:pi isn't a backend"),
+        (TOY.replace("markov", "python, backend: 'math:pi'"), (), "math:pi is neither a"),
         (TOY, ("--host", "0.0.0.0"), "can be reached from other machines"),
         (TOY, ("--host", "no.such.host.invalid"), "no.such.host.invalid"),
         (TOY + "keys: {a: {env: NOT_SET}}\n", (), "NOT_SET"),

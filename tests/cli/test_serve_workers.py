@@ -236,7 +236,7 @@ def test_the_store_may_be_elsewhere_or_in_memory(config):
                 assert ask_as_team(url, 5) == {200: 5}
                 process.terminate()
                 _, err = process.communicate(timeout=30)
-            assert ("each worker counts by itself what keys spend" in err) is warned
+            assert ("each worker separately counts what keys spend" in err) is warned
     assert sorted(file.name for file in config.parent.iterdir()) == ["gateway.yaml", "state"]
     assert "spent.db" in {file.name for file in elsewhere.iterdir()}
 

@@ -149,13 +149,13 @@ def test_a_wrong_option_of_the_judge_is_a_usage_error_that_says_what_is_allowed(
 def test_an_option_of_the_judge_without_anything_to_decide_is_a_usage_error(command):
     code, _, err = command("sample", "x", "--judge-option", "temperature=1", "--check", "words<=9")
     assert code == 2
-    assert "nothing to decide: add --require TEXT" in err
+    assert "nothing to judge: add --require TEXT" in err
 
 
 def test_a_call_whose_time_is_up_is_a_record_too(sample):
     answers = [Answer("slow", seconds=30.0)]
     code, out, err, _ = sample("--timeout", "0.3", "--json", answers=answers)
-    assert "Nothing passed: the time was up; 1 draw," in err
+    assert "Nothing passed: time ran out; 1 draw," in err
     record = json.loads(out)
     assert (code, record["stop_reason"], record["text"]) == (1, "timeout", None)
     assert {piece["outcome"] for piece in record["slices"]} == {"cancelled"}

@@ -51,7 +51,7 @@ def test_a_prompt_is_made_of_a_rows_fields(template, prompt):
 def test_a_row_that_does_not_go_with_it_is_a_bad_row(template, sentence):
     with pytest.raises(BadRow) as caught:
         PromptTemplate(template).fill(ROW)
-    assert str(caught.value).startswith(f"line 7: the prompt can't be made: {sentence}")
+    assert str(caught.value).startswith(f"line 7: the prompt can't be filled in: {sentence}")
     assert caught.value.number == 7
 
 

@@ -11,8 +11,8 @@ from mellea_like.cli.app import COMMANDS
 from mellea_like.cli.app import command as command_of
 
 JUDGE = ["--require", "is kind"]
-NO_MODEL = "needs the name of a model at https://api.openai.com/v1: --"
-NO_TEXT = "takes a text that isn't empty"
+NO_MODEL = "needs a model name at https://api.openai.com/v1: add --"
+NO_TEXT = "must be a string that isn't empty"
 
 
 @pytest.mark.parametrize(
@@ -27,24 +27,24 @@ NO_TEXT = "takes a text that isn't empty"
         (["--judge-base-url=", "--judge-model=m", *JUDGE], f"--judge-base-url {NO_TEXT}"),
         (["--lanes", "100000000"], "--lanes 100000000 is more than 1000 draws"),
         (["--strategy", "other"], "'other' is not one of 'rejection', 'repair', 'multi-turn'"),
-        (["--attempts", "0"], "--attempts takes 1 at least, not 0"),
+        (["--attempts", "0"], "--attempts must be at least 1, not 0"),
         (["--attempts", "many"], "Invalid value for '--attempts'"),
-        (["--lanes", "0"], "--lanes takes 1 at least, not 0"),
+        (["--lanes", "0"], "--lanes must be at least 1, not 0"),
         (["--attempts=100", "--lanes=11"], "--attempts 100 times --lanes 11 is more than 1000"),
-        (["--timeout", "0"], "--timeout takes a number above 0, not 0"),
-        (["--timeout", "nan"], "takes a finite number (leave it out for no limit), not nan"),
-        (["--timeout", "inf"], "takes a finite number (leave it out for no limit), not inf"),
-        (["--model", " "], "--model takes a text that isn't empty, not"),
-        (["--judge-model", "m"], "--judge-model names a judge that has nothing to decide: add"),
-        (["--judge-model", ""], "--judge-model takes a text that isn't empty, not"),
+        (["--timeout", "0"], "--timeout must be a number above 0, not 0"),
+        (["--timeout", "nan"], "must be a finite number (leave it out for no limit), not nan"),
+        (["--timeout", "inf"], "must be a finite number (leave it out for no limit), not inf"),
+        (["--model", " "], "--model must be a string that isn't empty, not"),
+        (["--judge-model", "m"], "--judge-model names a judge, but there is nothing to judge: add"),
+        (["--judge-model", ""], "--judge-model must be a string that isn't empty, not"),
         (["--judge-base-url", "localhost", *JUDGE], "--judge-base-url takes a URL that"),
-        (["--require", " "], "--require takes a text that isn't empty, not"),
-        (["--backend", "markov", "--model", "m"], "--model goes with --backend openai"),
-        (["--backend=markov", "--base-url=http://a"], "--base-url goes with --backend openai"),
-        (["--backend", "openai", "--gguf", "f"], "--gguf goes with --backend llama"),
-        (["--backend", "openai", "--corpus", "f"], "--corpus goes with --backend markov"),
-        (["--backend", "llama"], "--backend llama needs a model file: --gguf FILE"),
-        (["--backend", "pydantic-ai"], "--backend pydantic-ai needs a provider's model: --model"),
+        (["--require", " "], "--require must be a string that isn't empty, not"),
+        (["--backend", "markov", "--model", "m"], "--model is for --backend openai"),
+        (["--backend=markov", "--base-url=http://a"], "--base-url is for --backend openai"),
+        (["--backend", "openai", "--gguf", "f"], "--gguf is for --backend llama"),
+        (["--backend", "openai", "--corpus", "f"], "--corpus is for --backend markov"),
+        (["--backend", "llama"], "--backend llama needs a model file: add --gguf FILE"),
+        (["--backend", "pydantic-ai"], "needs a provider's model: add --model"),
         (["--base-url", "localhost"], "--base-url takes a URL that starts with http://"),
         (["--unknown"], "No such option: --unknown"),
         (["another"], "unexpected extra argument"),
@@ -61,10 +61,10 @@ def test_bad_usage_exits_with_2_and_a_sentence(command, arguments, sentence):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["sample", "x", "--loop", "3"], "--loop is called --attempts now"),
-        (["batch", "x.jsonl", "--loop=3"], "--loop is called --attempts now"),
-        (["sample", "x", "--concurrency", "3"], "--concurrency is called --lanes now"),
-        (["batch", "x.jsonl", "--ordered"], "--ordered is called --in-order now"),
+        (["sample", "x", "--loop", "3"], "--loop is now called --attempts"),
+        (["batch", "x.jsonl", "--loop=3"], "--loop is now called --attempts"),
+        (["sample", "x", "--concurrency", "3"], "--concurrency is now called --lanes"),
+        (["batch", "x.jsonl", "--ordered"], "--ordered is now called --in-order"),
     ],
 )
 def test_an_option_that_was_renamed_says_its_name(command, arguments, sentence):
@@ -77,7 +77,7 @@ def test_an_option_that_was_renamed_says_its_name(command, arguments, sentence):
 def test_an_empty_instruction_is_bad_usage(command, instruction):
     code, out, err = command("sample", instruction)
     assert (code, out) == (2, "")
-    assert err == "mellea-like: the instruction is empty: say what to generate, in quotes\n"
+    assert err == "mellea-like: the instruction is empty: describe what to generate, in quotes\n"
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_what_is_not_there_exits_with_3_and_a_sentence(command, arguments, sente
     ("content", "sentence"),
     [
         (b"{", "isn't JSON: "),
-        (b"[]", "isn't a JSON Schema: it holds no JSON object"),
+        (b"[]", "isn't a JSON Schema: it isn't a JSON object"),
         (b'{"type": "nonsense"}', "the schema is wrong at $.type"),
         (b"\xff", "isn't JSON: "),
         (b"[" * 100_000, "isn't JSON: "),
@@ -182,8 +182,8 @@ def test_help_has_examples_the_checks_and_the_exit_codes(command):
     ("stdin", "sentence"),
     [
         (b"\xff", "mellea-like: standard input can't be read: 'utf-8' codec can't decode byte"),
-        (b"\n", "mellea-like: standard input is empty: say what to generate, in quotes\n"),
-        (b"x" * (16 * 2**20 + 1), "mellea-like: standard input has over 16 MB\n"),
+        (b"\n", "mellea-like: standard input is empty: describe what to generate, in quotes\n"),
+        (b"x" * (16 * 2**20 + 1), "mellea-like: standard input is larger than 16 MB\n"),
     ],
 )
 def test_standard_input_without_text_is_bad_usage(command, stdin, sentence):

@@ -88,7 +88,7 @@ def test_it_runs_at_the_start_and_when_a_file_changes_and_tells_of_each_run(tmp_
         watch.until("run 3 ")
         assert watch.end() == 130
     assert watch.out == ["ran\n"] * 3
-    assert watch.err[0] == f"Watching {tmp_path}; Ctrl-C ends it.\n"
+    assert watch.err[0] == f"Watching {tmp_path}; press Ctrl-C to stop.\n"
     assert watch.told == [
         "run 1 (start): exit status 0, TIME",
         "run 2 (a.txt modified): exit status 0, TIME",
@@ -284,9 +284,9 @@ def test_a_state_that_can_not_be_kept_is_told_in_a_sentence(tmp_path, command):
         (["watch", "missing", "--", "true"], 3, "can't watch missing: there is no such file"),
         (["watch", "x" * 999, "--", "true"], 3, "there is no such file"),
         (["watch", ".", "--", "missing"], 3, "can't run missing: there is no such command"),
-        (["watch", ".", "--max-wait", "-1", "--", "true"], 2, "--max-wait takes seconds, not -1"),
-        (["watch", ".", "--grace", "nan", "--", "true"], 2, "--grace takes seconds, not nan"),
-        (["watch", ".", "--min-interval", "inf", "--", "true"], 2, "--min-interval takes seconds"),
+        (["watch", ".", "--max-wait", "-1", "--", "true"], 2, "at least 0, not -1"),
+        (["watch", ".", "--grace", "nan", "--", "true"], 2, "--grace must be a finite number"),
+        (["watch", ".", "--min-interval", "inf", "--", "true"], 2, "--min-interval must be a"),
         (["watch", ".", "--on-busy", "x", "--", "true"], 2, "'x'"),
     ],
 )

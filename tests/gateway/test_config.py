@@ -86,23 +86,23 @@ OPENAI = "upstreams: {main: {kind: openai, base_url: 'http://127.0.0.1:9/v1', mo
         (ONE + "1: x\n", "there is no '1'"),
         (MODEL + "lop: 3\n", "line 3: models.m: there is no 'lop'; did you mean loop?"),
         (TOY + "models: {m: {loop: 3}}\n", "models.m: upstream is missing: write upstream: main"),
-        (MODEL + "loop: 0\n", "line 5: models.m.loop: takes 1 at least"),
-        (MODEL + "loop: yes\n", "line 5: models.m.loop: takes a whole number"),
+        (MODEL + "loop: 0\n", "line 5: models.m.loop: must be at least 1"),
+        (MODEL + "loop: yes\n", "line 5: models.m.loop: must be an integer"),
         (
             MODEL + "loop: 100\n    concurrency: 100\n",
             "models.m: loop 100 times concurrency 100 is more than 1000",
         ),
         (
             MODEL + "strategy: hope\n",
-            "models.m.strategy: takes 'rejection', 'repair' or 'multi-turn'",
+            "models.m.strategy: must be 'rejection', 'repair' or 'multi-turn'",
         ),
-        (MODEL + "timeout: .inf\n", "models.m.timeout: takes a finite number"),
-        (MODEL + "checks: words<=20\n", "models.m.checks: takes a list"),
+        (MODEL + "timeout: .inf\n", "models.m.timeout: must be a finite number"),
+        (MODEL + "checks: words<=20\n", "models.m.checks: must be a list"),
         (MODEL + "checks: [wrds<=20]\n", "did you mean words<=20?"),
         (MODEL + "checks: ['regex:(']\n", "isn't a regular expression"),
         (MODEL + "json_schema: {type: 3}\n", "models.m.json_schema: json_schema: the schema is"),
         (MODEL + "json_schema: missing.json\n", "models.m.json_schema: there is no file "),
-        (MODEL + "requirements: ['']\n", "models.m.requirements.0: takes a text that isn't empty"),
+        (MODEL + "requirements: ['']\n", "models.m.requirements.0: must be a string that isn't em"),
         (MODEL + "select: tournament\n", "models.m.select: its upstream can't judge"),
         (MODEL + "select: best:judge\n", "models.m.select: its upstream can't judge"),
         (
@@ -113,7 +113,7 @@ OPENAI = "upstreams: {main: {kind: openai, base_url: 'http://127.0.0.1:9/v1', mo
         (MODEL + "n: 2\n", "models.m.n: n goes with best, vote, consensus, tournament: not with f"),
         (
             MODEL + "select: vote\n    n: 9\n",
-            "'vote' wants 9 replies that pass, and loop 3 times concurrency 1 makes 3",
+            "'vote' needs 9 replies that pass, but loop 3 times concurrency 1 makes only 3",
         ),
         (MODEL + "requirements: [It rhymes.]\n", "models.m.requirements: its upstream can't judge"),
         (MODEL + "judge: nobody\n", "line 5: models.m.judge: there is no such upstream"),
@@ -132,12 +132,12 @@ OPENAI = "upstreams: {main: {kind: openai, base_url: 'http://127.0.0.1:9/v1', mo
             "the gateway itself handles this field",
         ),
         (MODEL + "overrides: {fields: {'a b': drop}}\n", "models.m.overrides.fields.a b"),
-        (MODEL + "when_nothing_passed: shrug\n", "takes 'error' or 'best'"),
+        (MODEL + "when_nothing_passed: shrug\n", "must be 'error' or 'best'"),
         (
             TOY + "models: {'a b': {upstream: main}}\n",
             "line 2: models.a b: invalid name: takes a text of the form",
         ),
-        (TOY + "models: {m: }\n", "models.m: takes names with their values"),
+        (TOY + "models: {m: }\n", "models.m: must be a mapping of names to values"),
         (
             "upstreams: {main: {" + END,
             "upstreams.main: kind is missing: write kind: openai, llama, pydantic-ai or",
@@ -148,7 +148,7 @@ OPENAI = "upstreams: {main: {kind: openai, base_url: 'http://127.0.0.1:9/v1', mo
         (OPENAI + "base_url: x" + END, "'base_url' appears twice"),
         (OPENAI + "price: [1]" + END, "upstreams.main.price: takes two amounts"),
         (OPENAI + "api_key_env: NOPE" + END, "NOPE is not set"),
-        (OPENAI + "api_key: a, api_key_env: B" + END, "two ways to say one thing"),
+        (OPENAI + "api_key: a, api_key_env: B" + END, "both set the key"),
         (
             "upstreams: {main: {kind: openai, base_url: 'file:/x'}}\nmodels: {m: {upstream: main}}",
             "upstreams.main: base_url takes a URL that starts with http://",
@@ -167,7 +167,7 @@ OPENAI = "upstreams: {main: {kind: openai, base_url: 'http://127.0.0.1:9/v1', mo
         ),
         (
             "upstreams: {main: {kind: python, backend: nope" + END,
-            "upstreams.main.backend: takes a text of the form",
+            "upstreams.main.backend: must be a string of the form",
         ),
         (
             "upstreams: {main: {kind: openai, base_url: 'http://h/', price: [1, 2]}}\n" + MONEY,
@@ -175,7 +175,7 @@ OPENAI = "upstreams: {main: {kind: openai, base_url: 'http://127.0.0.1:9/v1', mo
         ),
         (
             ONE + "streaming: {keep_alive: 0}\n",
-            "line 3: streaming.keep_alive: takes a number above 0",
+            "line 3: streaming.keep_alive: must be a number above 0",
         ),
         (ONE + "server: {port: 70000}\n", "line 3: server.port: takes 65535 at most"),
         (ONE + "a: [\n", "line 4: it isn't valid YAML: "),

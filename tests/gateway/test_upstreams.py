@@ -137,8 +137,8 @@ async def test_a_backend_may_be_written_in_python(module, where, text):
 @pytest.mark.parametrize(
     ("where", "said"),
     [
-        ("backends_of_a_test:number", "isn't a backend"),
-        ("backends_of_a_test:wrong", "isn't a backend"),
+        ("backends_of_a_test:number", "is neither a backend"),
+        ("backends_of_a_test:wrong", "is neither a backend"),
         ("backends_of_a_test:missing", "can't be imported"),
         ("no_such_module:x", "can't be imported"),
         (None, r"upstreams\.mine\.backend is missing"),

@@ -436,7 +436,7 @@ def test_tokens_have_a_price(run):
     done.stdout.fnmatch_lines(["undecided 1.000 (*), * draws, * requests, * spent: *test_it"])
     assert "budget of 0.6 is spent" in done.stdout.str()
     wrong = run(CACHED, "--draws-price", "cheap")
-    wrong.stderr.fnmatch_lines(["ERROR: --draws-price takes two amounts*"])
+    wrong.stderr.fnmatch_lines(["ERROR: --draws-price must be two amounts*"])
 
 
 def test_replies_are_replayed_and_cost_nothing(run, pytester):

@@ -19,14 +19,14 @@ from mellea_like.cli.standard_streams import one_line, warn
 if TYPE_CHECKING:
     from mellea_like.cli.signals import SignalHandler
 
-HELP = """Cancel the jobs of a run, and keep what they have answered.
+HELP = """Cancel a run's jobs, and keep the answers they already have.
 
-RUN is the journal of a run of [bold]mellea-like batch --batch-api[/bold] that isn't running now.\
- Cancelling takes a provider some minutes. Answers that are there by then are paid for, and are\
+RUN is the journal of a [bold]mellea-like batch --batch-api[/bold] run that isn't in progress.\
+ Providers take a few minutes to cancel a job. Answers that are ready by then are billed, and are\
  used when the run is resumed.
 """
 
-EPILOG = "Exit codes: 0 done, 2 bad usage, 3 an error of the provider or a file, 130 interrupted."
+EPILOG = "Exit codes: 0 done, 2 bad usage, 3 a provider or file error, 130 interrupted."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,14 +37,14 @@ class CancelOptions:
 
     journal: Path = argument("RUN", "The journal of the run.")
     poll: float = option(
-        15.0, "--poll SECONDS", "How often to ask whether the jobs have ended.", min=0.05
+        15.0, "--poll SECONDS", "How often to check whether the jobs have ended.", min=0.05
     )
 
 
 def run(options: CancelOptions, signals: SignalHandler) -> int:
     """Run ``mellea-like batch cancel``."""
     signals.last_words = lambda: (
-        "Interrupted. What was cancelled stays so; the same command collects what is left."
+        "Interrupted. Cancelled jobs stay cancelled; run the same command again for the rest."
     )
     try:
         signals.run(partial(_cancel, options))

@@ -52,7 +52,7 @@ def run_batch(options: BatchOptions, signals: SignalHandler) -> int:
             warn(f"mellea-like: {in_options(str(error))}")
             code = Exit.NOTHING_PASSED
         except ReaderLeft:
-            warn("mellea-like: the reader of standard output has gone")
+            warn("mellea-like: the program reading standard output has closed it")
             code = Exit.NOTHING_PASSED
         except Exception as error:  # noqa: BLE001 (said in a sentence; shown with --debug)
             # A journal's error itself says whether and how its run can be resumed.
@@ -120,7 +120,7 @@ class _Batch:
         runs = [read_run(one, check=not options.resume) for one in paths]  # Resuming checks it.
         if runs and not options.resume:
             msg = (
-                f"the journal {path} is there already: go on with its run by the same command and"
+                f"the journal {path} already exists: continue its run with the same command and"
                 " --resume, or name another file"
             )
             raise Problem(msg)
@@ -139,8 +139,8 @@ class _Batch:
         for output in outputs:
             if output.whole_at_its_end and options.journal is None:
                 msg = (
-                    f"{output.path} can't be read before its end, and a crash would lose all: add"
-                    " --journal FILE, or write JSONL or CSV"
+                    f"{output.path} can't be read until it is complete, so a crash would lose"
+                    " everything: add --journal FILE, or write JSONL or CSV"
                 )
                 raise Problem(msg, Exit.USAGE)
         return outputs
@@ -160,7 +160,7 @@ class _Batch:
                 continue
             other = seen.setdefault(path, option)
             if other != option:
-                msg = f"{other} and {option} are the same file, {given}: name another one"
+                msg = f"{other} and {option} are the same file, {given}: name two different files"
                 raise Problem(msg, Exit.USAGE)
 
     def _read_settings(self) -> dict[str, Any]:
@@ -261,7 +261,7 @@ class _Batch:
             self._told.add(row.error)
             self._view.tell(f"line {row.line}: {row.error}")
         if self._errors_in_a_row == most:
-            in_a_row = f"{self._errors_in_a_row} rows in a row ended in an error"
+            in_a_row = f"{self._errors_in_a_row} consecutive rows ended in an error"
             msg = f"{in_a_row}, the last with: {row.error}"
             raise Problem(msg)
 
@@ -281,7 +281,8 @@ class _Batch:
         if not (self._options.quiet and good):
             warn(summary(progress, self._backends.price, left_out=self._source.bad))
         if self._filtered and not self._options.quiet:
-            warn(f"Left out of the results by their length or end: {plural(self._filtered, 'row')}")
+            rows = plural(self._filtered, "row")
+            warn(f"Left out of the results by --drop, --min-chars or --max-chars: {rows}")
         if (halves := sum(output.halves for output in self._outputs)) and not self._options.quiet:
             from mellea_like.batch.rows.formats import HALVES  # noqa: PLC0415 (with the batch)
 

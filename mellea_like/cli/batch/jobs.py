@@ -45,7 +45,7 @@ def make_api(name: str, model: str, base_url: str | None) -> BatchAPI:
             case "mistral":
                 return backends.MistralBatches(model, base_url=base_url)
             case _:
-                msg = f"--batch-api is one of {', '.join(get_args(BatchAPIName))}, not {name}"
+                msg = f"--batch-api must be one of {', '.join(get_args(BatchAPIName))}, not {name}"
                 raise Problem(msg, Exit.USAGE)
     except ImportError as exc:
         raise Problem(str(exc)) from exc
@@ -130,10 +130,10 @@ def under_way(jobs: Sequence[JobState], journal: object) -> str:
     if not jobs:
         return ""
     them = "it" if len(jobs) == 1 else "them"
-    go_on = "goes on" if len(jobs) == 1 else "go on"
+    are = "is" if len(jobs) == 1 else "are"
     return (
-        f" {plural(len(jobs), 'job')} {go_on} at the provider: --resume collects {them}, and"
-        f" mellea-like batch cancel {journal} cancels {them}."
+        f" {plural(len(jobs), 'job')} {are} still running at the provider: collect {them} with"
+        f" --resume, or cancel {them} with mellea-like batch cancel {journal}."
     )
 
 
@@ -150,7 +150,7 @@ def describe(file: JobFile) -> Iterator[str]:
             cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
             yield "  ".join(cells).rstrip()
     if file.waiting:
-        yield f"{plural(file.waiting, 'request')} wait for a job."
+        yield f"Waiting for a job: {plural(file.waiting, 'request')}."
     for what, usage, cost in (
         ("Under way, at most", file.reserved, file.reserved_cost),
         ("Billed for answers so far", file.billed, file.billed_cost),
@@ -165,4 +165,4 @@ def _row(job: KnownJob) -> tuple[str, ...]:
     name, model, _ = job.place.split(" ", 2)
     age = seconds(max(0.0, round(time.time() - job.noted)))
     answered = f"{job.answered:,}/{job.requests:,}"
-    return job.provider_id or "(not known)", f"{name} {model}", job.status, answered, age
+    return job.provider_id or "(unknown)", f"{name} {model}", job.status, answered, age

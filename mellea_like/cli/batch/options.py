@@ -19,19 +19,19 @@ from mellea_like.sampling import why_not_together
 STANDARD = "-"
 """Standard input, or standard output."""
 
-ROWS = "What to ask"
-RESULTS = "Where results go"
-RUN = "How to run"
-JOBS = "Jobs at half the price"
+ROWS = "Rows and prompts"
+RESULTS = "Results"
+RUN = "Running"
+JOBS = "Batch APIs, at half the price"
 
-HELP = """Ask a model about every row of a file: many at a time, and each until its reply is good.
+HELP = """Ask a model about every row of a file, many at a time, and retry each until it passes.
 
 INPUT has one JSON object per line, or is a CSV, TSV or Parquet file. A Jinja template makes each\
- row's prompt from its fields, and may make its checks. OUT gets a result for each row as soon\
- as it is ready.
+ row's prompt from its fields; checks can be templates as well. Each result is written to OUT as\
+ soon as it is ready.
 
-With --journal, a run that was interrupted or killed can continue with --resume: finished rows are\
- not asked again.
+With --journal, a run that was interrupted or killed can be continued with --resume, without\
+ repeating finished rows.
 
 [bold]Examples[/bold]
 
@@ -47,7 +47,7 @@ mellea-like batch letters.csv --prompt @letter.txt --schema invoice.json \\
 
 EPILOG = (
     "Exit codes: 0 all rows passed, 1 some rows failed or the budget was spent, 2 bad usage,"
-    " 3 an error of the backend, the configuration, a file or the journal, 130 interrupted,"
+    " 3 a backend, configuration, file or journal error, 130 interrupted,"
     " 143 terminated (SIGTERM)."
 )
 
@@ -67,16 +67,17 @@ class BatchOptions(DrawOptions):
         list,
         "--check EXPR",
         f"A check: {'  '.join(CHECK_FORMS)}. Repeatable.\n\nChecks that run code, in a sandbox:"
-        f" {'  '.join(CODE_FORMS)}.\n\nA check that contains {{{{ }}}} is a Jinja template, which"
-        " the model isn't told about: contains:{{ answer }}.",
+        f" {'  '.join(CODE_FORMS)}.\n\nA check that contains {{{{ }}}} is a Jinja template, and"
+        " isn't shown to the model: contains:{{ answer }}.",
         CHECKS,
     )
     prompt: str | None = option(
         None,
         "--prompt -p TEMPLATE",
-        "The prompt of each row, as a Jinja template: {{ text }} is the field text, and"
-        ' {{ row["the text"] }} one whose name isn\'t a word. @FILE reads the template from a file.'
-        " Without this option, each row has a field messages in the format of OpenAI's API.",
+        "The prompt of each row, as a Jinja template: {{ text }} is the field 'text', and"
+        ' {{ row["the text"] }} is for a field whose name isn\'t a single word. @FILE reads the'
+        " template from a file. Without this option, each row needs a field 'messages' in the"
+        " format of OpenAI's API.",
         ROWS,
     )
     system: str | None = option(
@@ -105,7 +106,7 @@ class BatchOptions(DrawOptions):
         False,
         "--again",
         "Ask again about the rows of INPUT that did not pass. INPUT is a file of results, such as"
-        " --failed writes; rows keep their ids and lines.",
+        " one written by --failed; rows keep their ids and line numbers.",
         ROWS,
     )
     keep: Keep = option(
@@ -114,8 +115,8 @@ class BatchOptions(DrawOptions):
     reasoning: Reasoning | None = option(
         None,
         "--reasoning WHERE",
-        "Where to write the model's reasoning: field, a field of that name; inline, <think> tags"
-        " before the output; drop, nowhere. Default: field for JSONL, otherwise drop.",
+        "Where to write the model's reasoning: to a field named reasoning (field), in <think> tags"
+        " before the output (inline), or nowhere (drop). Default: field for JSONL, otherwise drop.",
         RESULTS,
     )
     drop: list[str] = option(
@@ -148,7 +149,8 @@ class BatchOptions(DrawOptions):
     journal_text: KeptText = option(
         "all",
         "--journal-text WHOSE",
-        "Which texts the journal keeps: of all draws, of the best draw, or only those that passed.",
+        "Which texts the journal keeps: those of all draws (all), of each row's best draw (best),"
+        " or only of replies that passed (none).",
         RUN,
     )
     parallel: int = option(
@@ -157,7 +159,7 @@ class BatchOptions(DrawOptions):
     processes: int = option(
         1,
         "--processes N",
-        "Divide the rows among this many processes, for a server that is faster than one process."
+        "Divide the rows among this many processes, for a server that one process can't keep busy."
         " --parallel, the budget and the rates apply to all together; the journal is a folder.",
         RUN,
         min=1,
@@ -179,55 +181,55 @@ class BatchOptions(DrawOptions):
     batch_api: BatchAPIName | None = option(
         None,
         "--batch-api NAME",
-        "Have the provider's batch API answer, at half the price and within a day: openai, azure,"
-        " anthropic or mistral. Each round of draws is one job or several. Needs --journal, and"
-        " --model. The key is in the provider's environment variable.",
+        "Use the provider's batch API, which answers within a day at half the price: openai, azure,"
+        " anthropic or mistral. Each round of draws becomes one or more jobs. Needs --journal and"
+        " --model. The key is read from the provider's environment variable.",
         JOBS,
     )
     direct_below: int = option(
         0,
         "--direct-below N",
-        "Ask the ordinary API for the last requests if they are fewer than this.",
+        "Send the last requests to the ordinary API if there are fewer than this.",
         JOBS,
         min=0,
     )
     canary: bool = option(
         False,
         "--canary",
-        "Ask the ordinary API about one row before anything is submitted.",
+        "Send one row to the ordinary API before submitting any job.",
         JOBS,
     )
     job_requests: int | None = option(
         None,
         "--job-requests N",
-        "The most requests in a job. Default: the provider's limit.",
+        "Maximum requests in a job. Default: the provider's limit.",
         JOBS,
         min=1,
     )
-    jobs_at_once: int = option(8, "--jobs-at-once N", "The most jobs at a time.", JOBS, min=1)
+    jobs_at_once: int = option(8, "--jobs-at-once N", "Maximum jobs at a time.", JOBS, min=1)
     enqueued_tokens: int | None = option(
         None,
         "--enqueued-tokens N",
-        "The most tokens of prompts in all jobs at a time, as the provider limits them.",
+        "Maximum prompt tokens in all jobs at a time, which providers limit.",
         JOBS,
         min=1,
     )
     job_hours: float | None = option(
         48.0,
         "--job-hours H",
-        "Cancel a job that hasn't ended after this time, and ask again for what it hasn't"
-        " answered.",
+        "Cancel a job that hasn't ended after this many hours, and send its unanswered requests"
+        " again.",
         JOBS,
         min=0.001,
     )
     poll: float = option(
-        30.0, "--poll SECONDS", "How often to look whether a job has ended.", JOBS, min=0.05
+        30.0, "--poll SECONDS", "How often to check whether a job has ended.", JOBS, min=0.05
     )
     unique: str | None = option(
         None,
         "--unique HOW",
-        "Reject a reply that resembles another row's: exact compares texts but for case and spaces,"
-        " and a number from 0 to 1 is the similarity from which replies count as alike.",
+        "Reject a reply that resembles another row's: exact compares texts, ignoring case and"
+        " spaces; a number between 0 and 1 is the similarity at which replies count as alike.",
         RUN,
     )
     max_errors: int = option(
@@ -240,7 +242,7 @@ class BatchOptions(DrawOptions):
     loop: int | None = option(
         None,
         "--attempts N",
-        f"Draws of one row in each lane at most, one after another. Default: {LOOP}, or as many as"
+        f"Maximum draws of one row in each lane, one after another. Default: {LOOP}, or as many as"
         " --n needs.",
         DRAWS,
     )
@@ -256,14 +258,17 @@ class BatchOptions(DrawOptions):
 
     def __post_init__(self) -> None:
         if self.resume and self.journal is None:
-            msg = "--resume continues the run of a journal: add --journal FILE"
+            msg = "--resume needs the journal of the run: add --journal FILE"
             raise Problem(msg, Exit.USAGE)
         if self.failed is not None and self.keep != "all":
-            msg = f"--keep {self.keep} leaves out rows that --failed keeps: use one of them"
+            msg = (
+                f"--keep {self.keep} can't be combined with --failed, which keeps the rows that did"
+                " not pass: use one of them"
+            )
             raise Problem(msg, Exit.USAGE)
         for one in self.drop:
             if one not in get_args(Drop):
-                msg = f"--drop is one of {', '.join(get_args(Drop))}, not {one}"
+                msg = f"--drop must be one of {', '.join(get_args(Drop))}, not {one}"
                 raise Problem(msg, Exit.USAGE)
         if self.reasoning == "field" and self.output.lower().endswith((".csv", ".tsv", ".parquet")):
             msg = "--reasoning field is for JSONL: use inline or drop"
@@ -282,10 +287,10 @@ class BatchOptions(DrawOptions):
     def _check_jobs(self) -> None:
         """Refuse options that can't be used with ``--batch-api``, and set the order to breadth."""
         if self.model is None:
-            msg = f"--batch-api {self.batch_api} needs the name of a model: --model NAME"
+            msg = f"--batch-api {self.batch_api} needs the name of a model: add --model NAME"
             raise Problem(msg, Exit.USAGE)
         if self.journal is None:
-            msg = "--batch-api needs --journal FILE: paid jobs must not be forgotten"
+            msg = "--batch-api needs --journal FILE, so that no paid job is lost"
             raise Problem(msg, Exit.USAGE)
         for wrong, option_name in (
             (self.backend is not None, "--backend"),
@@ -307,18 +312,22 @@ class BatchOptions(DrawOptions):
             Path(self.source).exists() and not Path(self.source).is_file()
         )
         for wrong, given, why in (
-            (piped, f"INPUT {self.source}", "reads the rows in each process: name a file"),
-            (self.unique, "--unique", "compares no rows of two processes"),
-            (self.order == "breadth", "--order breadth", "has no rounds over all rows"),
-            (self.gguf, "--gguf", "is for a server: start one, and name it by --base-url"),
+            (piped, f"INPUT {self.source}", "each process reads the rows; name a file"),
+            (self.unique, "--unique", "rows of different processes aren't compared"),
+            (self.order == "breadth", "--order breadth", "there are no rounds over all rows"),
+            (
+                self.gguf,
+                "--gguf",
+                "it needs a running server; start one, and name it with --base-url",
+            ),
             (
                 self.parallel < self.processes,
                 f"--parallel {self.parallel}",
-                "needs at least one row for each process",
+                "each process needs at least one row",
             ),
         ):
             if wrong:
-                msg = f"--processes {self.processes} {why}, and does not go with {given}"
+                msg = f"--processes {self.processes} can't be combined with {given}: {why}"
                 raise Problem(msg, Exit.USAGE)
 
     def _check_rounds(self) -> None:
@@ -334,12 +343,12 @@ class BatchOptions(DrawOptions):
             (
                 self.journal_text != "all",
                 "--journal-text",
-                "continues from everything in the journal",
+                "it needs all texts in the journal",
             ),
-            (self.source == STANDARD, "INPUT -", "reads the rows once a round: name a file"),
+            (self.source == STANDARD, "INPUT -", "it reads the rows in each round; name a file"),
         ):
             if wrong:
-                msg = f"--order breadth {why}, and does not go with {given}"
+                msg = f"--order breadth can't be combined with {given}: {why}"
                 raise Problem(msg, Exit.USAGE)
 
     @property
@@ -359,5 +368,5 @@ class BatchOptions(DrawOptions):
         with suppress(ValueError):
             if 0 < (similarity := float(str(self.unique))) < 1:
                 return similarity
-        msg = f"--unique takes exact, or a similarity between 0 and 1, not {self.unique!r}"
+        msg = f"--unique must be exact, or a similarity between 0 and 1, not {self.unique!r}"
         raise Problem(msg, Exit.USAGE)

@@ -55,9 +55,9 @@ class Output:
             msg = f"{option}: {exc}"
             raise Problem(msg, Exit.USAGE) from exc
         if self.path.exists() and not replace and not (renew and self._is_of_results()):
-            what = " and holds no results of a batch" if renew else ""
+            what = " and doesn't hold the results of a batch" if renew else ""
             msg = (
-                f"{option}: {given} is there already{what}: name another file, or replace it"
+                f"{option}: {given} already exists{what}: name another file, or replace it"
                 " with --force"
             )
             raise Problem(msg)

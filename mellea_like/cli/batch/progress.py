@@ -32,7 +32,7 @@ def parts_of(progress: Progress, price: Price | None, since: float = 0.0) -> lis
     done = f"{progress.done:,}" + ("" if progress.total is None else f"/{progress.total:,}")
     parts = [Text(done, "bold")]
     if progress.waiting:
-        parts.append(Text(f"{progress.waiting:,} wait"))
+        parts.append(Text(f"{progress.waiting:,} waiting"))
     if progress.jobs:
         answered = sum(job.succeeded + job.failed for job in progress.jobs)
         asked = sum(job.total for job in progress.jobs)
@@ -147,7 +147,7 @@ def so_far(progress: Progress, *, journal: bool, resumable: bool = True) -> str:
         rows = f"{progress.done:,} of {progress.total:,} rows"
     ended = f" after {rows}."
     if progress.waiting:
-        ended = f" after {rows}; {progress.waiting:,} more wait for their next draw."
+        ended = f" after {rows}; {progress.waiting:,} more waiting for another draw."
     if not resumable:
         return ended
     if journal:

@@ -81,17 +81,19 @@ class PromptTemplate:
     def _messages(self, row: Row, place: str) -> list[Message]:
         """Return a row's messages, which may be a list, or JSON in a text column."""
         if "messages" not in row:
-            raise _bad(row, place, "it has no field messages, and there is no --prompt")
+            raise _bad(row, place, "the row has no field 'messages', and there is no --prompt")
         try:
             given: Any = row["messages"]
             messages = list(
                 map(Message.from_dict, json.loads(given) if isinstance(given, str) else given)
             )
         except (AttributeError, KeyError, TypeError, ValueError) as exc:
-            raise _bad(row, place, f"its messages can't be read: {one_line(str(exc))}") from exc
+            raise _bad(
+                row, place, f"the row's messages can't be read: {one_line(str(exc))}"
+            ) from exc
         if not messages or messages[-1].role == "assistant":
-            why = "end with a reply: leave it out" if messages else "are empty"
-            raise _bad(row, place, f"its messages {why}")
+            why = "end with a reply: remove it" if messages else "are empty"
+            raise _bad(row, place, f"the row's messages {why}")
         if self.system is not None and messages[0].role != "system":
             messages.insert(0, Message("system", self.system))
         return messages
@@ -110,9 +112,9 @@ def _filled(template: RowTemplate, what: str, row: Row, place: str) -> str:
         return template.fill(row)
     except UndefinedError as exc:
         fields = one_line(", ".join(row)) or "none"
-        wrong = f"{what} can't be made: {one_line(str(exc))}; the row's fields: {fields}"
+        wrong = f"{what} can't be filled in: {one_line(str(exc))}; the row's fields: {fields}"
     except Exception as exc:  # noqa: BLE001 (a template may do anything)
-        wrong = f"{what} can't be made: {one_line(f'{type(exc).__name__}: {exc}')}"
+        wrong = f"{what} can't be filled in: {one_line(f'{type(exc).__name__}: {exc}')}"
     raise _bad(row, place, wrong)
 
 

@@ -144,5 +144,5 @@ def with_options(error: Exception) -> Exception:
 def _of_selection(told: Difference) -> str:
     part = told.name.rpartition(".")[2]
     if part not in {"by", "k", "n"}:  # Its values are Python objects.
-        return "--select is not the same"
+        return "--select has changed"
     return str(told._replace(name="--n" if part == "n" else "--select"))

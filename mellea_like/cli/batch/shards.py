@@ -84,8 +84,8 @@ class Shards:
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         if folder is not None and folder.exists() and not folder.is_dir():
             msg = (
-                f"--journal {folder} is a file, and a run with --processes has a journal for each:"
-                " name a folder"
+                f"--journal {folder} is a file, but a run with --processes has a journal for each"
+                " process: name a folder"
             )
             raise Problem(msg)
 
@@ -95,7 +95,7 @@ class Shards:
         count = _count(self._folder)
         if count not in {0, self._options.processes}:
             msg = (
-                f"the run in {self._folder} was begun with --processes {count}: use the same"
+                f"the run in {self._folder} was started with --processes {count}: use the same"
                 " number, because each process has its own rows"
             )
             raise Problem(msg)
@@ -114,7 +114,7 @@ class Shards:
             try:
                 self._folder.mkdir(parents=True, exist_ok=True)
             except OSError as exc:
-                msg = f"--journal: can't make the folder {self._folder}: {exc.strerror}"
+                msg = f"--journal: can't create the folder {self._folder}: {exc.strerror}"
                 raise Problem(msg) from exc
             journals = self._journals()
         store, prompt = self._store(), (template.text, template.system)
@@ -155,7 +155,7 @@ class Shards:
 def refuse_shards(path: Path) -> None:
     """Refuse to continue a run of several processes in one process."""
     if path.is_dir() and (count := _count(path)):
-        msg = f"the run in {path} was begun with --processes {count}: use the same number"
+        msg = f"the run in {path} was started with --processes {count}: use the same number"
         raise Problem(msg)
 
 
@@ -275,7 +275,7 @@ class _ShardResults:
         if number not in self._ends:
             lost = f"process {number + 1} of {self._count} {gone}"
             self._lost.append(lost)
-            self._view.tell(f"{lost}: what it had not finished is left")
+            self._view.tell(f"{lost}: its unfinished rows are left undone")
 
     def _finish(self) -> None:
         if self._lost:

@@ -48,7 +48,7 @@ LARGE = 50 * 2**20
 def digest_of(option: str, path: Path, *, quiet: bool = True) -> str:
     """Return a digest of a file, by which another run recognizes the same file."""
     if not path.is_file():
-        msg = f"{option}: {path} is a pipe, and a journal needs a file that can be read again"
+        msg = f"{option}: {path} is a pipe, but a journal needs a file that can be read again"
         raise Problem(msg, Exit.USAGE)
     try:
         with path.open("rb") as file:
@@ -76,7 +76,7 @@ def _begins(path: Path, digest: str) -> bool:
 
 def _tell_of_large(file: BufferedReader) -> None:
     if os.fstat(file.fileno()).st_size > LARGE:
-        warn(f"Looking through {file.name} ...")
+        warn(f"Reading {file.name} ...")
 
 
 class RowSource:
@@ -126,7 +126,7 @@ class RowSource:
     def rows(self, *, often: bool = False) -> RowSource | AsyncGenerator[Row]:
         """Return the rows for a run; ``often`` means that the run reads them several times."""
         if self._piped and often:
-            msg = f"--order breadth reads the rows once a round, and {self._name} is a pipe"
+            msg = f"--order breadth reads the rows in each round, but {self._name} is a pipe"
             raise Problem(msg, Exit.USAGE)
         return self._pipe() if self._piped else self
 
@@ -161,7 +161,7 @@ class RowSource:
                         self._name_columns(parquet_columns(file))
                     self.total = found = sum(1 for _ in self._good(file))
         if self.bad and not found:
-            msg = f"{self._name}: no {self._place} of it can be read"
+            msg = f"{self._name}: not a single {self._place} can be read"
             raise Problem(msg)
         if not found:
             which = " that did not pass" if self._again else ""
@@ -224,7 +224,7 @@ class RowSource:
     def _bad(self, row: BadRow) -> None:
         said = one_line(f"{self._name}: {row}")
         if self._on_bad == "stop":
-            msg = f"{said}\nFix the line or the prompt, or leave out such lines: --on-bad-line skip"
+            msg = f"{said}\nFix the line or the prompt, or skip such lines with --on-bad-line skip"
             raise Problem(msg)
         self.bad += 1
         if self.bad <= MOST_WARNINGS:
@@ -239,7 +239,7 @@ class RowSource:
             msg = "standard input can't be read: it is closed; name a file"
             raise Problem(msg, Exit.USAGE)
         if is_terminal(sys.stdin):
-            warn("Reading rows from the terminal: end them with Ctrl-D.")
+            warn("Reading rows from the terminal; press Ctrl-D to finish.")
         # Python would crash at exit if a thread still waited for sys.stdin itself.
         return os.fdopen(os.dup(sys.stdin.fileno()), "rb")
 

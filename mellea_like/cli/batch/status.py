@@ -19,13 +19,13 @@ from mellea_like.cli.standard_streams import one_line, warn
 if TYPE_CHECKING:
     from mellea_like.cli.signals import SignalHandler
 
-HELP = """Show the jobs of a run: their ages, how far they are, and what they may cost.
+HELP = """Show a run's jobs: their ages, their progress, and what they may cost.
 
-RUN is the journal of a run of [bold]mellea-like batch --batch-api[/bold]. The provider is asked\
- about the jobs under way if its key is set; otherwise you see what the run saw last.
+RUN is the journal of a [bold]mellea-like batch --batch-api[/bold] run. The provider is asked about\
+ unfinished jobs if its key is set; otherwise, you see the last known state.
 """
 
-EPILOG = "Exit codes: 0 shown, 2 bad usage, 3 an error of a file, 130 interrupted."
+EPILOG = "Exit codes: 0 shown, 2 bad usage, 3 a file error, 130 interrupted."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,4 +64,4 @@ async def _refresh(file: JobFile, place: str) -> None:
             await api.aclose()
     except Exception as exc:  # noqa: BLE001 (what was seen last is shown)
         who = place.split(" ", 1)[0]
-        warn(one_line(f"{who} can't be asked, so this is what was seen last: {exc}"))
+        warn(one_line(f"can't ask {who}, so this is the last known state: {exc}"))

@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from mellea_like.core.requirement import Requirement
     from mellea_like.core.result import SamplingResult
 
-HELP = """Draw replies until one meets every requirement, several at a time.
+HELP = """Draw replies, several at a time, until one meets every requirement.
 
-The reply alone goes to standard output; everything else goes to standard error.
+Only the reply goes to standard output; everything else goes to standard error.
 
 [bold]Examples[/bold]
 
@@ -99,7 +99,7 @@ def run(options: SampleOptions, signals: SignalHandler) -> int:
     def last_words() -> str:
         calls = plural(progress.cancelled, "call")
         return (
-            f"Interrupted: {calls} in flight cancelled." if progress.cancelled else "Interrupted."
+            f"Interrupted: cancelled {calls} in flight." if progress.cancelled else "Interrupted."
         )
 
     signals.last_words = last_words
@@ -165,7 +165,7 @@ def _read_instruction(given: str) -> str:
     text = _read_standard_input() if given == "-" else given
     if not text.strip():
         source = "standard input" if given == "-" else "the instruction"
-        msg = f"{source} is empty: say what to generate, in quotes"
+        msg = f"{source} is empty: describe what to generate, in quotes"
         raise Problem(msg, Exit.USAGE)
     return text
 
@@ -173,10 +173,10 @@ def _read_instruction(given: str) -> str:
 def _read_standard_input() -> str:
     try:
         if is_terminal(sys.stdin):
-            warn("Reading the instruction from the terminal: end it with Ctrl-D.")
+            warn("Reading the instruction from the terminal; press Ctrl-D to finish.")
         data = sys.stdin.buffer.read(LONGEST_INSTRUCTION + 1)
         if len(data) > LONGEST_INSTRUCTION:
-            msg = f"standard input has over {LONGEST_INSTRUCTION // 2**20} MB"
+            msg = f"standard input is larger than {LONGEST_INSTRUCTION // 2**20} MB"
             raise Problem(msg, Exit.USAGE)
         return data.decode("utf-8").rstrip("\r\n")
     except (AttributeError, OSError, ValueError) as exc:
@@ -245,7 +245,7 @@ def _check_trace(path: Path) -> None:
         msg = f"--trace: can't write into the directory {path.parent}"
         raise Problem(msg)
     if os.path.isfile(path) and not _replaceable(path):  # noqa: PTH113 (never raises)
-        msg = f"--trace: {path} is there already and is no trace of a call: name another file"
+        msg = f"--trace: {path} already exists and isn't the trace of a call: name another file"
         raise Problem(msg, Exit.USAGE)
 
 

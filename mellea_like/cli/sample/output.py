@@ -91,7 +91,7 @@ def _decided(decision: Decision, names: list[str]) -> str:
     if decision.answers:
         line += f", votes {', '.join(_votes(decision))}"
     if decision.tied:
-        line += f", {len(decision.tied)} tied for the first place"
+        line += f", {len(decision.tied)} tied for first place"
     if decision.comparisons:
         line += f", {plural(len(decision.comparisons), 'comparison')}"
     if decision.abstentions:
@@ -109,7 +109,7 @@ def _votes(decision: Decision) -> list[str]:
 def why(result: SamplingResult[Any], ledger: Ledger, name: Callable[[Slice], str]) -> list[str]:
     """Return lines that explain why no reply passed, or too few replies did."""
     reason = {
-        "timeout": "the time was up",
+        "timeout": "time ran out",
         "exhausted": "all attempts were used",
         "error": "an error ended one of the lanes",
     }.get(result.stop_reason, f"stopped: {result.stop_reason}")
@@ -123,8 +123,8 @@ def why(result: SamplingResult[Any], ledger: Ledger, name: Callable[[Slice], str
     if result.best_index is None:
         return [*lines, "No reply was judged, so there is none to show."]
     best = result.best
-    part = " (rejected before its end)" if rejected_early(best) else ""
-    lines.append(f"The best failure, {name(best)}{part}, lacks:")
+    part = " (rejected early)" if rejected_early(best) else ""
+    lines.append(f"The best failure, {name(best)}{part}, did not meet:")
     lines.extend(f"  - {one_line(problem)}" for problem in problems_of(best))
     errors = list(result.errors)
     if errors:

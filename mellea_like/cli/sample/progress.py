@@ -129,7 +129,7 @@ class Progress(Plugin):
             if slice_.error is not None:
                 first = self._errors.setdefault(why, first)
             if first is not slice_:
-                self.tell(f"{line}, as {self.called(first)}")
+                self.tell(f"{line}, like {self.called(first)}")
             else:
                 self.tell(f"{line}: {why}" if why else line)
 
