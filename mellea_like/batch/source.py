@@ -28,7 +28,7 @@ class Source:
     def __init__(self, items: object, failed: Callable[[Exception], None]) -> None:
         if isinstance(items, str | bytes | bytearray):
             kind = type(items).__name__
-            msg = f"items must be an iterable of items, not a single {kind}: put it into a list"
+            msg = f"items must be an iterable of items, not a single {kind}: put it in a list"
             raise TypeError(msg)
         if not isinstance(items, AsyncIterable | Iterable):
             msg = f"items must be an iterable or an async iterable, not {items!r}"

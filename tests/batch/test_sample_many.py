@@ -201,8 +201,8 @@ async def async_action(item):
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"items": "a text"}, TypeError, "not a lone str: put it into a list"),
-        ({"items": b"bytes"}, TypeError, "not a lone bytes"),
+        ({"items": "a text"}, TypeError, "not a single str: put it in"),
+        ({"items": b"bytes"}, TypeError, "not a single bytes"),
         ({"items": 7}, TypeError, "an iterable or an async iterable, not 7"),
         ({"items": None}, TypeError, "an iterable or an async iterable"),
         ({"items": Instruction("x")}, TypeError, "an iterable or an async iterable"),

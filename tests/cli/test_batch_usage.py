@@ -80,7 +80,7 @@ MARKOV = ("--backend", "markov")
         ((*BASE[:4], "no/out.csv"), 3, "--output: there is no directory "),
         ((*BASE[:4], "out.xlsx"), 2, "--output: out.xlsx does not end in one of .jsonl"),
         ((*BASE[:4], "out.parquet"), 2, "a crash would lose everything: add --journal FILE"),
-        ((*BASE, "--journal", "there.jsonl"), 3, "it isn't a journal, nor any SQLite"),
+        ((*BASE, "--journal", "there.jsonl"), 3, "it is neither a journal nor any other SQLite"),
         ((*BASE, "--journal", "there.jsonl", "--resume"), 3, "there.jsonl"),
         ((*BASE, "--journal", "no/run.db"), 3, "no/run.db"),
     ],

@@ -161,7 +161,7 @@ JUDGED = ("-", "--require=says when", "--judge=m", "--judge-base-url", "http://1
         (("-",), 2, "there is nothing to check: add --check, --require or --schema"),
         (("-", "--check=words<3"), 3, "- has no rows"),
         (("-", "--check=wrods<3"), 2, "--check"),
-        (("-", "--check=contains:{{ answer"), 2, "--check isn't a Jinja template"),
+        (("-", "--check=contains:{{ answer"), 2, "--check isn't a valid Jinja template"),
         (("-", "--require=is kind"), 2, "--require 'is kind' needs a judge: add --judge"),
         (("-", "--check=words<3", "--judge=m"), 2, "there is nothing to judge: add"),
         (("-", "--check=words<3", "-o", "out.csv"), 2, "out.csv does not end in .jsonl"),

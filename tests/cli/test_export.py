@@ -32,7 +32,7 @@ def test_one_command_makes_pairs_and_their_card(command, journal, tmp_path):
     code, stdout, err = command("export", str(journal), "--format", "dpo", "-o", str(out))
     assert (code, stdout) == (0, "")
     assert err == (
-        f"Wrote {out}: 2 rows of 3 items, none of 1: no reply passed (1)."
+        f"Wrote {out}: 2 rows from 3 items, none from 1: no reply passed (1)."
         f" {out}.card.md describes where it comes from.\n"
     )
     assert [row["rejected"][0]["content"] for row in lines(out)] == ["bad", "worse"]

@@ -240,8 +240,8 @@ def test_each_reply_that_is_collected_has_a_row_and_one_more_says_where_they_are
 def test_a_journal_is_of_one_selection(batch, tmp_path):
     assert batch("--select", "vote:text", "--n", "2", replies=["a"])[0] == 0
     for other, said in (
-        (("vote:lower", "--n", "2"), '--select was "text" and is "lower". Resume'),
-        (("vote:text", "--n", "3"), "--n was 2 and is 3. Resume"),
+        (("vote:lower", "--n", "2"), '--select was "text" and is now "lower". Resume'),
+        (("vote:text", "--n", "3"), "--n was 2 and is now 3. Resume"),
         (("vote", "--n", "2"), "run: --select has changed. Resume"),
         (("collect:2:text",), "run: --select has changed. Resume"),
     ):

@@ -110,7 +110,7 @@ OPENAI = "upstreams: {main: {kind: openai, base_url: 'http://127.0.0.1:9/v1', mo
             "models.m.select: the gateway can't be combined with",
         ),
         (MODEL + "select: bst:words\n", "models.m.select: select 'bst:words' is unknown"),
-        (MODEL + "n: 2\n", "models.m.n: n goes with best, vote, consensus, tournament: not with f"),
+        (MODEL + "n: 2\n", "models.m.n: n is for best, vote, consensus, tournament, not for f"),
         (
             MODEL + "select: vote\n    n: 9\n",
             "'vote' needs 9 replies that pass, but loop 3 times concurrency 1 makes only 3",
@@ -120,7 +120,7 @@ OPENAI = "upstreams: {main: {kind: openai, base_url: 'http://127.0.0.1:9/v1', mo
         (TOY + "models: {m: {upstream: x}}\n", "models.m.upstream: there is no such upstream; "),
         (MODEL + "budget: {}\n", "models.m.budget: a budget needs a limit"),
         (MODEL + "budget: {money: 1}\n", "models.m.budget.money: upstreams.main has no price"),
-        (MODEL + "options: {temperature: 3}\n", "models.m.options.temperature: takes 2 at most"),
+        (MODEL + "options: {temperature: 3}\n", "models.m.options.temperature: must be at most 2"),
         (MODEL + "escalate:\n      - upstream: x\n", "line 6: models.m.escalate.0.upstream: there"),
         (MODEL + "overrides: {fields: {api_key: forward}}\n", "api_key can't be set to forward: "),
         (
@@ -135,7 +135,7 @@ OPENAI = "upstreams: {main: {kind: openai, base_url: 'http://127.0.0.1:9/v1', mo
         (MODEL + "when_nothing_passed: shrug\n", "must be 'error' or 'best'"),
         (
             TOY + "models: {'a b': {upstream: main}}\n",
-            "line 2: models.a b: invalid name: takes a text of the form",
+            "line 2: models.a b: invalid name: must be a string of the form",
         ),
         (TOY + "models: {m: }\n", "models.m: must be a mapping of names to values"),
         (
@@ -146,7 +146,7 @@ OPENAI = "upstreams: {main: {kind: openai, base_url: 'http://127.0.0.1:9/v1', mo
         ("upstreams: {main: {kind: openai" + END, "model is missing"),
         (OPENAI + "modle: x" + END, "upstreams.main: there is no"),
         (OPENAI + "base_url: x" + END, "'base_url' appears twice"),
-        (OPENAI + "price: [1]" + END, "upstreams.main.price: takes two amounts"),
+        (OPENAI + "price: [1]" + END, "upstreams.main.price: must be two amounts"),
         (OPENAI + "api_key_env: NOPE" + END, "NOPE is not set"),
         (OPENAI + "api_key: a, api_key_env: B" + END, "both set the key"),
         (
@@ -177,7 +177,7 @@ OPENAI = "upstreams: {main: {kind: openai, base_url: 'http://127.0.0.1:9/v1', mo
             ONE + "streaming: {keep_alive: 0}\n",
             "line 3: streaming.keep_alive: must be a number above 0",
         ),
-        (ONE + "server: {port: 70000}\n", "line 3: server.port: takes 65535 at most"),
+        (ONE + "server: {port: 70000}\n", "line 3: server.port: must be at most 65535"),
         (ONE + "a: [\n", "line 4: it isn't valid YAML: "),
         (
             ONE + "a: {k: ${KEY}}\n",

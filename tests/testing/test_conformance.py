@@ -188,7 +188,7 @@ def breaks(rule, message, method="generate"):
     return lambda way: BREAKING.append(pytest.param(method, way, rule, message))
 
 
-@breaks("parts", "a message of two texts raised AttributeError.*or refuse it")
+@breaks("parts", "a message with two texts raised AttributeError.*or refuse it")
 async def takes_texts_only(self, request):
     request.messages[-1].content.upper()
     return await Good.generate(self, request)
@@ -217,7 +217,7 @@ async def gives_another_usage(self, request):
     return Generation("x", usage=Usage(1, 9, 9))
 
 
-@breaks("usage", "that of its request alone")
+@breaks("usage", "that of its own request alone")
 async def gives_a_usage_that_grows_with_the_meter(self, request):
     await Good.generate(self, request)
     return Generation("x", usage=request.meter.usage)
@@ -231,7 +231,7 @@ async def answers_once(self, request):
     return await Good.generate(self, request)
 
 
-@breaks("again", "of two requests at once.*busy")
+@breaks("again", "of two concurrent requests.*busy")
 async def takes_one_request_at_a_time(self, request):
     if self.in_flight:
         raise InvalidRequest("busy")
@@ -242,14 +242,14 @@ async def takes_one_request_at_a_time(self, request):
         self.in_flight -= 1
 
 
-@breaks("cancellation", "give way to the event loop")
+@breaks("cancellation", "yield to the event loop")
 async def never_gives_way(self, request):
     meter = request.meter.start()
     meter.settle(input_tokens=0, output_tokens=0)
     return Generation("x", usage=meter.usage)
 
 
-@breaks("cancellation", "answered all the same")
+@breaks("cancellation", "are still answered")
 async def swallows_a_cancellation(self, request):
     meter = request.meter.start()
     meter.settle(input_tokens=0, output_tokens=0)
@@ -269,7 +269,7 @@ async def turns_a_cancellation_into_an_error(self, request):
         raise InvalidRequest("interrupted") from None
 
 
-@breaks("cancellation", "still ran 1 s after it was cancelled")
+@breaks("cancellation", "still running 1 s after it was cancelled")
 async def goes_on_after_a_cancellation(self, request):
     with anyio.CancelScope(shield=True):
         reply = await Good.generate(self, request)
