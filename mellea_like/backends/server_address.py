@@ -43,7 +43,7 @@ def digest(key: str) -> bytes:
 def split_url(url: str, source: str) -> SplitResult:
     """Split a server's URL into its parts; raise `ValueError` if it isn't an HTTP URL."""
     # Errors don't show the URL, because it may contain a key.
-    msg = f"{source} takes a URL that starts with http:// or https:// and names a host"
+    msg = f"{source} must be a URL that starts with http:// or https:// and names a host"
     try:
         parts = urlsplit(url)
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0

@@ -328,9 +328,12 @@ def newer(path):
 @pytest.mark.parametrize(
     ("spoil", "says"),
     [
-        (lambda path: path.write_bytes(b"no database " * 100), "it is no cache, nor any SQLite"),
-        (foreign, "the database that is there is no cache: give another path"),
-        (newer, "the database that is there is of version 2: give another path"),
+        (
+            lambda path: path.write_bytes(b"no database " * 100),
+            "it is neither a cache nor any other SQLite",
+        ),
+        (foreign, "the existing database isn't a cache: use another path"),
+        (newer, "the existing database has version 2: use another path"),
         (lambda path: path.mkdir(), "it can't be opened|unable to open"),
         (lambda path: None, r"it can't be opened \(No such file or directory\)"),
     ],
@@ -364,7 +367,7 @@ async def test_a_damaged_reply_is_an_error_and_one_that_can_t_be_written_is_retu
         "CREATE TRIGGER full_ BEFORE INSERT ON replies BEGIN SELECT RAISE(ABORT, 'full'); END",
     )
     assert await asked(backend, meta=RequestMeta(iteration=9)) == "reply 1"
-    assert "a reply was not kept" in caplog.text
+    assert "a reply could not be cached" in caplog.text
     await backend.aclose()
 
 

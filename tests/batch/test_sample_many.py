@@ -216,9 +216,9 @@ async def async_action(item):
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"concurrency": 0}, ValueError, "concurrency is at least 1"),
-        ({"concurrency": 2.5}, TypeError, "concurrency is a whole number"),
-        ({"concurrency": True}, TypeError, "concurrency is a whole number"),
+        ({"concurrency": 0}, ValueError, "concurrency must be at least 1"),
+        ({"concurrency": 2.5}, TypeError, "concurrency must be an integer"),
+        ({"concurrency": True}, TypeError, "concurrency must be an integer"),
         ({"action": "template"}, TypeError, "action is a plain function"),
         ({"action": async_action}, TypeError, "action is a plain function"),
         ({"action": lambda: "x"}, TypeError, "action is a plain function"),
@@ -227,7 +227,7 @@ async def async_action(item):
         ({"requirements": "lone"}, TypeError, "put it into a list"),
         ({"requirements": ["judged"]}, RequirementError, "can't judge"),
         ({"options": {"warmth": 1}}, ValueError, "unknown option warmth"),
-        ({"format": 3}, TypeError, "format takes"),
+        ({"format": 3}, TypeError, "format must be"),
         ({"budget": 3}, TypeError, "budget is a Budget"),
         ({"strategy": BaseSamplingStrategy()}, ValueError, "there is no backend"),
         ({"journal": 3}, TypeError, "journal is a Journal, or the path of one"),

@@ -104,7 +104,7 @@ def test_an_error_says_how_often_and_when_to_come_back():
         breaker.failed(0, DOWN, 4)
     error = breaker.refusal(0.125, "openai at URL", "; its retries are short")
     assert str(error) == (
-        "openai at URL: not reachable, 4 requests failed in a row; the next try is in 0.075 s;"
+        "openai at URL: not reachable, 4 requests in a row failed; the next try is in 0.075 s;"
         " its retries are short; the last failure: 503"
     )
     assert (error.status, error.retryable) == (503, False)

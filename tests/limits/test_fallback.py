@@ -247,7 +247,7 @@ def test_a_budget_of_money_has_room_for_the_dearest_model_and_knows_all_prices()
     pair = Named("a", "good"), Named("b", "good")
     strategy = RejectionSamplingStrategy(FallbackBackend(*pair), options={"max_tokens": 1000})
     unknown = Budget(money=1, prices={"a": Price(1, 1)})
-    with pytest.raises(ValueError, match="none for the model 'b'"):
+    with pytest.raises(ValueError, match="no price for the model 'b'"):
         run(partial(strategy.sample, budget=unknown), "x", [GOOD])
     small = Budget(money=0.005, prices=DEAR)
     with pytest.raises(LimitExceeded, match=r"may take 0\.01"):
@@ -258,7 +258,7 @@ def test_a_budget_of_money_has_room_for_the_dearest_model_and_knows_all_prices()
 def test_retries_around_it_are_refused():
     both = FallbackBackend(always("x"), always("y"))
     for inner in (both, LimitedBackend(both, ConcurrencyLimiter(1)), RetryBackend(always("x"))):
-        with pytest.raises(ValueError, match=r"does not try again by itself.*retry=\.\.\."):
+        with pytest.raises(ValueError, match=r"doesn't retry requests itself.*retry=\.\.\."):
             RetryBackend(inner)
 
 

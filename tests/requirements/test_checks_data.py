@@ -117,7 +117,7 @@ def test_references_to_the_schema_of_a_draft_are_followed():
 def test_the_draft_is_the_one_that_the_schema_names():
     # Tuples are written in "items" in draft 7, and that is an error in 2020-12.
     tuples = {"items": [{"type": "integer"}]}
-    with pytest.raises(ValueError, match="the schema is wrong at"):
+    with pytest.raises(ValueError, match="the schema is invalid at"):
         json_schema(tuples)
     assert not verdict(json_schema(DRAFT_7 | tuples), '["a"]').passed
 
@@ -125,14 +125,14 @@ def test_the_draft_is_the_one_that_the_schema_names():
 @pytest.mark.parametrize(
     ("schema", "error", "message"),
     [
-        ({"type": "nonsense"}, ValueError, r"the schema is wrong at \$.type"),
-        ({"$ref": "#/$defs/missing"}, ValueError, "missing' leads nowhere in the schema"),
-        ({"items": {"$ref": "https://example.com/s"}}, ValueError, "leads nowhere"),
-        ({"items": {"$dynamicRef": "file:///etc/hostname"}}, ValueError, "leads nowhere"),
-        ([], TypeError, "takes a schema as a mapping"),
-        ("{}", TypeError, "takes a schema as a mapping"),
-        (None, TypeError, "takes a schema as a mapping"),
-        ({"const": object()}, TypeError, "takes a schema that JSON can hold"),
+        ({"type": "nonsense"}, ValueError, r"the schema is invalid at \$.type"),
+        ({"$ref": "#/$defs/missing"}, ValueError, "missing' can't be resolved within the schema"),
+        ({"items": {"$ref": "https://example.com/s"}}, ValueError, "can't be resolved"),
+        ({"items": {"$dynamicRef": "file:///etc/hostname"}}, ValueError, "can't be resolved"),
+        ([], TypeError, "the schema must be a mapping"),
+        ("{}", TypeError, "the schema must be a mapping"),
+        (None, TypeError, "the schema must be a mapping"),
+        ({"const": object()}, TypeError, "the schema must be JSON data"),
     ],
 )
 def test_a_wrong_schema_raises_at_once(schema, error, message):
@@ -147,7 +147,7 @@ def test_a_reply_is_the_model_or_fails_with_the_fields():
     assert not result.passed
     assert result.reason.startswith("it isn't a valid Invoice: number: ")
     assert "total: Field required" in result.reason
-    with pytest.raises(TypeError, match="takes a pydantic model"):
+    with pytest.raises(TypeError, match="must be a pydantic model"):
         parses_as(Invoice(number=1, total=2))
 
 
@@ -164,8 +164,8 @@ def test_a_choice_passes_with_white_space_round_it_and_another_text_is_shown_wit
     [
         ("yes", TypeError, r"one_of\(\['yes'\]\)"),
         ([], TypeError, "needs at least one text"),
-        ([1], TypeError, "takes texts, not 1"),
-        (["a", " "], ValueError, "not blank"),
+        ([1], TypeError, "needs texts, not 1"),
+        (["a", " "], ValueError, "can't be blank"),
     ],
 )
 def test_wrong_choices_raise_at_once(choices, error, message):
@@ -220,12 +220,12 @@ def test_a_monstrous_number_fails_quietly(text):
 @pytest.mark.parametrize(
     ("limits", "error", "message"),
     [
-        ((), TypeError, "needs a low limit, a high one, or both"),
-        (("1",), TypeError, "low is a number, not '1'"),
-        ((1, True), TypeError, "high is a number, not True"),
-        ((float("nan"),), ValueError, "low is finite"),
-        ((0, float("inf")), ValueError, "high is finite"),
-        ((2, 1), ValueError, "low, 2, is over high, 1"),
+        ((), TypeError, "needs low, high or both"),
+        (("1",), TypeError, "low must be a number, not '1'"),
+        ((1, True), TypeError, "high must be a number, not True"),
+        ((float("nan"),), ValueError, "low must be finite"),
+        ((0, float("inf")), ValueError, "high must be finite"),
+        ((2, 1), ValueError, "low=2 must not be greater than high=1"),
     ],
 )
 def test_wrong_limits_raise_at_once(limits, error, message):
@@ -275,7 +275,7 @@ def doubling(depth: int) -> dict[str, object]:
 def test_a_schema_of_exponential_cost_errs_within_its_steps():
     check = json_schema(doubling(60), max_steps=5_000)
     began = time.perf_counter()
-    with pytest.raises(RequirementError, match="too many steps on a reply of 1 characters"):
+    with pytest.raises(RequirementError, match="a reply of 1 characters: too many steps"):
         of_value(check, 1)
     assert time.perf_counter() - began < 5
 
@@ -288,7 +288,7 @@ def test_the_steps_of_one_reply_do_not_count_for_the_next():
 
 
 def test_references_in_a_circle_err():
-    with pytest.raises(RequirementError, match="circle"):
+    with pytest.raises(RequirementError, match="circular"):
         of_value(json_schema({"$ref": "#"}), 1)
 
 
@@ -402,10 +402,10 @@ def test_formats_are_checked(format, good, bad, caplog):
     ("schema", "warning"),
     [
         ({"format": "datetime"}, "the format 'datetime' is not checked: did you mean 'date-time'?"),
-        ({"format": "postcode"}, "the format 'postcode' is not checked: this draft does not"),
+        ({"format": "postcode"}, "the format 'postcode' is not checked: this draft doesn't"),
         ({"minLenght": 2}, "the keyword 'minLenght' is ignored: did you mean 'minLength'?"),
         ({"properties": {"a": {"items": {"typ": "x"}}}}, "'typ' is ignored: did you mean 'type'?"),
-        ({"nullable": True}, "the keyword 'nullable' is ignored: this draft does not have it"),
+        ({"nullable": True}, "the keyword 'nullable' is ignored: this draft doesn't have it"),
         ({"dependencies": {}}, "the keyword 'dependencies' is ignored"),
     ],
 )

@@ -98,8 +98,8 @@ def test_it_pickles():
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        (("word", contains("a")), ValueError, "each takes .*item., not 'word'"),
-        (("line", "a"), TypeError, "each takes a check of a line"),
+        (("word", contains("a")), ValueError, "the part must be .*item., not 'word'"),
+        (("line", "a"), TypeError, "each needs a check of a line"),
         (("line", Requirement("polite")), ValueError, "ask a judge about the whole reply"),
         (("line", contains("a") | Requirement("polite")), ValueError, "ask a judge"),
     ],

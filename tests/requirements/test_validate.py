@@ -169,11 +169,11 @@ async def test_a_majority_names_who_voted_against_and_scores_as_many_as_it_needs
 @pytest.mark.parametrize(
     ("arguments", "error", "says"),
     [
-        ((0, "a"), ValueError, "from 1 to that of the requirements, 1: 0"),
-        ((3, "a", "b"), ValueError, "from 1 to that of the requirements, 2: 3"),
-        (("a", "b"), TypeError, "takes the number first"),
-        ((True, "a"), TypeError, "takes the number first"),
-        ((1, ["a", "b"]), TypeError, "takes requirements and texts, not "),
+        ((0, "a"), ValueError, "between 1 and 1, the number of requirements, not 0"),
+        ((3, "a", "b"), ValueError, "between 1 and 2, the number of requirements, not 3"),
+        (("a", "b"), TypeError, "needs the number first"),
+        ((True, "a"), TypeError, "needs the number first"),
+        ((1, ["a", "b"]), TypeError, "must be Requirement objects or texts, not "),
     ],
 )
 def test_a_majority_of_nothing_sensible_is_refused_at_once(arguments, error, says):

@@ -355,7 +355,7 @@ PRICES = {"m": Price(1, 2), "j": Price(3, 4)}
 @pytest.mark.parametrize(
     ("judging", "prices", "wrong"),
     [
-        (None, PRICES, "the length of a reply is not limited"),
+        (None, PRICES, "the length of a reply isn't limited"),
         ({"max_tokens": 60}, {"m": Price(1, 2)}, "price"),
     ],
     ids=["length", "price"],

@@ -333,8 +333,8 @@ async def test_passes_at_first(draw):
     ("arguments", "problem"),
     [
         ("", "pass_rate missing 1 required positional argument: 'at_least'"),
-        ("at_least=90", "pass_rate: at_least is over 0 and under 1, not 90"),
-        ("at_least=0.9, most=0", "pass_rate: most is at least 1, not 0"),
+        ("at_least=90", "pass_rate: at_least must be greater than 0 and less than 1, not 90"),
+        ("at_least=0.9, most=0", "pass_rate: most must be at least 1, not 0"),
         ("0.9, reps=3", "unexpected keyword argument 'reps'"),
     ],
 )
@@ -455,7 +455,7 @@ def test_it(draw):
 """
     )
     done.assert_outcomes(failed=1)
-    done.stdout.fnmatch_lines([f"pass_rate: draw.cost is {problem}"])
+    done.stdout.fnmatch_lines([f"pass_rate: draw.cost must be {problem}"])
 
 
 CACHED = """
