@@ -88,7 +88,7 @@ def test_a_wrong_call_ends_in_a_sentence(tmp_path):
     for arguments, code, says in (
         (["--help"], 0, "streamed|shown word by word"),
         (["--modle", "x"], 2, "unrecognized arguments: --modle x"),
-        (["--base-url", "here"], 1, f"{ERRED}base_url takes a URL"),
+        (["--base-url", "here"], 1, f"{ERRED}base_url must be a URL"),
     ):
         done = run(*arguments, script=script, cwd=tmp_path)
         said = done.stdout + done.stderr

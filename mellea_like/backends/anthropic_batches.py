@@ -49,7 +49,7 @@ LIMITS = JobLimits(requests=100_000, bytes=256_000_000 - len(BEFORE + AFTER))
 """Anthropic's limits for a job
 (https://platform.claude.com/docs/en/build-with-claude/batch-processing#batch-limitations)."""
 
-KEPT = ": Anthropic keeps them for 29 days after a job's creation"
+KEPT = " (Anthropic keeps them for 29 days after a job's creation)"
 
 WITH_SAMPLING = "2023-06-01"
 """The last version of the API with temperatures. A client can select it in its headers."""
@@ -128,10 +128,12 @@ class AnthropicBatches(SDKBatches):
     ) -> None:
         if client is not None:
             if not isinstance(client, anthropic.AsyncAnthropic):
-                msg = f"client takes an anthropic.AsyncAnthropic, not {type(client).__name__}"
+                msg = f"client must be an anthropic.AsyncAnthropic, not {type(client).__name__}"
                 raise TypeError(msg)
             if base_url is not None or api_key is not None:
-                msg = "a ready client has its URL and its key: leave base_url and api_key out"
+                msg = (
+                    "client can't be combined with base_url or api_key: the client already has both"
+                )
                 raise ValueError(msg)
         if base_url is not None:
             split_url(base_url, "base_url")
@@ -272,7 +274,10 @@ class AnthropicBatches(SDKBatches):
                 raise
             gone = True
         if gone:
-            msg = f"{self.where}: the job {job} has no results{KEPT}, and has none before it ends"
+            msg = (
+                f"{self.where}: the job {job} has no results: it hasn't ended, or they are"
+                f" gone{KEPT}"
+            )
             raise InvalidRequest(msg)
 
     # --- the client -------------------------------------------------------------------------------
@@ -301,7 +306,7 @@ def _narrowed(schema: dict[str, Any]) -> dict[str, Any]:
     try:
         return anthropic.transform_schema(schema)
     except ValueError as exc:
-        msg = f"Anthropic takes no such type by its schema ({exc}): use output='tool'"
+        msg = f"Anthropic doesn't support this type's schema ({exc}): use output='tool'"
         raise InvalidRequest(msg) from None
 
 

@@ -63,7 +63,7 @@ FINISH_REASONS = {
 
 
 def _refuse(what: str) -> NoReturn:
-    msg = f"Anthropic refuses this request when its job runs: {what}"
+    msg = f"Anthropic would refuse this request when its job runs: {what}"
     raise InvalidRequest(msg)
 
 
@@ -138,7 +138,9 @@ def _demand(
             forced = {"type": "tool", "name": tool.name}
             body["tool_choice"] = forced if tool.forced else {"type": "any"}
         case "json_object":
-            _refuse("it has no output='json_object'; use 'json_schema', 'tool' or 'prompt'")
+            _refuse(
+                "it doesn't support output='json_object'; use 'json_schema', 'tool' or 'prompt'"
+            )
         case _:
             pass
 
@@ -146,7 +148,7 @@ def _demand(
 def _tool(function: Mapping[str, Any]) -> dict[str, Any]:
     parameters = function["parameters"]
     if parameters.get("type") != "object":
-        _refuse(f"the parameters of the tool {function['name']} aren't an object's")
+        _refuse(f"the parameters of the tool {function['name']} must have the type object")
     named = {key: function[key] for key in ("name", "description", "strict") if key in function}
     return {**named, "input_schema": parameters}
 
@@ -180,16 +182,16 @@ class _Conversation:
 
     def _refuse_ends(self) -> None:
         if not self.turns or self.turns[0]["role"] != "user":
-            _refuse("the first message isn't the user's")
+            _refuse("the first message must have the role 'user'")
         last = self.turns[-1]
         text: str = last["content"][-1].get("text", "")
         if last["role"] == "assistant" and text != text.rstrip():
-            _refuse("the last message, which the reply continues, ends with white space")
+            _refuse("the last message, which the reply continues, ends with whitespace")
 
     def _answer(self, message: Message, where: str) -> None:
         call = message.tool_call_id or ""
         if call not in self._open_calls:
-            _refuse(f"{where} answers the call {call!r}, which the turn before doesn't make")
+            _refuse(f"{where} answers the call {call!r}, which isn't in the turn before it")
         self._open_calls.discard(call)
         block: dict[str, Any] = {"type": "tool_result", "tool_use_id": call}
         if content := _blocks(message.content, where):
@@ -198,7 +200,7 @@ class _Conversation:
 
     def _call(self, call: ToolCall, where: str) -> dict[str, Any]:
         if not CALL_ID.fullmatch(call.id):
-            _refuse(f"{where} has a call with the id {call.id!r}")
+            _refuse(f"{where} has a call with the invalid id {call.id!r}")
         self._open_calls.add(call.id)
         arguments = json.loads(resendable(call).arguments)
         return {"type": "tool_use", "id": call.id, "name": call.name, "input": arguments}
@@ -206,7 +208,7 @@ class _Conversation:
     def _refuse_open_calls(self) -> None:
         if self._open_calls:
             _refuse(
-                f"calls have no answers in the next turn: {', '.join(sorted(self._open_calls))}"
+                f"calls aren't answered in the next turn: {', '.join(sorted(self._open_calls))}"
             )
 
     def _add(self, role: str, blocks: list[dict[str, Any]]) -> None:
@@ -241,7 +243,7 @@ def _block(part: Part, where: str) -> dict[str, Any]:
         case File():
             return {**part.extra, "type": "document", "source": _document(part, where)}
         case Audio():
-            _refuse(f"{where} has a sound, and it takes none")
+            _refuse(f"{where} has audio, which isn't supported")
 
 
 def _picture(image: Image, where: str) -> dict[str, Any]:
@@ -249,7 +251,7 @@ def _picture(image: Image, where: str) -> dict[str, Any]:
         return {"type": "url", "url": image.url}
     kind = image.media_type or ""
     if kind not in IMAGES:
-        _refuse(f"{where} has an image of the type {kind}")
+        _refuse(f"{where} has an image of the unsupported type {kind}")
     return _source(image.data, kind)
 
 
@@ -262,7 +264,7 @@ def _document(file: File, where: str) -> dict[str, Any]:
     if kind.startswith("text/"):
         text = file.data.decode(errors="replace")
         return {"type": "text", "media_type": "text/plain", "data": text}
-    _refuse(f"{where} has a file of the type {kind}; it takes PDF and texts")
+    _refuse(f"{where} has a file of the type {kind}; only PDF and text files are supported")
 
 
 def _source(data: bytes, media_type: str) -> dict[str, Any]:
@@ -274,19 +276,19 @@ def _check(body: Mapping[str, Any], *, sampling: bool) -> None:
     """Raise `InvalidRequest` if Anthropic would refuse the body when the job runs."""
     for name in () if sampling else SAMPLING:
         if name in body:
-            _refuse(f"its API has had no {name} since 2026-10-21; leave the option out")
+            _refuse(f"its API has not supported {name} since 2026-10-21; leave the option out")
     most = body.get("max_tokens")
     if type(most) is not int or most < 1:
-        _refuse(f"max_tokens is a positive int, not {most!r}; set the option max_tokens")
+        _refuse(f"max_tokens must be a positive integer, not {most!r}; set the option max_tokens")
     temperature = body.get("temperature")
     if temperature is not None and not 0 <= temperature <= 1:
-        _refuse(f"temperature is 0 to 1, not {temperature}")
+        _refuse(f"temperature must be between 0 and 1, not {temperature}")
     for text in body.get("stop_sequences") or ():
         if not str(text).strip():
-            _refuse(f"stop texts have more than white space, unlike {text!r}")
+            _refuse(f"stop texts can't be only whitespace, like {text!r}")
     for name, what in LACKING.items():
         if name in body:
-            _refuse(f"it has no {what}; leave {name} out of the options")
+            _refuse(f"it doesn't support {what}; leave {name} out of the options")
     _check_thinking(body, most)
     blocks = [block for turn in body["messages"] for block in turn["content"]]
     _check_images([block for block in blocks if block["type"] == "image"])
@@ -294,10 +296,10 @@ def _check(body: Mapping[str, Any], *, sampling: bool) -> None:
 
 def _check_images(images: Sequence[Mapping[str, Any]]) -> None:
     if len(images) > MOST_IMAGES:
-        _refuse(f"it has {len(images)} images, and {MOST_IMAGES} are allowed")
+        _refuse(f"it has {len(images)} images, but at most {MOST_IMAGES} are allowed")
     for image in images:
         if len(image["source"].get("data", "")) > MOST_IMAGE_BYTES:
-            _refuse(f"it has an image of more than {MOST_IMAGE_BYTES / 2**20:.0f} MB in base64")
+            _refuse(f"it has an image larger than {MOST_IMAGE_BYTES / 2**20:.0f} MB in base64")
 
 
 def _check_thinking(body: Mapping[str, Any], most: int) -> None:
@@ -309,15 +311,15 @@ def _check_thinking(body: Mapping[str, Any], most: int) -> None:
         budget = told.get("budget_tokens")
         if type(budget) is not int or not LEAST_THINKING <= budget < most:
             _refuse(
-                f"thinking's budget_tokens is at least {LEAST_THINKING} and less than max_tokens,"
-                f" {most}, not {budget!r}"
+                f"thinking's budget_tokens must be at least {LEAST_THINKING} and less than"
+                f" max_tokens, {most}, not {budget!r}"
             )
     if told.get("type") in ("enabled", "adaptive"):
         choice: Any = body.get("tool_choice") or {}
         if body.get("temperature") not in (None, 1):
-            _refuse("thinking takes no temperature but 1")
+            _refuse("thinking works only with a temperature of 1")
         if choice.get("type") in ("any", "tool"):
-            _refuse("thinking can't be combined with a tool that has to be called")
+            _refuse("thinking can't be combined with a tool that must be called")
 
 
 # --- what comes -----------------------------------------------------------------------------------

@@ -49,7 +49,7 @@ def plain(body: dict[str, Any]) -> dict[str, Any]:
             body = to_jsonable_python(body, by_alias=True)
             json.dumps(body, allow_nan=False)
     except (TypeError, ValueError, RecursionError, PydanticSerializationError) as exc:
-        msg = f"the request can't be written as JSON: {exc}"
+        msg = f"the request can't be encoded as JSON: {exc}"
         raise InvalidRequest(msg) from None
     return body
 

@@ -232,7 +232,7 @@ class CachedBackend(BackendWrapper):
         try:
             await run_in_thread(self._file.keep, key, written)
         except CacheError as exc:  # The reply has been paid for.
-            warn("a reply was not kept: %s", exc)
+            warn("a reply could not be cached: %s", exc)
         else:
             self._kept += 1
 
@@ -356,8 +356,8 @@ class _File:
                     db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
                     db.execute(f"PRAGMA user_version = {FORMAT_VERSION}")
                 elif (kind, version) != (APPLICATION_ID, FORMAT_VERSION):
-                    whose = f"of version {version}" if kind == APPLICATION_ID else "no cache"
-                    msg = f"the database that is there is {whose}: give another path"
+                    whose = f"has version {version}" if kind == APPLICATION_ID else "isn't a cache"
+                    msg = f"the existing database {whose}: use another path"
                     raise ValueError(msg)
             db.execute("PRAGMA journal_mode = WAL")
         db = connect(self._path)
@@ -369,9 +369,9 @@ class _File:
 def _why(error: Exception) -> str:
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code == sqlite3.SQLITE_NOTADB:
-        return "it is no cache, nor any SQLite database: give another path"
+        return "it is neither a cache nor any other SQLite database: use another path"
     if code == sqlite3.SQLITE_CORRUPT or isinstance(error, (KeyError, TypeError)):
-        return f"it is damaged ({error}): delete it, for it can be made again"
+        return f"it is damaged ({error}): delete it (a new one is created automatically)"
     if code == sqlite3.SQLITE_BUSY:
         return "another process has locked it"
     if isinstance(error, OSError):

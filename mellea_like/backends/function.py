@@ -69,11 +69,11 @@ class FunctionBackend:
         can_judge: bool = False,
     ) -> None:
         if not callable(function):
-            msg = f"FunctionBackend takes a function of one Request, not {function!r}"
+            msg = f"FunctionBackend needs a function that takes a Request, not {function!r}"
             raise TypeError(msg)
         self._async = is_async(function)
         if inline and self._async:
-            msg = "FunctionBackend: inline is for plain functions, not async ones"
+            msg = "FunctionBackend: inline can't be combined with an async function"
             raise ValueError(msg)
         self._function = function
         self._inline = inline
@@ -135,7 +135,7 @@ class FunctionBackend:
         except StopIteration as exc:
             # A coroutine can't raise StopIteration, and Python's replacement doesn't name the
             # function.
-            msg = f"the function {self._name} of a FunctionBackend has no more values to give"
+            msg = f"the function {self._name} of a FunctionBackend has run out of values"
             raise RuntimeError(msg) from exc
 
     def _generation(self, result: object) -> Generation:

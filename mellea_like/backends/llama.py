@@ -139,7 +139,7 @@ class ServerProcess:
         said = f"the llama.cpp server of {self._path} {what}{how}"
         tail = "\n".join(self._last_lines()[-TAIL_LINES:])
         return BackendUnavailable(
-            f"{said}; its log ends:\n{tail}" if tail else said, retryable=False
+            f"{said}; its log ends with:\n{tail}" if tail else said, retryable=False
         )
 
     def stop(self) -> None:
@@ -281,7 +281,7 @@ class LlamaCppBackend(OpenAIBackend):
     def _start(self) -> Generator[bool]:
         """Start the server, yielding until it is ready; stop it on an error."""
         if self._process is not None:
-            msg = "this LlamaCppBackend is entered already: one block at a time"
+            msg = "this LlamaCppBackend is already entered: use it in one block at a time"
             raise RuntimeError(msg)
         key = secrets.token_urlsafe()
         process = self._process = ServerProcess(self._path, {**self._config, "api_key": key})
@@ -306,7 +306,7 @@ class LlamaCppBackend(OpenAIBackend):
 
     def _server(self) -> ServerProcess:
         if self._process is None or not self._is_ready:
-            msg = "the llama.cpp server is not running: use the backend inside `async with`"
+            msg = "the llama.cpp server isn't running: use the backend inside `async with`"
             raise RuntimeError(msg)
         return self._process
 

@@ -71,7 +71,7 @@ def prose_of(pages: Iterable[str]) -> tuple[str, ...]:
     if len(found) < FEWEST_SENTENCES:
         msg = (
             "this Python comes without its help pages, from which MarkovBackend learns by default:"
-            " name a text file, MarkovBackend('book.txt')"
+            " pass a text file, as in MarkovBackend('book.txt')"
         )
         raise RuntimeError(msg)
     return tuple(found)
@@ -354,13 +354,13 @@ class MarkovBackend:
         wanted = request.options.model
         if request.format is not None:
             msg = (
-                "MarkovBackend writes plain text only, so it can't keep to a format:"
+                "MarkovBackend writes only plain text, so it can't follow a format:"
                 " use OpenAIBackend or LlamaCppBackend for structured output"
             )
         elif request.meta.purpose == "judge":
-            msg = "MarkovBackend can't judge: give the strategy another judge, or use checks"
+            msg = "MarkovBackend can't judge: use another judge, or checks"
         elif wanted not in {None, self.model}:
-            msg = f"MarkovBackend has one model, {self.model!r}, and no {wanted!r}"
+            msg = f"MarkovBackend has only the model {self.model!r}, not {wanted!r}"
         else:
             return
         raise InvalidRequest(msg)

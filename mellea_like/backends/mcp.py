@@ -87,16 +87,16 @@ def sampling_params(request: Request, options: Options) -> types.CreateMessageRe
         schema = json.dumps(json_schema(wanted), ensure_ascii=False)
         system.append(FORM + schema)
     if len(request.messages) == sum(message.role == "system" for message in request.messages):
-        msg = "a request for sampling over MCP needs a message besides those of the system"
+        msg = "a sampling request over MCP needs at least one message that isn't a system message"
         raise InvalidRequest(msg)
     if options.top_p is not None:
-        msg = "MCP has no top_p: leave it out, or put what the client understands into metadata"
+        msg = "MCP has no top_p: leave it out, or pass what the client understands in metadata"
         raise InvalidRequest(msg)
     unknown = sorted(options.extra.keys() - set(EXTRA))
     if unknown:
         msg = (
-            f"MCPSamplingBackend can't send {', '.join(unknown)}: of options.extra it takes"
-            " metadata, model_preferences and include_context"
+            f"MCPSamplingBackend can't send {', '.join(unknown)}: in options.extra it supports"
+            " only metadata, model_preferences and include_context"
         )
         raise InvalidRequest(msg)
     said: dict[str, Any] = {"include_context": "none", **options.extra}
@@ -116,7 +116,7 @@ def sampling_params(request: Request, options: Options) -> types.CreateMessageRe
     try:
         return types.CreateMessageRequestParams.model_validate(said, by_name=True)
     except ValidationError as exc:
-        msg = f"MCP does not take what options.extra says: {_places(exc)}"
+        msg = f"MCP doesn't accept the values in options.extra: {_places(exc)}"
     raise InvalidRequest(msg)
 
 
@@ -135,15 +135,15 @@ def generation_of(result: object, usage: Usage) -> Generation:
             blocks = list(result.content_as_list)
         others = [block.type for block in blocks if not isinstance(block, types.TextContent)]
         if result.role != "assistant":
-            wrong = f"a message of the {result.role} where the assistant's is wanted"
+            wrong = f"a message with the role {result.role!r} instead of 'assistant'"
         elif others:
-            wrong = f"content of type {others[0]!r}: only text can be read"
+            wrong = f"content of type {others[0]!r}, but only text is supported"
         else:
             reason = result.stop_reason
             finish = None if reason is None else FINISH_REASONS.get(reason, reason)
             text = "".join(block.text for block in blocks)
             return Generation(text, None, usage, result.model, finish)
-    wrong = wrong or f"{type(result).__name__} where a sampled message is wanted"
+    wrong = wrong or f"{type(result).__name__} instead of a sampled message"
     msg = f"the MCP client sent {wrong}"
     raise MalformedResponse(msg, retryable=False)
 
@@ -154,18 +154,18 @@ def error_of(exc: Exception) -> BackendError:
     match exc:
         case ValidationError():
             kind = MalformedResponse
-            said = f"the MCP client's reply to a request for sampling can't be read: {_places(exc)}"
+            said = f"the MCP client sent an invalid reply to a sampling request: {_places(exc)}"
         case NoBackChannelError():
-            said = "the call of the MCP tool that this backend was made for has ended"
+            said = "this backend was made for an MCP tool call that has ended"
         case MCPError(code=types.REQUEST_TIMEOUT):
             kind = BackendTimeout
-            said = "the MCP client did not answer a request for sampling in time (timeout=)"
+            said = "the MCP client did not answer a sampling request in time (timeout=)"
         case MCPError(code=types.CONNECTION_CLOSED):
-            said = "the MCP client disconnected before it answered a request for sampling"
+            said = "the MCP client disconnected before it answered a sampling request"
         case MCPError():
             if exc.code in {types.INVALID_REQUEST, types.METHOD_NOT_FOUND, types.INVALID_PARAMS}:
                 kind = InvalidRequest
-            said = f"the MCP client failed a request for sampling: {exc.message} (code {exc.code})"
+            said = f"the MCP client failed a sampling request: {exc.message} (code {exc.code})"
         case _:
             said = f"the connection to the MCP client broke: {type(exc).__name__}: {exc}"
     return kind(said, retryable=False)
@@ -235,7 +235,7 @@ class MCPSamplingBackend:
         can_judge: bool = True,
     ) -> None:
         if fallback is not None and not is_backend(fallback):
-            msg = f"MCPSamplingBackend: fallback takes a backend, not {fallback!r}"
+            msg = f"MCPSamplingBackend: fallback must be a backend, not {fallback!r}"
             raise TypeError(msg)
         whole_number("max_tokens", max_tokens)
         if timeout is not None:
@@ -304,13 +304,13 @@ class MCPSamplingBackend:
         version = self._session.protocol_version
         if self.way == "rounds":
             return (
-                f"this MCP connection speaks revision {version}, where tools return their requests"
-                " for sampling: run the tool's work through SamplingRounds, or give a fallback"
+                f"this MCP connection uses revision {version}, where tools return their sampling"
+                " requests: run the tool's work through SamplingRounds, or pass a fallback"
             )
         return (
-            f"this MCP connection (revision {version}) offers no sampling: the client does not"
-            " declare the capability, or the transport can't carry requests to it; give"
-            " MCPSamplingBackend a fallback"
+            f"this MCP connection (revision {version}) doesn't support sampling: the client doesn't"
+            " declare the capability, or the transport can't carry requests to it; pass a fallback"
+            " to MCPSamplingBackend"
         )
 
 
@@ -410,7 +410,7 @@ class SamplingRounds:
         if backend.way != "rounds":
             return await work(backend)
         if self._tasks is None:
-            msg = "these SamplingRounds are not open: enter them in the server's lifespan"
+            msg = "these SamplingRounds aren't open: enter them in the server's lifespan"
             raise ShutdownError(msg)
         state = context.request_state
         if state is None:
@@ -421,7 +421,7 @@ class SamplingRounds:
             known = self._waiting.pop(state, None)
             if known is None:
                 msg = (
-                    "the work of this tool call is not there any more: its client took longer than"
+                    "the work of this tool call no longer exists: its client took longer than"
                     f" {self._patience:g} s, or the server was restarted; call the tool again"
                 )
                 raise InvalidRequest(msg)
@@ -484,7 +484,7 @@ class _Work(Generic[T]):
         self.fetched = anyio.Event()
         self.result: list[T] = []
         self.error: Exception = BackendUnavailable(
-            "the work of this tool call was ended with its SamplingRounds", retryable=False
+            "the work of this tool call was stopped when its SamplingRounds closed", retryable=False
         )
         self._patience = patience
         self._questions: dict[str, _Question] = {}
@@ -503,12 +503,12 @@ class _Work(Generic[T]):
             del self._questions[key]
         if not question.settled.is_set():
             msg = (
-                f"the MCP client did not come back with an answer within {self._patience:g} s: it"
+                f"the MCP client did not return an answer within {self._patience:g} s: it may have"
                 " left, or its user refused"
             )
             raise BackendTimeout(msg, retryable=False)
         if question.answer is None:
-            msg = "the MCP client came back without an answer to a request for sampling"
+            msg = "the MCP client returned without an answer to a sampling request"
             raise MalformedResponse(msg, retryable=False)
         return question.answer
 

@@ -128,10 +128,12 @@ class MistralBatches(SDKBatches):
     ) -> None:
         if client is not None:
             if not isinstance(client, Mistral):
-                msg = f"client takes a mistralai.client.Mistral, not {type(client).__name__}"
+                msg = f"client must be a mistralai.client.Mistral, not {type(client).__name__}"
                 raise TypeError(msg)
             if base_url is not None or api_key is not None:
-                msg = "a ready client has its URL and its key: leave base_url and api_key out"
+                msg = (
+                    "client can't be combined with base_url or api_key: the client already has both"
+                )
                 raise ValueError(msg)
         if base_url is not None:
             split_url(base_url, "base_url")
@@ -330,7 +332,7 @@ def _of_sdk(sdk: Mistral, url: str) -> _Client:
         raise AuthenticationFailed(msg)
     http = given.async_client
     if not isinstance(http, httpx2.AsyncClient):
-        msg = f"the SDK's client needs an httpx2.AsyncClient, not {type(http).__name__}"
+        msg = f"the SDK's client must use an httpx2.AsyncClient, not {type(http).__name__}"
         raise InvalidRequest(msg)
     return _Client(http, url, security.api_key)
 

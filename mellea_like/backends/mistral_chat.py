@@ -31,7 +31,7 @@ MOST_TEMPERATURE = 1.5
 
 
 def _refuse(what: str) -> NoReturn:
-    msg = f"Mistral refuses this request when its job runs: {what}"
+    msg = f"Mistral would refuse this request when its job runs: {what}"
     raise InvalidRequest(msg)
 
 
@@ -53,7 +53,7 @@ def mistral_body(
     """
     messages = request.messages if output is None else output.messages
     if options.temperature is not None and options.temperature > MOST_TEMPERATURE:
-        _refuse(f"temperature is at most {MOST_TEMPERATURE}, not {options.temperature}")
+        _refuse(f"temperature must be at most {MOST_TEMPERATURE}, not {options.temperature}")
     body = request_body(request, options, "", official=False, output=output)
     for name in ("model", "stream", "stream_options"):
         body.pop(name, None)
@@ -67,18 +67,20 @@ def mistral_body(
 def _check(messages: tuple[Message, ...]) -> None:
     """Raise `InvalidRequest` for a sequence of messages that the API would refuse."""
     if not messages:
-        _refuse("it has no message")
+        _refuse("it has no messages")
     for number, (message, following) in enumerate(
         zip(messages, (*messages[1:], None), strict=True), 1
     ):
         where = f"message {number} ({message.role})"
         for call in message.tool_calls:
             if not CALL_ID.fullmatch(call.id):
-                _refuse(f"{where} has a call with the id {call.id!r}; ids have 9 letters or digits")
+                _refuse(
+                    f"{where} has a call with the id {call.id!r}; ids must be 9 letters or digits"
+                )
         if message.role == "tool" and following is not None and following.role == "user":
-            _refuse(f"{where}, a tool's, is followed by the user's")
+            _refuse(f"{where} can't be followed by a message with the role 'user'")
     if messages[-1].role == "assistant":
-        _refuse("the last message is the assistant's")
+        _refuse("the last message can't have the role 'assistant'")
 
 
 def _message(message: Message) -> dict[str, Any]:

@@ -164,11 +164,14 @@ class OpenAIBackend:
         api: Literal["chat", "responses"] = "chat",
     ) -> None:
         if api not in PATHS:
-            msg = f"api is one of {', '.join(PATHS)}, not {api!r}"
+            msg = f"api must be one of {', '.join(PATHS)}, not {api!r}"
             raise ValueError(msg)
         self._address = OpenAIServer(base_url, api_key, client)
         if client is not None and max_connections is not None:
-            msg = "a ready client has its own pool of connections: leave max_connections out"
+            msg = (
+                "client can't be combined with max_connections: the client already has a connection"
+                " pool"
+            )
             raise ValueError(msg)
         self.can_judge = can_judge
         self._model = model
@@ -270,7 +273,7 @@ class OpenAIBackend:
         """
         whole_number("choices", choices)
         if self._api == "responses":
-            msg = "the Responses API gives one reply to a request: use api='chat' for several"
+            msg = "the Responses API gives one reply per request: use api='chat' for several"
             raise InvalidRequest(msg)
         return self._stream(request, choices)
 
@@ -333,7 +336,10 @@ class OpenAIBackend:
         output: Demand | None,
     ) -> dict[str, Any]:
         if "stream" in options.extra:
-            msg = "option extra can't set stream: this backend always streams, to be cancellable"
+            msg = (
+                "option extra can't set stream: this backend always streams, so that requests can"
+                " be cancelled"
+            )
             raise InvalidRequest(msg)
         official = self._where.is_official
         if self._api == "responses":
@@ -425,7 +431,7 @@ class OpenAIBackend:
 
     async def _first_model(self, held: LoopClient[Client]) -> str:
         if self._where.is_official:
-            msg = f"OpenAIBackend needs a model's name for {self.base_url}"
+            msg = f"OpenAIBackend needs a model name for {self.base_url}: pass model='...'"
             raise InvalidRequest(msg)
         async with held.lock:
             return self._model or await self._ask_for_models(held.client)
@@ -440,7 +446,7 @@ class OpenAIBackend:
                 page: Any = await client.models.list()
                 name = next((model.id for model in page.data or ()), None)
         except (AttributeError, LookupError, TypeError, ValueError):
-            what = "a list of models that can't be read"
+            what = "an invalid list of models"
             error = self._translator(client, None).malformed(what)
         except Exception as exc:  # noqa: BLE001 (nothing but the SDK's code runs in there)
             error = self._translator(client, None).of(exc)
@@ -448,7 +454,9 @@ class OpenAIBackend:
             if isinstance(name, str) and name:
                 self._model = name
                 return name
-            error = InvalidRequest(f"{self.base_url} offers no model: give OpenAIBackend its name")
+            error = InvalidRequest(
+                f"{self.base_url} lists no models: pass model='...' to OpenAIBackend"
+            )
         raise error
 
     def _make_client(self) -> Client:

@@ -123,7 +123,7 @@ class OpenAIBatches(SDKBatches):
         timeout: float | None = 600.0,
     ) -> None:
         if api not in PATHS:
-            msg = f"api is one of {', '.join(PATHS)}, not {api!r}"
+            msg = f"api must be one of {', '.join(PATHS)}, not {api!r}"
             raise ValueError(msg)
         self._server = OpenAIServer(base_url, api_key, client)
         super().__init__(
@@ -156,7 +156,7 @@ class OpenAIBatches(SDKBatches):
         official = self._server.is_official
         if self._api == "responses":
             if options.seed is not None:
-                msg = "the Responses API has no seeds: leave the option seed out, or use api='chat'"
+                msg = "the Responses API has no seed: leave the option out, or use api='chat'"
                 raise InvalidRequest(msg)
             body = responses_body(request, options, self.model, official=official, output=output)
         else:

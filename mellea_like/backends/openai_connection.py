@@ -292,7 +292,7 @@ class Incoming:
                     pass
                 self._over = True
         if not self._reply.whole:
-            what = "a reply that breaks off" if self._reply.began else "an answer without a reply"
+            what = "an incomplete reply" if self._reply.began else "a response without a reply"
             head = self._decoder.head.decode("utf-8", "replace")
             raise self._translator().malformed(what, head, began=self._reply.began)
 
@@ -305,7 +305,7 @@ class Incoming:
             case ServerError():
                 return translator.of(exc)
             case ValueError():
-                why = f"an event that can't be read ({translator.clean(str(exc))})"
+                why = f"an invalid event ({translator.clean(str(exc))})"
                 event = self._event.decode("utf-8", "replace")
                 return translator.malformed(why, event, began=self._reply.began)
             case _ if self._reply.whole:
@@ -315,7 +315,7 @@ class Incoming:
         if self._reply.began and isinstance(error, BackendUnavailable):
             # The reply has cost its tokens, so this isn't a broken connection that is worth a
             # retry.
-            return translator.malformed(f"a reply that breaks off ({error})")
+            return translator.malformed(f"an incomplete reply ({error})")
         return error
 
 

@@ -41,7 +41,7 @@ class EventDecoder:
         """Read the next part of the body; return the data of the events that end in it."""
         self._left -= len(chunk)
         if self._left < 0:
-            msg = f"an answer of more than {self._most:,} bytes"
+            msg = f"a response longer than {self._most:,} bytes"
             raise ReplyTooLongError(msg)
         if len(self.head) < HEAD:
             self.head += chunk[:HEAD]
@@ -71,7 +71,7 @@ class EventDecoder:
             self._read(line.rstrip(b"\r\n"), found)
         self._line += rest
         if len(self._line) + sum(map(len, self._data)) > self._max_event:
-            msg = f"an event is longer than {self._max_event} bytes"
+            msg = f"it is longer than {self._max_event} bytes"
             raise ValueError(msg)
         return found
 

@@ -202,7 +202,7 @@ class Gathered(ABC):
         self._meter.update(output_tokens=self.counted)
         self._characters += characters
         if self._characters > self._max_characters:
-            msg = f"a reply that is longer than {self._max_characters:,} characters"
+            msg = f"a reply longer than {self._max_characters:,} characters"
             raise ReplyTooLongError(msg)
 
 
@@ -389,7 +389,7 @@ def is_end(data: bytes) -> bool:
 
 class _NoChunkError(ValueError):
     def __init__(self) -> None:
-        super().__init__("an event isn't a chunk of a chat reply")
+        super().__init__("it isn't a chunk of a chat reply")
 
 
 def read_usage(

@@ -40,7 +40,7 @@ def responses_body(
 ) -> dict[str, Any]:
     """Return the body of a Responses API request. It omits the seed and turns storing off."""
     if options.stop:
-        msg = "the Responses API has no stop texts: leave the option stop out, or use api='chat'"
+        msg = "the Responses API has no stop texts: leave out the option stop, or use api='chat'"
         raise InvalidRequest(msg)
     messages = request.messages if output is None else output.messages
     body: dict[str, Any] = {
@@ -123,7 +123,7 @@ def _part(part: Part) -> dict[str, Any]:
         case File():
             return {"type": "input_file", **part.as_dict()["file"]}
         case _:
-            msg = "the Responses API takes no audio: use api='chat'"
+            msg = "the Responses API doesn't support audio: use api='chat'"
             raise InvalidRequest(msg)
 
 
@@ -146,7 +146,7 @@ class Response(Gathered):
                 raise ServerError(event.get("error") or event)
             return self._take(event["type"], event)
         except (AttributeError, TypeError, KeyError) as exc:
-            msg = "an event isn't one of a response"
+            msg = "it isn't an event of a response"
             raise ValueError(msg) from exc
 
     def take_whole(self, response: Mapping[str, Any]) -> None:

@@ -70,10 +70,12 @@ class OpenAIServer:
     ) -> None:
         if client is not None:
             if not isinstance(client, openai.AsyncOpenAI):
-                msg = f"client takes an openai.AsyncOpenAI, not {type(client).__name__}"
+                msg = f"client must be an openai.AsyncOpenAI, not {type(client).__name__}"
                 raise TypeError(msg)
             if base_url is not None or api_key is not None:
-                msg = "a ready client has its URL and its key: leave base_url and api_key out"
+                msg = (
+                    "client can't be combined with base_url or api_key: the client already has both"
+                )
                 raise ValueError(msg)
         if base_url is not None:
             split_url(base_url, "base_url")

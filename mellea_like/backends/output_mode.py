@@ -124,7 +124,7 @@ class Demand:
 def check_output(output: object) -> OutputMode:
     """Return an argument if it is an output mode; otherwise raise `ValueError`."""
     if output not in (modes := get_args(OutputMode)):
-        msg = f"output is one of {', '.join(map(repr, modes))}, not {output!r}"
+        msg = f"output must be one of {', '.join(map(repr, modes))}, not {output!r}"
         raise ValueError(msg)
     return cast("OutputMode", output)
 
@@ -148,7 +148,7 @@ def demand(request: Request, mode: Mode) -> Demand:
         return replace(made, tool=_tool(request, made))
     if mode == "json_object" and _as_object(schema) is None:
         msg = (
-            "output='json_object' makes a server write an object, and the format isn't one: take a"
+            "output='json_object' makes a server write an object, but the format isn't one: use a"
             " model with a field for it, or output='tool' or 'prompt'"
         )
         raise InvalidRequest(msg)
@@ -214,8 +214,8 @@ def _bounded(schema: dict[str, Any]) -> str:
         if len(text) <= MAX_SCHEMA:
             return text
     msg = (
-        f"the format's JSON Schema is longer than the {MAX_SCHEMA:,} characters that a prompt may"
-        " have of it: take a smaller type, or a server that takes schemas"
+        f"the format's JSON Schema is too long for a prompt, with more than {MAX_SCHEMA:,}"
+        " characters: use a smaller type, or a server that supports schemas"
     )
     raise InvalidRequest(msg)
 
@@ -358,8 +358,8 @@ class OutputAttempt:
         if chosen != "auto":
             if chosen == "tool" and by_hand:
                 msg = (
-                    f"output='tool' sends a tool of its own, and options.extra has {by_hand!r}:"
-                    " give tools by tools=, or take another output mode"
+                    f"output='tool' sends a tool itself, so it can't be combined with {by_hand!r}"
+                    " in options.extra: pass tools=, or use another output mode"
                 )
                 raise InvalidRequest(msg)
             self.demand = demand(request, chosen)

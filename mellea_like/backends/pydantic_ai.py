@@ -206,8 +206,8 @@ class PydanticAIBackend:
         options = given.over(self.defaults)
         if options.model not in (None, model.model_name, model.model_id, self._given):
             msg = (
-                f"{self!r} asks no other model: make a PydanticAIBackend({options.model!r}), and"
-                " name it as the call's backend"
+                f"{self!r} can't ask another model: create a PydanticAIBackend({options.model!r})"
+                " and pass it as the call's backend"
             )
             raise InvalidRequest(msg)
         return {
@@ -226,7 +226,7 @@ def _made(model: Model | str) -> Model:
     if isinstance(model, Model):
         return model
     if not isinstance(model, str):
-        msg = f"PydanticAIBackend takes a model's name or a pydantic_ai Model, not {model!r}"
+        msg = f"PydanticAIBackend needs a model's name or a pydantic_ai Model, not {model!r}"
         raise TypeError(msg)
     try:
         return infer_model(model)

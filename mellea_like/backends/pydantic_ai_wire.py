@@ -185,7 +185,7 @@ def model_settings(model: Model, options: Options, tool_choice: str | None) -> M
         ignored = [name for name in GUARANTEES if name in said.keys() & each.unsupported_settings]
         if ignored:
             what = ", ".join(sorted(body)) if "extra_body" in ignored else ", ".join(ignored)
-            msg = f"{each.model_id} takes no {what}: leave it out of the options"
+            msg = f"{each.model_id} doesn't support {what}: leave it out of the options"
             raise InvalidRequest(msg)
         if "max_retries" not in each.unsupported_settings:
             said.setdefault("max_retries", 0)
@@ -303,7 +303,7 @@ class Reply:
                 reasoning_tokens=min(used.output_reasoning_tokens, used.output_tokens),
             )
         if response.state != "complete" or response.finish_reason == "error":
-            what = "ends in an error" if response.finish_reason == "error" else "breaks off"
+            what = "ends in an error" if response.finish_reason == "error" else "is incomplete"
             msg = f"{response.provider_name or 'the model'} sent a reply that {what}"
             raise MalformedResponse(msg)
         calls = tuple(_calls(response, given=self._output_part is not None))
@@ -360,13 +360,13 @@ class Translator:
     def silent(self) -> BackendTimeout:
         """Return the error for a provider that sent nothing for too long."""
         return BackendTimeout(
-            f"{self._model} said nothing for {self._timeout:g} s, the backend's timeout"
+            f"{self._model} sent nothing for {self._timeout:g} s, the backend's timeout"
         )
 
     def late(self) -> BackendTimeout:
         """Return the error for a request that took too long as a whole."""
         return BackendTimeout(
-            f"{self._model} was not done within {self._total:g} s, the backend's total_timeout"
+            f"{self._model} did not finish within {self._total:g} s, the backend's total_timeout"
         )
 
     def of(self, exc: Exception) -> BackendError | None:
@@ -378,9 +378,11 @@ class Translator:
             case exceptions.ModelAPIError():
                 return self._of_api(exc)
             case exceptions.UserError() | NotImplementedError():
-                return InvalidRequest(f"{self._model} can't be asked that: {self.clean(str(exc))}")
+                return InvalidRequest(
+                    f"{self._model} can't take this request: {self.clean(str(exc))}"
+                )
             case exceptions.AgentRunError():
-                return MalformedResponse(f"{self._model} sent what can't be read ({said})")
+                return MalformedResponse(f"{self._model} sent an invalid response ({said})")
             case _ if isinstance(exc, TimeoutError) or "Timeout" in type(exc).__name__:
                 return BackendTimeout(f"{self._model} did not answer in time ({said})")
             case _ if failed_in_transport(exc):
@@ -393,7 +395,7 @@ class Translator:
         if not asyncios or not isinstance(exc, RuntimeError | TypeError) or _on_asyncio():
             return None
         return InvalidRequest(
-            f"the client of {self._model} runs on asyncio only: run this on asyncio, or choose"
+            f"the client of {self._model} runs only on asyncio: run this on asyncio, or choose"
             " another provider (the clients of OpenAI, Anthropic, Google and Amazon run on trio)"
         )
 

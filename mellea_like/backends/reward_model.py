@@ -58,7 +58,7 @@ class RewardModel:
         max_retries: int = 2,
     ) -> None:
         if kind not in PATHS:
-            msg = f"RewardModel(kind=...) is 'score', 'rerank' or 'classify', not {kind!r}"
+            msg = f"RewardModel: kind must be 'score', 'rerank' or 'classify', not {kind!r}"
             raise ValueError(msg)
         self._kind = kind
         self._model = model
@@ -97,7 +97,7 @@ class RewardModel:
         try:
             return self._read(answer)
         except (IndexError, KeyError, TypeError, ValueError):
-            said = f"no answer of {PATHS[self._kind]}"
+            said = f"an invalid response to {PATHS[self._kind]}"
             raise self._translator.malformed(said, repr(answer)) from None
 
     def _read(self, answer: Any) -> float:

@@ -58,13 +58,13 @@ class Reply:
             isinstance(self.content, str | Generation | BaseException)
             or (isinstance(self.content, type) and issubclass(self.content, BaseException))
         ):
-            msg = f"a reply is a str, a Generation or an exception, not {self.content!r}"
+            msg = f"a reply must be a str, a Generation or an exception, not {self.content!r}"
             raise TypeError(msg)
         if self.delay is not None:
             real_number("a reply's delay", self.delay, least=0, most=math.inf, unit="seconds")
         text = self._text
         if self.chunks is not None and text is not None and "".join(self.chunks) != text:
-            msg = f"a reply's chunks {list(self.chunks)!r} do not make up its text {text!r}"
+            msg = f"a reply's chunks {list(self.chunks)!r} don't add up to its text {text!r}"
             raise ValueError(msg)
 
     @property
@@ -213,16 +213,16 @@ class ScriptedBackend:
 
 def _rule_of(replies: Sequence[ScriptItem] | Rule, *, cycle: bool) -> Rule:
     if isinstance(replies, str | bytes):
-        msg = "a script is a sequence of replies: put the text into a list"
+        msg = "a script must be a sequence of replies: put the text in a list"
         raise TypeError(msg)
     if callable(replies) and not isinstance(replies, type):
         return replies
     if isinstance(replies, type) or not isinstance(replies, Sequence):
-        msg = f"a script is a sequence of replies or a rule, not {replies!r}"
+        msg = f"a script must be a sequence of replies or a rule, not {replies!r}"
         raise TypeError(msg)
     script = [_reply_of(item) for item in replies]
     if cycle and not script:
-        msg = "an empty script can't be cycled"
+        msg = "cycle=True needs at least one reply"
         raise ValueError(msg)
     return _Script(script, cycle=cycle)
 
@@ -241,7 +241,7 @@ class _Script:
         if index >= known and not self._cycle:
             msg = (
                 f"the script has {known} replies, and this is request {index + 1}:"
-                " give ScriptedBackend more, or cycle=True"
+                " pass more replies to ScriptedBackend, or cycle=True"
             )
             raise IndexError(msg)
         return self._replies[index % known]

@@ -86,11 +86,11 @@ class SDKBatches(ABC):
     ) -> None:
         kind = type(self).__name__
         if not isinstance(model, str) or not model:
-            msg = f"{kind} takes the model's name, not {model!r}"
+            msg = f"{kind} needs the model's name, not {model!r}"
             raise TypeError(msg)
         self._modes = OutputModes(output)
         if self._modes.output == "auto":
-            msg = f"{kind} can't try output modes: output is one of them, not 'auto'"
+            msg = f"{kind} can't try output modes, so output can't be 'auto': choose a mode"
             raise ValueError(msg)
         if timeout is not None:
             real_number("timeout", timeout, over=0, unit="seconds")
@@ -132,9 +132,7 @@ class SDKBatches(ABC):
         except (ServerError, ReplyTooLongError) as exc:
             error = translator.of(exc)
         except (ValueError, TypeError, AttributeError, LookupError) as exc:
-            error = translator.malformed(
-                f"a reply that can't be read ({translator.clean(str(exc))})"
-            )
+            error = translator.malformed(f"an invalid reply ({translator.clean(str(exc))})")
         self._count(outcome.reply, meter)
         raise error
 
@@ -155,15 +153,15 @@ class SDKBatches(ABC):
         options = options.over(self.defaults)
         for name in ("stream", "background"):
             if options.extra.get(name):
-                msg = f"a batch's requests have no {name}: leave it out of options.extra"
+                msg = f"requests in a batch can't set {name}: leave it out of options.extra"
                 raise InvalidRequest(msg)
         return options
 
     def _one_model(self, options: Options) -> None:
         if options.model not in (None, self.model):
             msg = (
-                f"all requests of a job ask one model: this one asks {options.model!r}, and the"
-                f" batch API {self.model!r}"
+                f"all requests of a job must use the same model: this one uses {options.model!r},"
+                f" the batch API {self.model!r}"
             )
             raise InvalidRequest(msg)
 
@@ -396,7 +394,7 @@ def gone(error: BackendError, kept: str) -> BackendError:
     """Return an error about deleted results if the server answered 404 or 410, else ``error``."""
     if error.status not in (404, 410):
         return error
-    msg = f"the job's results are gone{kept}: its requests have to be made again ({error})"
+    msg = f"the job's results are gone{kept}: its requests must be sent again ({error})"
     return InvalidRequest(msg, status=error.status)
 
 
@@ -411,7 +409,7 @@ def result_of_line(
         return JobResult(custom_id, read(line))
     except (ValueError, TypeError, AttributeError, LookupError):
         shown = json.dumps(line)[:SHOWN]
-        return JobResult(custom_id, JobOutcome(error=f"a result that can't be read: {shown}"))
+        return JobResult(custom_id, JobOutcome(error=f"invalid result: {shown}"))
 
 
 def outcome_of_response(status: int, body: Any) -> JobOutcome:

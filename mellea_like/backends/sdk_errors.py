@@ -135,7 +135,7 @@ class Translator:
             case _ if _is_a(exc, *SDK_ERRORS) and not _is_a(exc, "APIError"):
                 if "Token" in type(exc).__name__ or "redential" in str(exc):
                     return AuthenticationFailed(f"no credentials for {self._url} ({said})")
-                return InvalidRequest(f"the SDK refuses the request to {self._url} ({said})")
+                return InvalidRequest(f"the SDK refused the request to {self._url} ({said})")
             case _:
                 pass
         unconnected = any(type(cause).__name__ == "ConnectTimeout" for cause in causes)
@@ -173,18 +173,18 @@ class Translator:
         """Return the error for a server that sent nothing for too long."""
         limit = self._timeout
         within = "in time" if limit is None else f"for {limit:g} s, the backend's timeout"
-        return BackendTimeout(f"{self._url} said nothing {within}")
+        return BackendTimeout(f"{self._url} sent nothing {within}")
 
     def late(self) -> BackendTimeout:
         """Return the error for a request that took too long as a whole."""
         return BackendTimeout(
-            f"{self._url} was not done within {self._total:g} s, the backend's total_timeout"
+            f"{self._url} did not finish within {self._total:g} s, the backend's total_timeout"
         )
 
     def unsendable(self, exc: Exception) -> InvalidRequest:
         """Return the error for a request that JSON or HTTP can't express."""
         return InvalidRequest(
-            f"the request to {self._url} can't be written:"
+            f"the request to {self._url} can't be encoded:"
             f" {type(exc).__name__}: {self.clean(str(exc))}"
         )
 
@@ -200,7 +200,7 @@ class Translator:
         if "invalid_" in kinds:
             return self._by_status(400, exc.message, (), None)
         return BackendUnavailable(
-            f"{self._url} broke off its reply with an error: {self.clean(exc.message)}"
+            f"{self._url} ended its reply with an error: {self.clean(exc.message)}"
         )
 
     def _by_status(
@@ -214,7 +214,7 @@ class Translator:
             said, retryable = f"{said}; the quota is used up", False
         elif status == 404:  # noqa: PLR2004 (not found)
             model = "" if self._model is None else f"the model {self._model!r} and "
-            usual = "" if "/v1" in self._url else ", which mostly ends in /v1"
+            usual = "" if "/v1" in self._url else ", which usually ends in /v1"
             said = f"{said}; check {model}the base URL{usual}{self._hint}"
         return kind(said, status=status, retryable=retryable, retry_after=wait)
 
@@ -222,9 +222,9 @@ class Translator:
         if any(isinstance(cause, ConnectionRefusedError) for cause in causes):
             why = "connection refused; is the server running?"
         elif any(isinstance(cause, socket.gaierror) for cause in causes):
-            why = "its name can't be resolved; check the base URL and the network"
+            why = "the host name can't be resolved; check the base URL and the network"
         elif any(type(cause).__name__ == "ConnectTimeout" for cause in causes):
-            why = "no connection in time; check the base URL and the network"
+            why = "the connection timed out; check the base URL and the network"
         else:
             why = next((self.clean(str(c)) for c in reversed(causes) if str(c)), "")
             why = f"the connection failed ({why or type(causes[-1]).__name__})"

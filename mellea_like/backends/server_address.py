@@ -55,7 +55,7 @@ def split_url(url: str, source: str) -> SplitResult:
         ValueError: it isn't a URL of HTTP or HTTPS that names a host.
     """
     # Errors don't show the URL, because it may contain a key.
-    msg = f"{source} takes a URL that starts with http:// or https:// and names a host"
+    msg = f"{source} must be a URL that starts with http:// or https:// and names a host"
     try:
         parts = urlsplit(url)
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0

@@ -43,8 +43,8 @@ def renamed_arguments(**names: str) -> Callable[[Callable[P, R]], Callable[P, R]
         def checked(*args: P.args, **kwargs: P.kwargs) -> R:
             for old in kwargs.keys() & names:
                 msg = (
-                    f"{function.__name__}() got an unexpected keyword argument {old!r}: it is"
-                    f" called {names[old]} now"
+                    f"{function.__name__}() got an unexpected keyword argument {old!r}: it"
+                    f" is now called {names[old]}"
                 )
                 raise TypeError(msg)
             return function(*args, **kwargs)
@@ -70,11 +70,11 @@ def _close_to(name: str, names: Sequence[str]) -> list[str]:
 def whole_number(name: str, value: object, *, least: float = 1, most: float = math.inf) -> int:
     """Make sure that an argument is a whole number within bounds."""
     if isinstance(value, bool) or not isinstance(value, int):
-        msg = f"{name} is a whole number (an int), not {value!r}"
+        msg = f"{name} must be an integer, not {value!r}"
         raise TypeError(msg)
     if not least <= value <= most:
         upper = "" if most == math.inf else f" and at most {most}"
-        msg = f"{name} is at least {least}{upper}, not {value!r}"
+        msg = f"{name} must be at least {least}{upper}, not {value!r}"
         raise ValueError(msg)
     return value
 
@@ -92,13 +92,13 @@ def real_number(
     """Make sure that an argument is a number within bounds, or just finite if there are none."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         of_unit = unit and f" of {unit}"
-        msg = f"{name} is a number{of_unit}, not {value!r}"
+        msg = f"{name} must be a number{of_unit}, not {value!r}"
         raise TypeError(msg)
     enough = value > over if least is None else value >= least
     finite = abs(value) <= LARGEST or abs(value) == math.inf
     if not (enough and finite and (value < under if most is None else value <= most)):
         bounds = " and ".join(_bounds(over, least, under, most, unit and f" {unit}"))
-        msg = f"{name} is {bounds}, not {value!r}"
+        msg = f"{name} must be {bounds}, not {value!r}"
         raise ValueError(msg)
     return value
 
@@ -111,9 +111,9 @@ def _bounds(
     if least is not None:
         bounds.append(f"at least {least:g}{unit}")
     elif over > -math.inf:
-        bounds.append(f"over {over:g}{unit}")
+        bounds.append(f"greater than {over:g}{unit}")
     if most is None:
-        bounds.append("finite" if under == math.inf else f"under {under:g}{unit}")
+        bounds.append("finite" if under == math.inf else f"less than {under:g}{unit}")
     elif most < math.inf or not bounds:
         bounds.append(f"at most {most:g}{unit}")
     return bounds
@@ -133,7 +133,7 @@ def yields(function: Callable[..., object]) -> bool:
 def check_plain(name: str, function: Callable[..., object] | None) -> None:
     """Make sure that an argument is None or a plain function, neither async nor a generator."""
     if function is not None and (not callable(function) or is_async(function) or yields(function)):
-        msg = f"{name} is a plain function, not {function!r}"
+        msg = f"{name} must be a plain function, not {function!r}"
         raise TypeError(msg)
 
 

@@ -97,7 +97,7 @@ class Options:
             whole_number("option seed", self.seed, least=-math.inf)
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
         if not all(isinstance(text, str) and text for text in stop):
-            msg = f"option stop takes non-empty texts, not {stop!r}"
+            msg = f"option stop must be one or more non-empty texts, not {stop!r}"
             raise ValueError(msg)
         object.__setattr__(self, "stop", stop)
         object.__setattr__(self, "extra", MappingProxyType(dict(self.extra)))
@@ -163,14 +163,14 @@ class Options:
         try:
             given = dict(options)
         except (TypeError, ValueError):
-            msg = f"options are an Options or a mapping, not {type(options).__name__}"
+            msg = f"options must be an Options or a mapping, not {type(options).__name__}"
             raise TypeError(msg) from None
         known = [f.name for f in fields(cls)]
         unknown = sorted(str(name) for name in given if name not in known)
         if unknown:
             msg = (
                 f"unknown option {', '.join(unknown)}: the options are {', '.join(known)};"
-                " fields of one provider go into extra={...}"
+                " pass provider-specific fields in extra={...}"
             )
             raise ValueError(msg)
         made = cls(**{name: value for name, value in given.items() if value is not None})
@@ -278,12 +278,12 @@ class Request:
         draft.tools = tools = tuple(self.tools)
         for tool in tools:
             if not isinstance(tool, Tool):
-                msg = f"a request's tools are Tool objects, not {type(tool).__name__}"
+                msg = f"a request's tools must be Tool objects, not {type(tool).__name__}"
                 raise TypeError(msg)
         names = [tool.name for tool in tools]
         if self.tool_choice not in {None, *TOOL_CHOICES, *names}:
             known = ", ".join([*TOOL_CHOICES, *names])
-            msg = f"a request's tool_choice is one of {known}, not {self.tool_choice!r}"
+            msg = f"a request's tool_choice must be one of {known}, not {self.tool_choice!r}"
             raise ValueError(msg)
 
 
@@ -381,14 +381,14 @@ def texts_only(request: Request, backend: str, *, tools: bool = False) -> None:
         if not isinstance(message.content, str):
             for part in message.content:
                 if not isinstance(part, Text):
-                    msg = f"{backend} takes texts only, and {where} has {part.placeholder}"
+                    msg = f"{backend} accepts only text, but {where} contains {part.placeholder}"
                     raise InvalidRequest(msg)
         if not tools and (message.tool_calls or message.role == "tool"):
-            msg = f"{backend} takes no tools, and {where} is about a call of one"
+            msg = f"{backend} doesn't support tools, but {where} contains a tool call or its result"
             raise InvalidRequest(msg)
     if request.tools and not tools:
         names = ", ".join(tool.name for tool in request.tools)
-        msg = f"{backend} can't offer tools, and the request has {names}"
+        msg = f"{backend} doesn't support tools, but the request offers {names}"
         raise InvalidRequest(msg)
 
 
@@ -413,7 +413,7 @@ def checked_reply(backend: Backend, reply: object) -> Generation:
         return reply
     msg = (
         f"{type(backend).__name__}.generate returned {type(reply).__name__}, not a Generation: to"
-        " make a backend of a function, use FunctionBackend(function)"
+        " use a function as a backend, wrap it in FunctionBackend(function)"
     )
     raise TypeError(msg)
 
@@ -434,7 +434,10 @@ class BackendWrapper:
     def __init__(self, inner: Backend) -> None:
         if not is_backend(inner):
             kind = type(self).__name__
-            msg = f"{kind} takes a backend first, with generate(request), not {inner!r}"
+            msg = (
+                f"{kind} needs a backend, with generate(request), as its first argument, not"
+                f" {inner!r}"
+            )
             raise TypeError(msg)
         self.inner = inner
         self.can_judge = can_judge(inner)

@@ -102,7 +102,7 @@ class Message:
         extra: Mapping[str, Any] = NO_EXTRA,
     ) -> None:
         if role not in _ROLES:
-            msg = f"a message's role is one of {', '.join(_ROLES)}, not {role!r}"
+            msg = f"a message's role must be one of {', '.join(_ROLES)}, not {role!r}"
             raise ValueError(msg)
         if not isinstance(content, str):
             content = _content(content)
@@ -110,7 +110,7 @@ class Message:
             tool_calls = tuple(tool_calls)
             _check_calls(role, tool_calls, tool_call_id)
         if reasoning is not None and not isinstance(reasoning, str):
-            msg = f"a message's reasoning is a str, not {type(reasoning).__name__}"
+            msg = f"a message's reasoning must be a str, not {type(reasoning).__name__}"
             raise TypeError(msg)
         put = object.__setattr__
         put(self, "role", role)
@@ -175,13 +175,13 @@ class Message:
             ValueError: the dictionary isn't such a message.
         """
         if not isinstance(message, Mapping):
-            msg = f"a message is a dict with a role and a content, not {type(message).__name__}"
+            msg = f"a message must be a dict with a role and content, not {type(message).__name__}"
             raise ValueError(msg)  # noqa: TRY004 (it is data that is wrong)
         role: Any = message.get("role")
         content: Any = message.get("content") or message.get("refusal") or ""
         thought: Any = message.get("reasoning_content")
         if role != "assistant" and "role" in message and "content" not in message:
-            msg = f"a message of the role {shown(role)} has a 'content', and this one has none"
+            msg = f"a message with the role {shown(role)} must have 'content'"
             raise ValueError(msg)
         try:
             return cls(
@@ -193,7 +193,7 @@ class Message:
                 message.get("reasoning") if thought is None else thought,
             )
         except TypeError as exc:
-            msg = f"a message can't be read: {exc}"
+            msg = f"invalid message: {exc}"
             raise ValueError(msg) from exc
 
     def render(self, context: Context) -> tuple[Message, ...]:
@@ -216,7 +216,7 @@ def _content(content: object) -> str | tuple[Part, ...]:
     """Make a message's content from an argument."""
     kind = type(content).__name__
     if isinstance(content, Mapping | bytes) or not isinstance(content, Iterable):
-        msg = f"a message's content is a str or a sequence of parts, not {kind}"
+        msg = f"a message's content must be a str or a sequence of parts, not {kind}"
         raise TypeError(msg)
     return as_parts(cast("Iterable[Part | str]", content)) or ""
 
@@ -225,19 +225,19 @@ def _check_calls(role: str, calls: tuple[Any, ...], call_id: object) -> None:
     """Make sure that only assistants call tools, and that only tools' messages have a call's id."""
     for call in calls:
         if not isinstance(call, ToolCall):
-            msg = f"a message's tool_calls are ToolCall objects, not {type(call).__name__}"
+            msg = f"a message's tool_calls must be ToolCall objects, not {type(call).__name__}"
             raise TypeError(msg)
     if calls and role != "assistant":
-        msg = f"only an assistant's message has tool_calls, not one of the role {role!r}"
+        msg = f"only messages with the role 'assistant' can have tool_calls, not {role!r}"
         raise ValueError(msg)
     if call_id is not None and not isinstance(call_id, str):
-        msg = f"a message's tool_call_id is a str, not {type(call_id).__name__}"
+        msg = f"a message's tool_call_id must be a str, not {type(call_id).__name__}"
         raise TypeError(msg)
     if (call_id is None) == (role == "tool"):
         msg = (
-            "a tool's message needs the tool_call_id of the call that it answers"
+            "a message with the role 'tool' needs the tool_call_id of the call that it answers"
             if call_id is None
-            else f"only a tool's message has a tool_call_id, not one of the role {role!r}"
+            else f"only messages with the role 'tool' can have a tool_call_id, not {role!r}"
         )
         raise ValueError(msg)
 
@@ -299,7 +299,7 @@ def _as_message(message: object) -> Message:
     if isinstance(message, Message):
         return message
     if not isinstance(message, Mapping):
-        msg = f"a context holds Message objects or dicts, not {type(message).__name__}"
+        msg = f"a context's messages must be Message objects or dicts, not {type(message).__name__}"
         raise TypeError(msg)
     return Message.from_dict(cast("Mapping[str, Any]", message))
 
@@ -310,7 +310,10 @@ def as_context(context: Context | Iterable[MessageLike], name: str = "context") 
         return context
     kind = type(context).__name__
     if isinstance(context, str | Mapping | Message) or not isinstance(context, Iterable):
-        msg = f"{name} is a Context or a list of messages, not {kind}: Context([Message(...), ...])"
+        msg = (
+            f"{name} must be a Context or a list of messages, not {kind}: pass"
+            " Context([Message(...), ...])"
+        )
         raise TypeError(msg)
     return Context(context)
 
@@ -382,10 +385,15 @@ class Instruction:
 
     def __post_init__(self) -> None:
         if not isinstance(self.description, str):
-            msg = f"an instruction's description is a str, not {type(self.description).__name__}"
+            msg = (
+                f"an instruction's description must be a str, not {type(self.description).__name__}"
+            )
             raise TypeError(msg)
         if isinstance(self.requirements, str):
-            msg = "an instruction's requirements are a sequence: put the text into a list"
+            msg = (
+                "an instruction's requirements must be a sequence, not a str: put the text in a"
+                " list"
+            )
             raise TypeError(msg)
         object.__setattr__(self, "requirements", tuple(self.requirements))
         object.__setattr__(self, "repair", tuple(self.repair))
@@ -474,8 +482,8 @@ def as_action(action: Asked | Action[Any]) -> Action[Any]:
         messages = tuple(map(_as_message, action))
         return messages[0] if len(messages) == 1 else Conversation(messages)
     msg = (
-        "an action is a str, an Instruction, a Message or an object with render(context) and"
-        " parse(text), or an OpenAI-style message or a list of them (each has a 'role'), not"
+        "an action must be a str, an Instruction, a Message, an OpenAI-style message or a list of"
+        " them (each with a 'role'), or an object with render(context) and parse(text), not"
         f" {shown(action)}"
     )
     raise TypeError(msg)

@@ -41,7 +41,7 @@ def as_extra(fields: object, what: str) -> Mapping[str, Any]:
     if type(fields) is Extra:
         return fields
     if not isinstance(fields, Mapping):
-        msg = f"{what}'s extra is a mapping of further fields, not {type(fields).__name__}"
+        msg = f"{what}'s extra must be a mapping of further fields, not {type(fields).__name__}"
         raise TypeError(msg)
     return Extra(cast("Mapping[str, Any]", fields))
 

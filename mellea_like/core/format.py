@@ -91,13 +91,16 @@ def check_format(format: Any) -> None:
     """Raise ``TypeError`` if JSON can't be read into a format."""
     try:
         if isinstance(format, BuiltinFunctionType | FunctionType | MethodType):
-            msg = "it is a function: to read replies with it, give an action with this parse method"
+            msg = (
+                "it is a function: to parse replies with it, pass an action that has it as its"
+                " parse method"
+            )
             raise TypeError(msg)
         json_schema(format)
     except Exception as exc:
         why = "it is a dict" if isinstance(format, dict) else str(exc).splitlines()[0]
         msg = (
-            "format takes a pydantic model or another type that JSON can be validated against,"
+            "format must be a pydantic model or another type that JSON can be validated against,"
             f" not {format!r}: {why}"
         )
         raise TypeError(msg) from exc

@@ -82,7 +82,8 @@ def as_reply(reply: object) -> Generation:
         reply = dump(exclude_none=True)
     if not isinstance(reply, Mapping):
         msg = (
-            "a reply is a str, a Message, a Generation, or an OpenAI-style message or completion,"
+            "a reply must be a str, a Message, a Generation, or an OpenAI-style message or"
+            " completion,"
             f" not {shown(reply)}"
         )
         raise TypeError(msg)
@@ -97,7 +98,7 @@ def as_reply(reply: object) -> Generation:
         usage: Any = fields.get("usage") or {}
         spent = Usage(1, usage.get("prompt_tokens") or 0, usage.get("completion_tokens") or 0)
     except (AttributeError, KeyError, TypeError, ValueError) as exc:
-        msg = f"a completion has one choice with a message: {shown(fields)}"
+        msg = f"a completion must have one choice with a message: {shown(fields)}"
         raise ValueError(msg) from exc
     return _of_message(
         Message.from_dict(message),
@@ -110,7 +111,7 @@ def as_reply(reply: object) -> Generation:
 
 def _of_message(message: Message, **known: Any) -> Generation:
     if message.role != "assistant":
-        msg = f"a reply is a message of the assistant, not of the role {message.role!r}"
+        msg = f"a reply must be a message with the role 'assistant', not {message.role!r}"
         raise ValueError(msg)
     return Generation(
         joined_text(message.content),

@@ -107,7 +107,7 @@ class Image:
     def __post_init__(self) -> None:
         _check(self, "an Image", optional=True)
         if (self.url is None) == (self.data is None):
-            msg = "an Image has a url or data: exactly one of them"
+            msg = "an Image needs exactly one of url and data"
             raise ValueError(msg)
         if self.url is not None and self.url[:5].lower() == "data:":
             data, told = _from_data_url(self.url)
@@ -117,8 +117,8 @@ class Image:
         elif self.url is not None and not _SCHEME.match(self.url):
             given = bounded(repr(self.url), 200)
             msg = (
-                f"an Image's url begins with https: or the like, unlike {given}: a file's"
-                " bytes are its data, as in Image(data=Path(...).read_bytes())"
+                f"an Image's url must start with a scheme such as https:, not {given}: to"
+                " send a file, pass its bytes as data, as in Image(data=Path(...).read_bytes())"
             )
             raise ValueError(msg)
         media_type = self.media_type
@@ -166,7 +166,7 @@ class Audio:
     def __post_init__(self) -> None:
         _check(self, "an Audio")
         if not self.format:
-            msg = 'an Audio\'s format is the kind of its file, such as "wav", not empty'
+            msg = "an Audio's format must name its file type, such as \"wav\", and can't be empty"
             raise ValueError(msg)
 
     @property
@@ -209,7 +209,7 @@ class File:
     def __post_init__(self) -> None:
         _check(self, "a File", optional=True)
         if (self.data is None) == (self.file_id is None):
-            msg = "a File has data or a file_id: exactly one of them"
+            msg = "a File needs exactly one of data and file_id"
             raise ValueError(msg)
         if self.data is None:
             _refuse_media_type(self.media_type, "a File", "file_id")
@@ -248,7 +248,10 @@ def as_parts(content: Iterable[Part | str]) -> tuple[Part, ...]:
         elif isinstance(part, Part):
             parts.append(part)
         else:
-            msg = f"a content holds texts, Image, Audio and File parts, not {type(part).__name__}"
+            msg = (
+                "content can have str, Text, Image, Audio and File parts, not"
+                f" {type(part).__name__}"
+            )
             raise TypeError(msg)
     return tuple(parts)
 
@@ -258,19 +261,19 @@ def part_from_dict(part: object) -> Part:
     if isinstance(part, str):
         return Text(part)
     if not isinstance(part, Mapping):
-        msg = f"a part of a content is a dict with a type, not {type(part).__name__}"
+        msg = f"a content part must be a dict with a type, not {type(part).__name__}"
         raise ValueError(msg)  # noqa: TRY004 (it is data that is wrong)
     given = cast("Mapping[str, Any]", part)
     kind = given.get("type")
     read = _READERS.get(kind) if isinstance(kind, str) else None
     if read is None:
-        msg = f"a part's type is one of {', '.join(_READERS)}, not {kind!r}"
+        msg = f"a content part's type must be one of {', '.join(_READERS)}, not {kind!r}"
         raise ValueError(msg)
     try:
         return read(given)
     except (KeyError, TypeError, AttributeError) as exc:
         what = f"it lacks {exc}" if isinstance(exc, KeyError) else str(exc)
-        msg = f"a part of type {kind!r} can't be read: {what}"
+        msg = f"invalid content part of type {kind!r}: {what}"
         raise ValueError(msg) from exc
 
 
@@ -311,7 +314,7 @@ def _check(part: Part, what: str, *, optional: bool = False) -> None:
     for field_ in fields(part)[:-1]:
         value, kind = getattr(part, field_.name), bytes if field_.name == "data" else str
         if not isinstance(value, kind) and not (optional and value is None):
-            msg = f"{what}'s {field_.name} is {kind.__name__}, not {type(value).__name__}"
+            msg = f"{what}'s {field_.name} must be {kind.__name__}, not {type(value).__name__}"
             raise TypeError(msg)
     if part.extra is not NO_EXTRA:
         extra = as_extra(part.extra, f"a part of type {type(part).__name__}")
@@ -320,16 +323,16 @@ def _check(part: Part, what: str, *, optional: bool = False) -> None:
 
 def _refuse_media_type(media_type: str | None, what: str, source: str) -> None:
     if media_type is not None:
-        msg = f"{what} with a {source} takes no media_type, which is the type of data"
+        msg = f"{what} with a {source} can't have a media_type: that is the type of data"
         raise ValueError(msg)
 
 
 def _checked_type(media_type: str, what: str) -> str:
     if not media_type:
-        msg = f'the type of {what}\'s data is unknown: pass it, as in media_type="image/png"'
+        msg = f'the type of {what}\'s data is unknown: pass it, such as media_type="image/png"'
         raise ValueError(msg)
     if not _MEDIA_TYPE.fullmatch(media_type):
-        msg = f'{what}\'s media_type is like "image/png", not {media_type!r}'
+        msg = f'{what}\'s media_type must look like "image/png", not {media_type!r}'
         raise ValueError(msg)
     return media_type
 
@@ -368,7 +371,7 @@ def _from_data_url(url: str) -> tuple[bytes, str | None]:
     head, comma, data = url[:LONGEST_HEAD].partition(",")
     found = _DATA_URL_HEAD.fullmatch(head.lower())
     if not comma or found is None:
-        msg = f"a data: URL is like 'data:image/png;base64,...', not {bounded(url, 40)!r}"
+        msg = f"a data: URL must look like 'data:image/png;base64,...', not {bounded(url, 40)!r}"
         raise ValueError(msg)
     return _from_base64(data + url[LONGEST_HEAD:]), found["type"] or None
 

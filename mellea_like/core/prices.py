@@ -65,7 +65,7 @@ class Price:
             if price is not None or name != "cached_input":
                 real_number(f"a price's {name}, in money per million tokens,", price, least=0)
         if not re.fullmatch("[A-Z]{3}", str(self.currency)):
-            msg = f"a price's currency is its code, as in 'USD' or 'EUR', not {self.currency!r}"
+            msg = f"a price's currency must be a code such as 'USD' or 'EUR', not {self.currency!r}"
             raise ValueError(msg)
 
     def cost(self, usage: Usage) -> float:
@@ -104,15 +104,15 @@ def checked_prices(prices: Mapping[str, Price] | None) -> Mapping[str, Price] | 
     if prices is None:
         return None
     if not isinstance(prices, Mapping):
-        msg = f"prices are a mapping of model names to Price, not {type(prices).__name__}"
+        msg = f"prices must be a mapping of model names to Price, not {type(prices).__name__}"
         raise TypeError(msg)
     for model, price in prices.items():
         if not isinstance(model, str) or not isinstance(price, Price):
-            msg = f"prices map a model's name to a Price(input, output), not {model!r} to {price!r}"
+            msg = f"prices must map model names to Price(input, output), not {model!r} to {price!r}"
             raise TypeError(msg)
     currencies = sorted({price.currency for price in prices.values()})
     if len(currencies) > 1:
-        msg = f"prices are in one currency, for nothing converts them, not {', '.join(currencies)}"
+        msg = f"all prices must be in the same currency, not {', '.join(currencies)}"
         raise ValueError(msg)
     return MappingProxyType(dict(prices))
 

@@ -107,7 +107,7 @@ def _message(written: Mapping[str, Any]) -> Message:
 def _before(entry: Any, place: int) -> int:
     before = entry["after"]
     if not (type(before) is int and 0 <= before < place):
-        msg = f"the conversation at place {place} can't follow that at {before!r}"
+        msg = f"the conversation at place {place} can't continue the one at {before!r}"
         raise ValueError(msg)
     return before
 

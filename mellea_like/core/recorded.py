@@ -75,7 +75,7 @@ class _Unknown:
 
     def __call__(self, candidate: Candidate) -> ValidatorAnswer:
         del candidate
-        msg = f"requirement {self.name!r} is out of a record, which has no validators"
+        msg = f"requirement {self.name!r} was read from a record, which has no validators"
         raise RequirementError(msg, requirement=self.name)
 
 

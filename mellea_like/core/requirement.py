@@ -139,34 +139,40 @@ class Requirement:
         version: str | None = None,
     ) -> None:
         if not isinstance(description, str):
-            msg = f"a requirement's description is a str, not {type(description).__name__}"
+            msg = f"a requirement's description must be a str, not {type(description).__name__}"
             raise TypeError(msg)
         if not description.strip():
-            msg = "a requirement's description is empty; describe in words what must hold"
+            msg = "a requirement's description can't be empty: describe in words what must hold"
             raise ValueError(msg)
         if validator is not None and not callable(validator):
-            msg = f"requirement {description!r}: the validator can't be called: {validator!r}"
+            msg = f"requirement {description!r}: the validator must be callable, not {validator!r}"
             raise TypeError(msg)
         if on_error not in ("error", "fail", "raise"):
-            msg = f"requirement {description!r}: on_error is error, fail or raise, not {on_error!r}"
+            msg = (
+                f"requirement {description!r}: on_error must be error, fail or raise, not"
+                f" {on_error!r}"
+            )
             raise ValueError(msg)
         if not (isinstance(weight, int | float) and 0 < weight < math.inf):
-            msg = f"requirement {description!r}: weight is over 0 and finite, not {weight!r}"
+            msg = (
+                f"requirement {description!r}: weight must be greater than 0 and finite, not"
+                f" {weight!r}"
+            )
             raise ValueError(msg)
         if timeout is not None:
             what = f"requirement {description!r}: timeout"
             real_number(what, timeout, over=0, most=math.inf, unit="seconds")
         if validator is not None and not takes(validator, 1):
             msg = (
-                f"requirement {description!r}: the validator takes exactly one argument, the"
-                " Candidate; its text is candidate.text"
+                f"requirement {description!r}: the validator must take exactly one argument,"
+                " the Candidate; its text is candidate.text"
             )
             raise TypeError(msg)
         if inline and validator is not None and is_async(validator):
-            msg = f"requirement {description!r}: inline is for plain functions, not async ones"
+            msg = f"requirement {description!r}: inline can't be combined with an async validator"
             raise ValueError(msg)
         if judge is not None and validator is not None:
-            msg = f"requirement {description!r}: it has a validator, so it takes no judge"
+            msg = f"requirement {description!r}: judge can't be combined with a validator"
             raise ValueError(msg)
         _check_stream(description, stream)
         vars(self).update(
@@ -189,7 +195,7 @@ class Requirement:
         )
 
     def __setattr__(self, name: str, value: object) -> None:
-        msg = f"a requirement is immutable: make a new one instead of setting {name}"
+        msg = f"a requirement is immutable: create a new one instead of setting {name}"
         raise AttributeError(msg)
 
     def __delattr__(self, name: str) -> None:
@@ -305,7 +311,7 @@ def requirement(
         ValueError: an argument is out of range.
     """
     if not isinstance(description, str):
-        msg = "requirement takes a description first: @requirement('exactly three lines')"
+        msg = "requirement needs a description first: @requirement('exactly three lines')"
         raise TypeError(msg)
     make = _Undecided if validator is None else Requirement
     return make(description, validator, **settings)
@@ -331,15 +337,18 @@ def at_least(number: int, *parts: Requirement | str) -> Requirement:
         ValueError: there are fewer parts than the number, or it is below 1.
     """
     if not isinstance(number, int) or isinstance(number, bool):
-        msg = f"at_least takes the number first: at_least(2, a, b, c), not {number!r}"
+        msg = f"at_least needs the number first: at_least(2, a, b, c), not {number!r}"
         raise TypeError(msg)
     if not 1 <= number <= len(parts):
-        msg = f"at_least: the number is from 1 to that of the requirements, {len(parts)}: {number}"
+        msg = (
+            f"at_least: the number must be between 1 and {len(parts)}, the number of requirements,"
+            f" not {number}"
+        )
         raise ValueError(msg)
     made = [Requirement(part) if isinstance(part, str) else part for part in parts]
     for part in made:
         if not isinstance(part, Requirement):
-            msg = f"at_least takes requirements and texts, not {part!r}"
+            msg = f"at_least: requirements must be Requirement objects or texts, not {part!r}"
             raise TypeError(msg)
     return _combined("at least", tuple(made), number)
 
@@ -380,23 +389,23 @@ def _check_stream(description: str, stream: object) -> None:
         return
     which = f"requirement {description!r}: the stream check"
     if not callable(stream):
-        msg = f"{which} can't be called: {stream!r}"
+        msg = f"{which} must be callable, not {stream!r}"
         raise TypeError(msg)
     if is_async(stream):
-        msg = f"{which} is async: it runs at each piece of a reply, so it is a plain function"
+        msg = f"{which} can't be async: it runs on each piece of a reply, so use a plain function"
         raise TypeError(msg)
     if isinstance(stream, type) or not takes(stream, 2):
         msg = (
-            f"{which} is a function or an object that takes exactly two arguments, the text so far"
-            f" and its newest piece; this is {stream!r}"
+            f"{which} must be a callable that takes exactly two arguments, the text so far and its"
+            f" newest piece, not {stream!r}"
         )
         raise TypeError(msg)
     try:
         copy.deepcopy(stream)
     except Exception as exc:
         msg = (
-            f"{which} can't be copied, and each draw needs its own: {exc}; give it a"
-            " __deepcopy__ that returns a fresh one"
+            f"{which} can't be copied, but each draw needs its own copy: {exc}; give it"
+            " a __deepcopy__ that returns a fresh one"
         )
         raise TypeError(msg) from exc
 

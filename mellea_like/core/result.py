@@ -120,7 +120,7 @@ class SamplingResult(Generic[T]):
                 results that ``sample`` returned.
         """
         if self.best_index is None:
-            msg = f"sampling {self.sampling_id}: no draw was judged, so there is no best one"
+            msg = f"sampling {self.sampling_id}: no draw was judged, so there is no best draw"
             raise ValueError(msg)
         return self.slices[self.best_index]
 
@@ -251,9 +251,9 @@ class SamplingResult(Generic[T]):
         if won.tool_calls and won.value is None:
             names = ", ".join(dict.fromkeys(call.name for call in won.tool_calls))
             msg = (
-                f"the winner calls {names}, which is no answer yet. `await result.run_tools()` runs"
+                f"the winner calls {names} and has no answer yet. `await result.run_tools()` runs"
                 " the calls, and mellea_like.agent.run_agent(...) continues until there is an"
-                " answer. A tool that changes nothing can run inside draws:"
+                " answer. A tool that changes nothing can run inside draws: pass"
                 " Tool.of(function, read_only=True)"
             )
             raise UnansweredToolCalls(msg, self)

@@ -123,11 +123,11 @@ def outline(
 def from_dict(data: Mapping[str, Any], format: Any, make: Callable[..., T]) -> T:
     """Read a call's record from plain data; ``make`` is called with a `SamplingResult`'s fields."""
     if not isinstance(data, dict) or data.get("format") != FORMAT:
-        msg = f"this isn't a trace of a call: its format is not {FORMAT!r}"
+        msg = f"not a trace of a call: its format isn't {FORMAT!r}"
         raise ValueError(msg)
     if data.get("version") not in READ_VERSIONS:
         known = " or ".join(map(str, READ_VERSIONS))
-        msg = f"a trace of version {known} can be read here, not one of {data.get('version')!r}"
+        msg = f"unsupported trace version {data.get('version')!r}: this release reads {known}"
         raise ValueError(msg)
     try:
         return make(**_fields(data, format), **{name: data[name] for name in _AS_WRITTEN})
@@ -182,8 +182,8 @@ def check_readable(reply: Generation, format: Any) -> None:
     # A value with a NaN differs from itself, so it can't be compared.
     if again != reply.value and again == _value(format, reply.text, written):
         msg = (
-            f"a {type(reply.value).__name__} comes back as another value: its JSON hides something"
-            " (a secret, an excluded field), and the reply's text does not say it either"
+            f"a {type(reply.value).__name__} would be read back as a different value: its JSON"
+            " hides something (a secret, an excluded field) that isn't in the reply's text either"
         )
         raise ValueError(msg)
 
@@ -423,6 +423,6 @@ def _error(written: Mapping[str, Any] | None) -> Exception | None:
 
 def _place(index: Any, among: Sequence[object]) -> int:
     if not (isinstance(index, int) and 0 <= index < len(among)):
-        msg = f"{index!r} isn't a place in a list of {len(among)}"
+        msg = f"{index!r} isn't an index of a list of {len(among)}"
         raise ValueError(msg)
     return index

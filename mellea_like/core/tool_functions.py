@@ -80,7 +80,7 @@ def function_tool(function: Callable[..., Any]) -> FunctionTool:
         adapter: TypeAdapter[Any] = TypeAdapter(made)
         schema = adapter.json_schema(schema_generator=_Schema)
     except Exception as exc:
-        msg = f"the tool {name}: a model can't give its arguments: {str(exc).splitlines()[0]}"
+        msg = f"the tool {name}: a model can't pass its arguments: {str(exc).splitlines()[0]}"
         raise TypeError(msg) from exc
     schema = {key: part for key, part in schema.items() if key not in {"title", "description"}}
     return FunctionTool(name, description, schema, adapter, tuple(signature.parameters), made)
@@ -90,7 +90,7 @@ def _checked(name: str, parameter: inspect.Parameter) -> Any:
     """Return a parameter's type hint; raise ``TypeError`` if a model can't give the argument."""
     by_name = {parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY}
     if parameter.kind not in by_name:
-        msg = f"the tool {name}: {parameter} has no name by which a model could pass it"
+        msg = f"the tool {name}: its parameter {parameter} can't be passed by name, as models do"
         raise TypeError(msg)
     if parameter.annotation is parameter.empty:
         msg = f"the tool {name}: its parameter {parameter.name!r} has no type hint"

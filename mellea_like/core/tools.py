@@ -67,10 +67,10 @@ class ToolCall:
         for name in ("id", "name", "arguments"):
             value = getattr(self, name)
             if not isinstance(value, str):
-                msg = f"a ToolCall's {name} is a str, not {type(value).__name__}"
+                msg = f"a ToolCall's {name} must be a str, not {type(value).__name__}"
                 raise TypeError(msg)
         if not self.name:
-            msg = "a ToolCall has the name of the tool that it calls, not an empty one"
+            msg = "a ToolCall needs the name of the tool that it calls"
             raise ValueError(msg)
         if self.extra is not NO_EXTRA:
             object.__setattr__(self, "extra", as_extra(self.extra, "a ToolCall"))
@@ -106,7 +106,7 @@ class ToolCall:
             return cls(given.get("id") or "", function["name"], arguments)
         except (AttributeError, KeyError, TypeError) as exc:
             what = f"it lacks {exc}" if isinstance(exc, KeyError) else str(exc)
-            msg = f"a tool call can't be read: {what}"
+            msg = f"invalid tool call: {what}"
             raise ValueError(msg) from exc
 
 
@@ -144,28 +144,30 @@ class Tool:
     def __post_init__(self) -> None:
         if not (isinstance(self.name, str) and isinstance(self.description, str)):
             msg = (
-                f"a Tool's name and description are texts, not {self.name!r}, {self.description!r}"
+                f"a Tool's name and description must be texts, not {self.name!r},"
+                f" {self.description!r}"
             )
             raise TypeError(msg)
         if not _NAME.fullmatch(self.name):
-            msg = f"a Tool's name is 1 to 64 letters, digits, _ and -, not {self.name!r}"
+            msg = f"a Tool's name must be 1 to 64 letters, digits, _ or -, not {self.name!r}"
             raise ValueError(msg)
         if not isinstance(self.parameters, Mapping):
-            msg = f"a Tool's parameters are a JSON Schema, a dict, not {self.parameters!r}"
+            msg = f"a Tool's parameters must be a JSON Schema as a dict, not {self.parameters!r}"
             raise TypeError(msg)
         if not (self.strict is None or isinstance(self.strict, bool)):
-            msg = f"a Tool's strict is True, False or None, not {self.strict!r}"
+            msg = f"a Tool's strict must be True, False or None, not {self.strict!r}"
             raise TypeError(msg)
         if self.function is not None and not callable(self.function):
-            msg = f"a Tool's function can be called, unlike {self.function!r}"
+            msg = f"a Tool's function must be callable, not {self.function!r}"
             raise TypeError(msg)
         if self.name in _CHOICES:
             msg = (
-                f"a Tool can't be named {self.name!r}: tool_choice={self.name!r} says another thing"
+                f"a Tool can't be named {self.name!r}: tool_choice={self.name!r} has another"
+                " meaning"
             )
             raise ValueError(msg)
         if self.read_only and self.function is None:
-            msg = f"the tool {self.name} is read_only, and has no function that a draw could run"
+            msg = f"the tool {self.name} is read_only but has no function that a draw could run"
             raise ValueError(msg)
 
     @classmethod
@@ -228,7 +230,7 @@ def _made(source: object, name: str | None) -> Tool:
     if isinstance(source, Mapping):
         return _of_mapping(cast("Mapping[str, Any]", source), name)
     if isinstance(source, type) or not callable(source):
-        msg = f"a tool is a function with type hints, a JSON Schema or a Tool, not {source!r}"
+        msg = f"a tool must be a function with type hints, a JSON Schema or a Tool, not {source!r}"
         raise TypeError(msg)
     from mellea_like.core.tool_functions import function_tool  # noqa: PLC0415 (loads pydantic)
 
@@ -240,13 +242,16 @@ def _of_mapping(given: Mapping[str, Any], name: str | None) -> Tool:
     if given.get("type", "function") == "function":
         told: Any = given.get("function", given)
         if not isinstance(told, Mapping):
-            msg = f"a tool's 'function' is a dict with its name and parameters, not {shown(told)}"
+            msg = (
+                "a tool's 'function' must be a dict with its name and parameters, not"
+                f" {shown(told)}"
+            )
             raise TypeError(msg)
         inside = cast("Mapping[str, Any]", told)
         if "parameters" not in inside and {"input_schema", "inputSchema"} & inside.keys():
             msg = (
-                f"the tool {inside.get('name')}: its schema is called 'parameters' here, as in"
-                " OpenAI's API"
+                f"the tool {inside.get('name')}: pass its schema as 'parameters', as in OpenAI's"
+                " API"
             )
             raise ValueError(msg)
         schema, named = inside.get("parameters"), inside.get("name")
@@ -255,7 +260,7 @@ def _of_mapping(given: Mapping[str, Any], name: str | None) -> Tool:
         schema, named, inside, strict = given, given.get("title"), given, None
     called = name or named
     if not called:
-        msg = f"a tool needs a name: this mapping has no 'name', nor a 'title': {shown(given)}"
+        msg = f"a tool needs a name: this mapping has neither 'name' nor 'title': {shown(given)}"
         raise ValueError(msg)
     about = inside.get("description") or ""
     if schema is None:

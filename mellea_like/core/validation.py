@@ -71,21 +71,21 @@ class ValidationResult:
         score: SupportsFloat | None = None,
     ) -> None:
         if not isinstance(passed, bool):
-            msg = f"a validation result's passed is a bool, not {passed!r}"
+            msg = f"a validation result's passed must be a bool, not {passed!r}"
             raise TypeError(msg)
         if not isinstance(reason, str):
-            msg = f"a validation result's reason is a str, not {reason!r}"
+            msg = f"a validation result's reason must be a str, not {reason!r}"
             raise TypeError(msg)
         if score is not None:
             if isinstance(score, bool) or not hasattr(score, "__float__"):
-                msg = f"a validation result's score is a number, not {score!r}"
+                msg = f"a validation result's score must be a number, not {score!r}"
                 raise TypeError(msg)
             try:
                 number = float(score)
             except OverflowError:
                 number = math.inf
             if not 0.0 <= number <= 1.0:
-                msg = f"a validation result's score lies between 0 and 1, not {score!r}"
+                msg = f"a validation result's score must be between 0 and 1, not {score!r}"
                 raise ValueError(msg)
             score = number
         self._set(ValidationStatus.PASSED if passed else ValidationStatus.FAILED, reason, score)

@@ -197,7 +197,7 @@ class BackoffGate:
         if breaker.failures:
             if breaker.next_probe is not None:
                 seconds = self._timeline.now() - breaker.opened_at
-                inform("%s: answers again, after %.3g s", self._where, seconds)
+                inform("%s: reachable again, after %.3g s", self._where, seconds)
             breaker.answered()
             self._tell_the_waiting()
 
@@ -281,7 +281,7 @@ class BackoffGate:
         elif until - self._timeline.now() > time_left:
             why = f"the call's time is up in {max(time_left, 0.0):.3g} s"
         if why:
-            msg = f"this backend's server asked to be left alone: {come_back_in(left)}; {why}"
+            msg = f"the backend's server asked for a pause: {come_back_in(left)}; {why}"
             raise RateLimited(
                 msg, status=TOO_MANY_REQUESTS, retryable=False, retry_after=max(left, 0.0)
             )
@@ -294,7 +294,7 @@ class BackoffGate:
         # During a probe, the server may be healthy and just writing a long reply.
         probing = breaker.probes > 0
         if time_left <= 0 or left < 0 or (not probing and wait > min(time_left, left) + TICK):
-            why = f"; this request may wait {left:.3g} s, as long as its retries"
+            why = f"; this request can wait {left:.3g} s, as long as its retries"
             if wait > time_left:
                 why = f"; the call's time is up in {time_left:.3g} s"
             raise breaker.refusal(now, self._where, why if left >= 0 else "")
@@ -418,7 +418,7 @@ class CircuitBreaker:
     def description(self, now: float, where: str, why: str = "") -> str:
         """Return a message about a backend that can't be reached."""
         return (
-            f"{where}: not reachable, {self.failures} requests failed in a row;"
+            f"{where}: not reachable, {self.failures} requests in a row failed;"
             f" the next try is in {self.seconds_left(now):.3g} s{why};"
             f" the last failure: {self.last_error}"
         )
@@ -445,7 +445,7 @@ def spread_after(seconds: float) -> float:
 
 def too_long(cap: float) -> str:
     """Return the part of a message that explains why a request can't wait."""
-    return f"that is longer than this request may wait (max_retry_after={cap:g})"
+    return f"that is longer than this request can wait (max_retry_after={cap:g})"
 
 
 def come_back_in(seconds: float) -> str:

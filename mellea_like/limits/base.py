@@ -93,11 +93,14 @@ class LimitedBackend(BackendWrapper):
     def __init__(self, inner: Backend, *limits: Limit) -> None:
         super().__init__(inner)
         if not limits:
-            msg = "LimitedBackend takes limits after the backend, such as ConcurrencyLimiter(8)"
+            msg = (
+                "LimitedBackend needs at least one limit after the backend, such as"
+                " ConcurrencyLimiter(8)"
+            )
             raise TypeError(msg)
         for limit in limits:
             if isinstance(limit, type) or not callable(getattr(limit, "acquire", None)):
-                msg = f"LimitedBackend takes limits, such as ConcurrencyLimiter(8), not {limit!r}"
+                msg = f"LimitedBackend needs limits, such as ConcurrencyLimiter(8), not {limit!r}"
                 raise TypeError(msg)
         self.limits = limits
 
@@ -186,7 +189,7 @@ class _Admission:
         try:
             return await self.admit(request)
         except (LimitExceeded, BackendError) as exc:
-            note = f"not tried again: {exc}"
+            note = f"not retried: {exc}"
             if note not in getattr(error, "__notes__", ()):
                 add_note(error, note)
         raise error

@@ -199,7 +199,7 @@ class Budget:
         store: Store | None = None,
     ) -> None:
         if within is not None and not isinstance(within, Budget):
-            msg = f"within takes the Budget around this one, not {type(within).__name__}"
+            msg = f"within must be the Budget around this one, not {type(within).__name__}"
             raise TypeError(msg)
         self.limits = BudgetLimits(requests, input_tokens, output_tokens, money, seconds)
         if within is not None:
@@ -210,20 +210,20 @@ class Budget:
         elif self.limits == BudgetLimits():
             msg = (
                 "a budget needs a limit: requests, input_tokens, output_tokens, money or seconds;"
-                " only one within another may go without"
+                " only a budget within another one can do without"
             )
             raise ValueError(msg)
         if name is not None and not isinstance(name, str):
-            msg = f"a budget's name is a str, not {name!r}"
+            msg = f"a budget's name must be a str, not {name!r}"
             raise TypeError(msg)
         if store is not None and not name:
-            msg = "a budget in a store needs a name, which is its account's: name='...'"
+            msg = "a budget in a store needs a name, which identifies its account: pass name='...'"
             raise ValueError(msg)
         self.name = "budget" if name is None else name
         self.store = store
         around = () if within is None else within.chain
         if store is not None and any((b.store, b.name) == (store, name) for b in around):
-            msg = f"a budget can't be within one of the same account: {name!r}"
+            msg = f"a budget can't be within one that has the same account: {name!r}"
             raise ValueError(msg)
         self.prices: Mapping[str, Price] | None = checked_prices(prices)
         self.assume_output_tokens: int | None = assume_output_tokens
@@ -232,7 +232,7 @@ class Budget:
         self.cancelled: Cancelled = cancelled or "estimate"
         if self.cancelled not in get_args(Cancelled):
             ways = ", ".join(map(repr, get_args(Cancelled)))
-            msg = f"a budget's cancelled is one of {ways}, not {cancelled!r}"
+            msg = f"a budget's cancelled must be one of {ways}, not {cancelled!r}"
             raise ValueError(msg)
         self._lengths = Lengths()
         self._most = self._checked_limits()  # In the units of accounts.
@@ -364,7 +364,7 @@ class Budget:
                 whole_number(f"a budget's {name}", most, most=LARGEST)
         if self.limits.money is not None and self.prices is None:
             msg = (
-                f"budget {self.name!r} limits money and needs to know what that buys:"
+                f"budget {self.name!r} limits money, so it needs prices: pass"
                 " prices={model: Price(input, output)}"
             )
             raise ValueError(msg)
@@ -381,7 +381,7 @@ class Budget:
         if bound is None and not (limits.output_tokens is None and limits.money is None):
             what = "output_tokens" if limits.money is None else "money"
             msg = (
-                f"budget {self.name!r} limits {what}, and the length of a reply is not limited:"
+                f"budget {self.name!r} limits {what}, but the length of a reply isn't limited:"
                 " set max_tokens in the options, or assume_output_tokens on the budget"
             )
             raise ValueError(msg)
@@ -389,8 +389,8 @@ class Budget:
         if price is None and limits.money is not None:
             whose = "a model whose name is unknown" if model is None else f"the model {model!r}"
             msg = (
-                f"budget {self.name!r} limits money, and its prices have none for {whose}, only"
-                f" for: {', '.join(self.prices or ())}"
+                f"budget {self.name!r} limits money, but has no price for {whose}, only for:"
+                f" {', '.join(self.prices or ())}"
             )
             raise ValueError(msg)
         if price is None:
@@ -427,7 +427,7 @@ class Budget:
         )
         shortage = Shortage(lacking, allowed, spent, more)
         if lacking == "requests":
-            what = f"{spent} of {allowed} requests are made"
+            what = f"{spent} of {allowed} requests were made"
             error = LimitExceeded(f"budget {self.name!r}: {what}, and this would be one more")
             error.shortage = shortage
             return error
@@ -467,7 +467,7 @@ class Budget:
         left = self._own_seconds_left()
         if left is not None and left <= TICK:
             self._late += 1
-            msg = f"budget {self.name!r}: its {self.limits.seconds:g} seconds are over"
+            msg = f"budget {self.name!r}: its {self.limits.seconds:g} seconds are up"
             raise LimitExceeded(msg)
 
     def __getstate__(self) -> tuple[None, dict[str, Any]]:
@@ -489,8 +489,8 @@ class Budget:
         if self._loop != loop:
             if self._loop is not None and self._account.in_use:
                 msg = (
-                    f"budget {self.name!r} is in use in another event loop: a budget serves one"
-                    " event loop after another, not two at once: threads share one SyncSampler"
+                    f"budget {self.name!r} is in use in another event loop, and a budget can't be"
+                    " used in two event loops at once: share one SyncSampler between threads"
                 )
                 raise RuntimeError(msg)
             self._loop = loop

@@ -453,9 +453,9 @@ class QueuedLimit(ABC):
         queue = self._queue
         if self._loop is not None and (queue.waiting or queue.in_flight) and loop_runs(self._loop):
             msg = (
-                f"this {type(self).__name__} serves another event loop, where {queue.waiting}"
-                f" requests wait and {queue.in_flight} are in flight: use one limiter in each"
-                " event loop, or one SyncSampler for all threads"
+                f"this {type(self).__name__} is in use in another event loop, where"
+                f" {queue.waiting} requests are waiting and {queue.in_flight} are in flight: use"
+                " one limiter per event loop, or one SyncSampler for all threads"
             )
             raise RuntimeError(msg)
         self._loop = token

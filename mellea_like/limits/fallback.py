@@ -98,10 +98,10 @@ class FallbackBackend:
         policy = Retry() if retry is None else retry
         for backend in self.backends:
             if not is_backend(backend):
-                msg = f"FallbackBackend takes backends, with generate(request), not {backend!r}"
+                msg = f"FallbackBackend needs backends, with generate(request), not {backend!r}"
                 raise TypeError(msg)
         if not others:
-            msg = "FallbackBackend takes two backends at least: the first, and what replaces it"
+            msg = "FallbackBackend needs at least two backends: the first one and its replacement"
             raise TypeError(msg)
         self.can_judge = all(map(can_judge, self.backends))
         self._members: list[_Member] = []
@@ -201,7 +201,7 @@ class FallbackBackend:
                         if exc is not failed[-1]:
                             raise
                         break  # The error has a note about the limit.
-                    inform("%s; the next backend is asked", error_text(failed[-1]))
+                    inform("%s; trying the next backend", error_text(failed[-1]))
                 # A batch's requests wait only for the last backend.
                 patient = PATIENT.set(PATIENT.get() if member is last else False)
                 asked = member.asked(request)

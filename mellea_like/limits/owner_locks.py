@@ -79,7 +79,7 @@ class OwnerLocks:
 def owner_locks(path: Path) -> OwnerLocks:
     """Return the locks of a store; open their file if this process doesn't have it open."""
     if sys.platform == "win32":  # pragma: no cover
-        msg = "it needs Unix file locks, which Windows lacks: use WSL"
+        msg = "it needs Unix file locks, which Windows doesn't have: use WSL"
         raise OSError(None, msg)
     with _lock:
         with suppress(FileNotFoundError):
@@ -92,6 +92,6 @@ def owner_locks(path: Path) -> OwnerLocks:
         there = os.fstat(descriptor)
         if not stat.S_ISREG(there.st_mode):
             os.close(descriptor)
-            msg = f"{path} is where its locks belong, but that is no file"
+            msg = f"its locks belong in {path}, but that isn't a file"
             raise OSError(None, msg)
         return _opened.setdefault((there.st_dev, there.st_ino), OwnerLocks(descriptor))

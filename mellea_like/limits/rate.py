@@ -84,7 +84,7 @@ class RateLimiter(QueuedLimit):
         self._requests = _bucket("requests_per_minute", requests_per_minute, burst)
         self._tokens = _bucket("tokens_per_minute", tokens_per_minute, burst)
         if store is not None and not name:
-            msg = "RateLimiter: buckets in a store need a name: name='...'"
+            msg = "RateLimiter: buckets in a store need a name: pass name='...'"
             raise ValueError(msg)
         self._store, self._name = store, name
         self._asks = store is not None

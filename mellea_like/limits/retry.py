@@ -109,7 +109,7 @@ class Retry:
 
     def __post_init__(self) -> None:
         for name in ("attempts", "rate_limit_attempts"):
-            whole_number(f"Retry: {name}, which counts the first try too,", getattr(self, name))
+            whole_number(f"Retry: {name}, which includes the first try,", getattr(self, name))
         if self.trip_after is not None:
             whole_number("Retry: trip_after", self.trip_after)
         for name in ("initial", "maximum"):
@@ -169,14 +169,14 @@ class RetryBackend(BackendWrapper):
         super().__init__(inner)
         if gate_before(inner) is None:
             msg = (
-                f"RetryBackend takes a backend that does not try again by itself, and"
-                f" {type(inner).__name__} does, or a backend in it: each of its tries would be"
-                " tried again; give that one the policy, as in FallbackBackend(a, b, retry=...)"
+                f"RetryBackend needs a backend that doesn't retry requests itself, but"
+                f" {type(inner).__name__}, or a backend in it, does, so its retries would multiply:"
+                " pass the policy to that backend, as in FallbackBackend(a, b, retry=...)"
             )
             raise ValueError(msg)
         self.policy = Retry() if policy is None else policy
         if not isinstance(self.policy, Retry):
-            msg = f"RetryBackend takes a Retry, not {policy!r}"
+            msg = f"RetryBackend: policy must be a Retry, not {policy!r}"
             raise TypeError(msg)
 
     async def generate(self, request: Request) -> Generation:
@@ -265,7 +265,7 @@ async def try_again(
             if out_of_budget is None or exc.result is not None:  # It ended a nested call.
                 raise
             out_of_budget(exc)
-            add_note(first, f"not tried again: {exc}")
+            add_note(first, f"not retried: {exc}")
         # This is outside the handler, so that this error doesn't get the refusal as its context.
         raise first
     finally:
@@ -370,8 +370,8 @@ class _Tries(Generic[T]):
             return f"tried {_times(tried)} (attempts={policy.attempts})"
         if deadline is not None and anyio.current_time() + pause > deadline:
             return (
-                f"tried {_times(tried)}: the call's time is up before the"
-                f" {pause:.3g} s are over that the next try has to wait"
+                f"tried {_times(tried)}: the next try would have to wait {pause:.3g} s, but the"
+                " call's time is up before then"
             )
         return ""
 
@@ -379,7 +379,7 @@ class _Tries(Generic[T]):
         """Log an error that would otherwise vanish in the next try."""
         error = _error_of(state)
         inform(
-            "try %d failed: %s: %s; the next one is in %.3g s",
+            "try %d failed: %s: %s; retrying in %.3g s",
             state.attempt_number,
             type(error).__name__,
             error,

@@ -165,7 +165,7 @@ class StoreFile:
                 lasts = not isinstance(exc, FileLocked) or now - self._owed_since > BUSY_SECONDS
                 if lasts and not self._told:
                     self._told = True
-                    warn("%s; the cost of requests is written down as soon as possible", exc)
+                    warn("%s; the cost of requests will be recorded as soon as possible", exc)
 
     @contextmanager
     def reading(self) -> Generator[OpenFile]:
@@ -386,8 +386,8 @@ def _begin(db: sqlite3.Connection) -> None:
         db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         db.execute(f"PRAGMA user_version = {FORMAT_VERSION}")
     elif (kind, version) != (APPLICATION_ID, FORMAT_VERSION):
-        whose = f"of format version {version}" if kind == APPLICATION_ID else "no store"
-        msg = f"the database that is there is {whose}: give another path"
+        whose = f"has format version {version}" if kind == APPLICATION_ID else "isn't a store"
+        msg = f"the existing database {whose}: use another path"
         raise ValueError(msg)
     db.execute("COMMIT")
     db.execute("PRAGMA journal_mode = WAL")
@@ -411,9 +411,9 @@ def _errors(path: Path) -> Generator[None]:
 def _why(error: Exception, code: int) -> str:
     match code:
         case sqlite3.SQLITE_NOTADB:
-            return "it is no store, nor any SQLite database: give another path"
+            return "it is neither a store nor any other SQLite database: use another path"
         case sqlite3.SQLITE_CORRUPT:
-            return f"it is damaged ({error}): remove it, and what was spent is forgotten"
+            return f"it is damaged ({error}): remove it (this forgets what was spent)"
         case sqlite3.SQLITE_BUSY:
             return "another program has locked it"
         case sqlite3.SQLITE_FULL:

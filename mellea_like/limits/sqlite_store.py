@@ -80,10 +80,10 @@ class SQLiteStore:
 
     def __init__(self, path: str | Path) -> None:
         if not isinstance(path, str | Path):
-            msg = f"a store's path is a str or a Path, not {type(path).__name__}"
+            msg = f"a store's path must be a str or a Path, not {type(path).__name__}"
             raise TypeError(msg)
         if not Path(path).name or "\0" in str(path):
-            msg = f"a store's path names a file, and {str(path)!r} does not"
+            msg = f"a store's path must name a file, and {str(path)!r} doesn't"
             raise ValueError(msg)
         # The path becomes absolute, because the current folder may change; links aren't followed.
         self._file = StoreFile(Path(os.path.abspath(path)))  # noqa: PTH100

@@ -99,10 +99,10 @@ def given_texts(name: str, texts: Sequence[object]) -> tuple[str, ...]:
     found: dict[str, None] = {}
     for text in texts:
         if not isinstance(text, str):
-            msg = f"{name} takes texts, not {text!r}"
+            msg = f"{name} needs texts, not {text!r}"
             raise TypeError(msg)
         if not text:
-            msg = f"{name} takes texts that are not empty"
+            msg = f"{name}: texts can't be empty"
             raise ValueError(msg)
         found[text] = None
     return tuple(found)

@@ -293,7 +293,10 @@ def _counted(
     stream = None
     if early is not None:
         if allowed.high is None:
-            msg = f"{name}: early needs at_most or exactly; a reply with too few may still go on"
+            msg = (
+                f"{name}: early needs at_most or exactly, because a reply with too few may still"
+                " grow"
+            )
             raise ValueError(msg)
         stream = _fails_over(allowed.high, early, lambda number: f"{said(number)} so far; {limit}")
     plural = "" if allowed.last == 1 else "s"
@@ -313,12 +316,12 @@ def given_range(name: str, at_least: object, at_most: object, exactly: object) -
         raise TypeError(msg)
     if "exactly" in numbers:
         if len(numbers) > 1:
-            msg = f"{name} takes exactly alone, or at_least and at_most"
+            msg = f"{name}: exactly can't be combined with at_least or at_most"
             raise ValueError(msg)
         return Range(numbers["exactly"], numbers["exactly"])
     low, high = numbers.get("at_least"), numbers.get("at_most")
     if low is not None and high is not None and low > high:
-        msg = f"{name}: at_least, {low}, is over at_most, {high}"
+        msg = f"{name}: at_least={low} must not be greater than at_most={high}"
         raise ValueError(msg)
     return Range(low, high)
 

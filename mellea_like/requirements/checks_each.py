@@ -68,11 +68,11 @@ def each(part: Part, check_of_part: Requirement, **settings: Unpack[Settings]) -
         ValueError: ``part`` is unknown, or ``check_of_part`` needs a judge.
     """
     if part not in _PARTS:
-        msg = f"each takes {listed(tuple(_PARTS), 'or')}, not {part!r}"
+        msg = f"each: the part must be {listed(tuple(_PARTS), 'or')}, not {part!r}"
         raise ValueError(msg)
     inner = check_of_part
     if not isinstance(inner, Requirement):
-        msg = f"each takes a check of a {part}, such as word_count(at_most=20), not {inner!r}"
+        msg = f"each needs a check of a {part}, such as word_count(at_most=20), not {inner!r}"
         raise TypeError(msg)
     if inner.judged:
         msg = f"each: {inner.description!r} has no validator: ask a judge about the whole reply"

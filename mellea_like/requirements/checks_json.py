@@ -140,7 +140,7 @@ def reader_of(schema: Mapping[str, Any]) -> Callable[[str], Any]:
         try:
             wrong, _ = _wrong_with(value, validator, MAX_STEPS, call=True)
         except TooCostly as exc:
-            msg = f"its schema takes {exc} on {len(text)} characters"
+            msg = f"its schema is too costly for {len(text)} characters: {exc}"
             raise ValueError(msg) from exc
         if wrong:
             raise ValueError(wrong)
@@ -203,7 +203,7 @@ def _validate(
         try:
             wrong, errors = _wrong_with(value, validator, max_steps, call=call)
         except TooCostly as exc:
-            msg = f"the schema takes {exc} on a reply of {len(candidate.text)} characters"
+            msg = f"the schema is too costly for a reply of {len(candidate.text)} characters: {exc}"
             raise RequirementError(msg, requirement="json_schema") from exc
         return ValidationResult(not wrong, wrong or "it is JSON of the schema", 1 / (1 + errors))
 

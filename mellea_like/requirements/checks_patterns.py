@@ -142,7 +142,7 @@ def _compiled(
         msg = f"{name} needs the regex package: pip install 'mellea-like[checks]'"
         raise ImportError(msg) from exc
     if not isinstance(pattern, str):
-        msg = f"{name} takes a pattern as a str, not {pattern!r}"
+        msg = f"{name}: the pattern must be a str, not {pattern!r}"
         raise TypeError(msg)
     real_number(f"{name}: timeout", timeout, over=0, most=math.inf, unit="seconds")
     try:
@@ -160,7 +160,7 @@ def _in_time(name: str, shown: str, timeout: float, candidate: Candidate) -> Gen
         yield
     except TimeoutError as exc:
         msg = (
-            f"{shown} took over {timeout:g} s on a reply of {len(candidate.text)} characters:"
-            " make it simpler, or raise its timeout"
+            f"{shown} took more than {timeout:g} s on a reply of {len(candidate.text)} characters:"
+            " simplify it, or raise its timeout"
         )
         raise RequirementError(msg, requirement=name) from exc

@@ -210,7 +210,7 @@ def casing(kind: Casing, **settings: Unpack[Settings]) -> Requirement:
         ValueError: ``kind`` is neither of the two.
     """
     if kind not in get_args(Casing):
-        msg = f"casing is one of {', '.join(get_args(Casing))}, not {kind!r}"
+        msg = f"casing: the kind must be one of {', '.join(get_args(Casing))}, not {kind!r}"
         raise ValueError(msg)
     described = "all in lower case" if kind == "lower" else "all in capitals"
     change = str.lower if kind == "lower" else str.upper
@@ -246,11 +246,11 @@ def one_of(
         ValueError: a choice is blank.
     """
     if isinstance(choices, str):
-        msg = f"one_of takes a list of texts: one_of([{choices!r}])"
+        msg = f"one_of needs a list of texts: one_of([{choices!r}])"
         raise TypeError(msg)
     allowed = given_texts("one_of", tuple(choices))
     if not all(text.strip() for text in allowed):
-        msg = "one_of takes texts that are not blank"
+        msg = "one_of: texts can't be blank"
         raise ValueError(msg)
     fold = str.casefold if ignore_case else str
     folded = {fold(text.strip()) for text in allowed}
@@ -288,11 +288,11 @@ def number_between(
         ValueError: a limit isn't finite, or ``low`` is greater than ``high``.
     """
     if low is None and high is None:
-        msg = "number_between needs a low limit, a high one, or both"
+        msg = "number_between needs low, high or both"
         raise TypeError(msg)
     least, most = _limit("low", low), _limit("high", high)
     if least is not None and most is not None and least > most:
-        msg = f"number_between: low, {low}, is over high, {high}"
+        msg = f"number_between: low={low} must not be greater than high={high}"
         raise ValueError(msg)
     if least is None:
         limits = f"at most {high}"

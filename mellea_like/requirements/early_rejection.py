@@ -197,8 +197,8 @@ def _read(requirement: Requirement, answer: object) -> ValidationResult | None:
     if inspect.iscoroutine(answer):
         answer.close()  # This avoids a warning that it was never awaited.
     msg = (
-        f"requirement {requirement.name!r}: its stream check returned {ascii(answer)[:100]}, which"
-        " isn't a verdict: return Verdict.FAIL, PASS or UNKNOWN, or (Verdict, reason)"
+        f"requirement {requirement.name!r}: its stream check returned {ascii(answer)[:100]}, not a"
+        " verdict: return Verdict.FAIL, PASS or UNKNOWN, or (Verdict, reason)"
     )
     raise BadVerdict(msg, requirement=requirement.name)
 

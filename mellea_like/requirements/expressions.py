@@ -122,10 +122,11 @@ def _count_check(
     expression: str, noun: str, operator: str, text: str, *, early: bool, settings: Settings
 ) -> Requirement:
     if operator not in _OPERATORS:
-        msg = f"check {expression!r}: the operators are {' '.join(_OPERATORS)}, not {operator}"
+        known = " ".join(_OPERATORS)
+        msg = f"check {expression!r}: the operator must be one of {known}, not {operator}"
         raise ValueError(msg)
     if not (text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS):
-        msg = f"check {expression!r}: write a whole number such as 20 after {operator}"
+        msg = f"check {expression!r}: write an integer such as 20 after {operator}"
         raise ValueError(msg)
     number = int(text)
     settings.setdefault("name", f"{noun.lower()}{operator}{number}")
@@ -209,7 +210,7 @@ def _code_check(expression: str, settings: Settings) -> Requirement:
         )
     except (ImportError, NotImplementedError, OSError, TypeError, ValueError) as exc:
         said = str(exc).removeprefix(f"{kind}: ").removeprefix(f"{kind}() ")
-        msg = f"check '{excerpt(expression)}': {said}\nIt is written {_FORMS[kind]}"
+        msg = f"check '{excerpt(expression)}': {said}\nWrite it as {_FORMS[kind]}"
         raise ValueError(msg) from exc
     return made
 
@@ -224,7 +225,7 @@ def _arguments(kind: str, text: str) -> dict[str, Any]:
     if alone is not None and text:
         return {alone: json.loads(text) if text.startswith("[") else text}
     if text:
-        msg = "its arguments are a JSON object"
+        msg = "its arguments must be a JSON object"
         raise ValueError(msg)
     return {}
 
@@ -235,5 +236,5 @@ def _case(case: Any) -> tuple[Any, Any]:
         case [[*arguments], value]:
             return tuple(arguments), value
         case _:
-            msg = "a case is [[ARGUMENT, ...], VALUE]"
+            msg = "a case must be [[ARGUMENT, ...], VALUE]"
             raise ValueError(msg)

@@ -61,12 +61,12 @@ def schema_validator(schema: Mapping[str, Any]) -> Any:
     from referencing.jsonschema import DRAFT202012  # noqa: PLC0415
 
     if not isinstance(schema, Mapping):
-        msg = f"json_schema takes a schema as a mapping, not {clipped(repr(schema))}"
+        msg = f"json_schema: the schema must be a mapping, not {clipped(repr(schema))}"
         raise TypeError(msg)
     try:
         copied = json.loads(json.dumps(dict(schema)))
     except (TypeError, ValueError) as exc:
-        msg = f"json_schema takes a schema that JSON can hold: {exc}"
+        msg = f"json_schema: the schema must be JSON data: {exc}"
         raise TypeError(msg) from exc
     kind: Any = validator_for(copied, default=Draft202012Validator)
     try:
@@ -74,10 +74,10 @@ def schema_validator(schema: Mapping[str, Any]) -> Any:
         root = Resource.from_contents(copied, default_specification=DRAFT202012)
         _follow_references(root, _drafts().resolver_with_root(root))
     except SchemaError as exc:
-        msg = f"json_schema: the schema is wrong at {exc.json_path}: {clipped(exc.message, 200)}"
+        msg = f"json_schema: the schema is invalid at {exc.json_path}: {clipped(exc.message, 200)}"
         raise ValueError(msg) from exc
     except Unresolvable as exc:
-        msg = f"json_schema: the reference {exc.ref!r} leads nowhere in the schema"
+        msg = f"json_schema: the reference {exc.ref!r} can't be resolved within the schema"
         raise ValueError(msg) from exc
     return validator_of(copied)
 
@@ -143,7 +143,7 @@ def ignored(validator: Any) -> Iterator[str]:
 
 def _meant(name: str, known: Iterable[str]) -> str:
     close = get_close_matches(name, sorted(known), n=1, cutoff=0.75)
-    return f": did you mean {close[0]!r}?" if close else ": this draft does not have it"
+    return f": did you mean {close[0]!r}?" if close else ": this draft doesn't have it"
 
 
 def _follow_references(resource: Any, resolver: Any) -> None:
@@ -173,7 +173,7 @@ def counted(most: int, *, ours: bool = True) -> Generator[None]:
     try:
         yield
     except RecursionError:
-        msg = "references that go around in a circle"
+        msg = "circular references"
         raise TooCostly(msg) from None
 
 

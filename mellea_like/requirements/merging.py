@@ -19,15 +19,15 @@ __all__ = ["as_backend", "check_judge", "check_requirements", "merge_requirement
 def as_backend(backend: object, name: str) -> Backend:
     """Return ``backend`` if it is one; otherwise raise an error about the argument ``name``."""
     if backend is None:
-        msg = f"there is no {name}: give one to the strategy, or to the call as {name}=..."
+        msg = f"there is no {name}: pass one to the strategy, or {name}=... to the call"
         raise ValueError(msg)
     if not is_backend(backend):
         hint = ""
         if isinstance(backend, type):
-            hint = ": make an instance of it"
+            hint = ": pass an instance of it"
         elif callable(backend):
             hint = ": wrap it in FunctionBackend(...)"
-        msg = f"{name} isn't a backend, for it has no generate(request): {backend!r}{hint}"
+        msg = f"{name} must be a backend, with generate(request), not {backend!r}{hint}"
         raise TypeError(msg)
     return backend
 
@@ -37,25 +37,25 @@ def check_requirements(
 ) -> tuple[Requirement | str, ...]:
     """Return requirements as a tuple; raise an error if one is neither a requirement nor a text."""
     if isinstance(requirements, str | Requirement):
-        msg = f"{name} takes a list, not a lone {type(requirements).__name__}: put it into a list"
+        msg = f"{name} must be a list, not a single {type(requirements).__name__}: put it in a list"
         raise TypeError(msg)
     try:
         items = tuple(requirements)
     except TypeError:
-        msg = f"{name} takes a list of Requirement objects and texts, not {requirements!r}"
+        msg = f"{name} must be a list of Requirement objects and texts, not {requirements!r}"
         raise TypeError(msg) from None
     for item in items:
         if not isinstance(item, str | Requirement):
             hint = (
                 ": wrap it, as in Requirement('what must hold', function)" if callable(item) else ""
             )
-            msg = f"{name} holds Requirement objects and texts, not {item!r}{hint}"
+            msg = f"{name} must contain only Requirement objects and texts, not {item!r}{hint}"
             raise TypeError(msg)
         if isinstance(item, str) and not item.strip():
-            msg = f"{name} holds an empty text: say in words what must hold"
+            msg = f"{name} has an empty text: describe in words what must hold"
             raise ValueError(msg)
         if isinstance(item, Requirement) and item.inline and item.validator is None:
-            msg = f"requirement {item.name!r} is inline, but has no validator to run"
+            msg = f"requirement {item.name!r} is inline but has no validator to run"
             raise ValueError(msg)
     return items
 
@@ -82,7 +82,7 @@ def check_judge(requirement: Requirement, default: Backend) -> None:
     if not can_judge(judge):
         unfit = getattr(judge, "unfit", f"{type(judge).__name__} can't judge")
         msg = (
-            f"requirement {requirement.description!r} needs a judge, and {unfit}: give judge=... a"
-            " backend that can, or the requirement a validator"
+            f"requirement {requirement.description!r} needs a judge, but {unfit}: pass a backend"
+            " that can judge as judge=..., or give the requirement a validator"
         )
         raise RequirementError(msg, requirement=requirement.name)

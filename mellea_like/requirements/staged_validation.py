@@ -209,7 +209,7 @@ async def _ask(
     if result is None:
         msg = (
             f"requirement {requirement.name!r}: its validator returned {ascii(verdict)[:100]},"
-            " which isn't a verdict: return a bool, (bool, reason) or a ValidationResult"
+            " not a verdict: return a bool, (bool, reason) or a ValidationResult"
         )
         raise BadVerdict(msg, requirement=requirement.name)
     return result

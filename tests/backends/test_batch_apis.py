@@ -511,7 +511,7 @@ async def test_odd_lines_of_results_are_told_and_break_nothing(provider, tmp_pat
     odd = [r for r in found if r.outcome.reply is None]
     assert {r.custom_id for r in odd} == {"run-1-0", "stranger-1"}
     assert all(r.outcome.error for r in odd)
-    assert any("a result that can't be read: {" in r.outcome.error for r in odd)
+    assert any("invalid result: {" in r.outcome.error for r in odd)
     assert all(s.api.usage(r.outcome).input_tokens >= 0 for r in found)
 
 

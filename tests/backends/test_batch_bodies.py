@@ -111,7 +111,7 @@ def test_responses_are_asked_for_too(name, output):
 
 
 def test_responses_have_no_seeds():
-    with pytest.raises(InvalidRequest, match="no seeds"):
+    with pytest.raises(InvalidRequest, match="no seed"):
         make_api("openai", api="responses").body(ask(seed=7))
 
 
@@ -175,10 +175,10 @@ def test_an_older_version_of_anthropics_api_takes_temperatures():
     api = AnthropicBatches("m", client=client)
     body = api.body(WARM)
     assert (body["temperature"], body["top_p"]) == (0.7, 0.9)
-    with pytest.raises(InvalidRequest, match="temperature is 0 to 1"):
+    with pytest.raises(InvalidRequest, match="temperature must be between 0 and 1"):
         api.body(ask(temperature=1.2))
     thinks = {"thinking": {"type": "adaptive"}}
-    with pytest.raises(InvalidRequest, match="no temperature but 1"):
+    with pytest.raises(InvalidRequest, match="only with a temperature of 1"):
         api.body(ask(temperature=0.5, extra=thinks))
 
 
@@ -199,48 +199,52 @@ def test_turns_of_one_role_are_one():
 
 
 REFUSED: list[tuple[str, Request, str]] = [
-    *((p, ask(extra={"stream": True}), "no stream") for p in PROVIDERS),
+    *((p, ask(extra={"stream": True}), "can't set stream") for p in PROVIDERS),
     *((p, ask(extra={"x": float("nan")}), "JSON") for p in PROVIDERS),
     *((p, ask(extra={"x": object()}), "JSON") for p in PROVIDERS),
-    *((p, ask(model="another"), "ask one model") for p in ("openai", "azure", "mistral")),
+    *((p, ask(model="another"), "use the same model") for p in ("openai", "azure", "mistral")),
     ("anthropic", Request((Message("user", "Hello"),)), "set the option max_tokens"),
     *(
         ("anthropic", ask(**option), "since 2026-10-21")
         for option in ({"temperature": 1.0}, {"top_p": 0.9}, {"extra": {"top_k": 3}})
     ),
-    ("anthropic", ask(seed=7), "no seeds"),
+    ("anthropic", ask(seed=7), "no seed"),
     ("anthropic", ask(max_tokens=50, extra={"max_tokens": 0}), "max_tokens"),
-    ("anthropic", ask(stop=["\n"]), "more than white space"),
-    ("anthropic", ask(extra={"speed": "fast"}), "no fast mode"),
+    ("anthropic", ask(stop=["\n"]), "can't be only whitespace"),
+    ("anthropic", ask(extra={"speed": "fast"}), "doesn't support fast mode"),
     ("anthropic", request(Message("system", "Hello")), "first message"),
     ("anthropic", request(Message("assistant", "Hello")), "first message"),
     ("anthropic", request(Message("user", " ")), r"message 1 \(user\) is empty"),
     (
         "anthropic",
         request(Message("user", "Hello"), Message("assistant", "I say ")),
-        "ends with white space",
+        "ends with whitespace",
     ),
-    ("anthropic", request(*CALLED[:2]), "no answers in the next turn"),
-    ("anthropic", request(*CALLED[:2], Message("user", "So?")), "no answers in the next turn"),
-    ("anthropic", request(CALLED[0], CALLED[2]), "doesn't make"),
+    ("anthropic", request(*CALLED[:2]), "aren't answered in the next turn"),
+    ("anthropic", request(*CALLED[:2], Message("user", "So?")), "aren't answered in the next turn"),
+    ("anthropic", request(CALLED[0], CALLED[2]), "isn't in the turn before it"),
     (
         "anthropic",
         request(CALLED[0], Message("assistant", "", tool_calls=[ToolCall("a b", "x", "{}")])),
         "id 'a b'",
     ),
-    ("anthropic", request(Message("user", [Audio(b"x", "wav")])), "a sound"),
+    ("anthropic", request(Message("user", [Audio(b"x", "wav")])), "has audio"),
     ("anthropic", request(Message("user", [Image(data=PNG, media_type="image/tiff")])), "tiff"),
     (
         "anthropic",
         request(Message("user", [Image(data=PNG + b"0" * 9_000_000)])),
-        "more than 10 MB",
+        "larger than 10 MB",
     ),
     (
         "anthropic",
         request(Message("user", [Image("https://example.org/a.png")] * 601)),
         "601 images",
     ),
-    ("anthropic", request(Message("user", [File(data=b"x", filename="a.docx")])), "PDF and texts"),
+    (
+        "anthropic",
+        request(Message("user", [File(data=b"x", filename="a.docx")])),
+        "only PDF and text files",
+    ),
     (
         "anthropic",
         request(options={"extra": {"thinking": {"type": "enabled", "budget_tokens": 10}}}),
@@ -253,11 +257,19 @@ REFUSED: list[tuple[str, Request, str]] = [
             tool_choice="required",
             options={"extra": {"thinking": {"type": "adaptive"}}},
         ),
-        "has to be called",
+        "must be called",
     ),
-    ("anthropic", request(tools=(Tool("x", parameters={"type": "string"}),)), "aren't an object's"),
+    (
+        "anthropic",
+        request(tools=(Tool("x", parameters={"type": "string"}),)),
+        "must have the type object",
+    ),
     ("mistral", ask(temperature=1.6), "at most 1.5"),
-    ("mistral", request(*CALLED, Message("user", "So?")), "followed by the user's"),
+    (
+        "mistral",
+        request(*CALLED, Message("user", "So?")),
+        "followed by a message with the role 'user'",
+    ),
     ("mistral", request(CALLED[0], CALLED[1]), "the last message"),
     (
         "mistral",
@@ -298,20 +310,20 @@ def test_a_line_is_one_line_whatever_is_in_it(provider):
 def test_wrong_arguments_are_told_at_once(kind):
     with pytest.raises(TypeError, match="model's name"):
         kind("")
-    with pytest.raises(TypeError, match="client takes"):
+    with pytest.raises(TypeError, match="client must be"):
         kind("m", client=object())
-    with pytest.raises(ValueError, match="base_url takes a URL"):
+    with pytest.raises(ValueError, match="base_url must be a URL"):
         kind("m", base_url="nonsense")
     with pytest.raises(ValueError, match="can't try output modes"):
         kind("m", output="auto")
-    with pytest.raises(ValueError, match="output is one of"):
+    with pytest.raises(ValueError, match="output must be one of"):
         kind("m", output="xml")
     with pytest.raises(ValueError, match="timeout"):
         kind("m", timeout=0)
 
 
 def test_wrong_arguments_of_one_provider():
-    with pytest.raises(ValueError, match="api is one of"):
+    with pytest.raises(ValueError, match="api must be one of"):
         OpenAIBatches("m", api="completions")
     with pytest.raises(ValueError, match="timeout_hours"):
         MistralBatches("m", timeout_hours=1000)
@@ -321,7 +333,7 @@ def test_wrong_arguments_of_one_provider():
 def test_a_ready_client_comes_without_a_key(provider):
     api = make_api(provider)
     given = api._server.given if provider in ("openai", "azure") else api._given
-    with pytest.raises(ValueError, match="leave base_url and api_key out"):
+    with pytest.raises(ValueError, match="combined with base_url or api_key"):
         type(api)("m", client=given, api_key="sk-1")
 
 
@@ -445,7 +457,7 @@ def test_a_reply_that_cannot_be_read_has_cost_its_tokens(provider, reply):
     meter = RequestMeter()
     outcome = JobOutcome(reply={**reply, "usage": counts})
     api = make_api(provider)
-    with pytest.raises(MalformedResponse, match="can't be read"):
+    with pytest.raises(MalformedResponse, match="an invalid reply"):
         api.reply(ask(), outcome, meter)
     assert meter.usage == api.usage(outcome) == Usage(1, 5, 2)
 

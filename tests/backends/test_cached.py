@@ -325,14 +325,17 @@ NEWER = (
 @pytest.mark.parametrize(
     ("spoil", "says"),
     [
-        (lambda path: path.write_bytes(b"no database " * 100), "it is no cache, nor any SQLite"),
+        (
+            lambda path: path.write_bytes(b"no database " * 100),
+            "it is neither a cache nor any other SQLite",
+        ),
         (
             lambda path: change(path, "CREATE TABLE mine (x)"),
-            "the database that is there is no cache: give another path",
+            "the existing database isn't a cache: use another path",
         ),
         (
             lambda path: change(path, *NEWER),
-            "the database that is there is of version 2: give another path",
+            "the existing database has version 2: use another path",
         ),
         (lambda path: path.mkdir(), "it can't be opened|unable to open"),
         (lambda path: None, r"it can't be opened \(No such file or directory\)"),
@@ -359,7 +362,7 @@ async def test_a_damaged_reply_is_an_error_and_one_that_can_t_be_written_is_retu
     full = "CREATE TRIGGER full_ BEFORE INSERT ON replies BEGIN SELECT RAISE(ABORT, 'full'); END"
     await to_thread.run_sync(change, path, full)
     assert await asked(backend, meta=RequestMeta(iteration=9)) == "reply 1"
-    assert "a reply was not kept" in caplog.text
+    assert "a reply could not be cached" in caplog.text
     await backend.aclose()
 
 

@@ -203,7 +203,7 @@ async def test_a_crash_of_the_server_is_told_with_its_log(slow):
                 os.kill(backend.pid, signal.SIGKILL)
                 async for _ in reply:
                     pass
-        assert "has crashed (killed by signal 9); its log ends:\n" in str(caught.value)
+        assert "has crashed (killed by signal 9); its log ends with:\n" in str(caught.value)
         assert not caught.value.retryable
         with pytest.raises(BackendUnavailable, match="has crashed"):
             await backend.generate(ask())
@@ -222,7 +222,7 @@ async def test_a_crash_is_told_if_the_process_takes_seconds_to_end(virtual_clock
         def failure(self, what: str) -> BackendUnavailable:
             return BackendUnavailable(what, retryable=False)
 
-    error = await _explained(MalformedResponse("breaks off"), Dying())
+    error = await _explained(MalformedResponse("an incomplete reply"), Dying())
     assert str(error) == "has crashed"
 
 
@@ -319,13 +319,13 @@ async def test_outside_its_block_it_says_how_to_start_it(model):
 
 
 def test_it_is_entered_once_at_a_time(running):
-    with pytest.raises(RuntimeError, match="entered already"), running:
+    with pytest.raises(RuntimeError, match="already entered"), running:
         pytest.fail("it was entered")
 
 
 @pytest.mark.parametrize("name", ["context_size", "concurrency", "threads", "startup_timeout"])
 def test_a_number_that_is_not_positive_is_refused(name):
-    with pytest.raises(ValueError, match=f"{name} is over 0"):
+    with pytest.raises(ValueError, match=f"{name} must be greater than 0"):
         LlamaCppBackend("model.gguf", **{name: 0})
 
 

@@ -93,10 +93,10 @@ class Answer(BaseModel):
     [
         (
             Request((), format=Answer),
-            "can't keep to a format: use OpenAIBackend or LlamaCppBackend",
+            "can't follow a format: use OpenAIBackend or LlamaCppBackend",
         ),
         (Request((), meta=RequestMeta(purpose="judge")), "can't judge"),
-        (Request((), Options(model="gpt")), "one model, 'markov-trigram', and no 'gpt'"),
+        (Request((), Options(model="gpt")), "only the model 'markov-trigram', not 'gpt'"),
     ],
 )
 async def test_what_it_can_not_do_is_an_invalid_request(request_, message):

@@ -120,7 +120,7 @@ def test_a_format_is_asked_for_in_the_system_prompt():
 @pytest.mark.parametrize(
     ("request_", "options", "match"),
     [
-        (Request((Message("system", "Be."),)), Options(), "besides those of the system"),
+        (Request((Message("system", "Be."),)), Options(), "that isn't a system message"),
         (ask(), Options(top_p=0.5), "top_p"),
         (ask(), Options(extra={"tools": [], "logprobs": 1}), "can't send logprobs, tools"),
         (ask(), Options(extra={"include_context": "everything"}), "include_context"),
@@ -153,7 +153,7 @@ def test_stop_reasons_are_told_in_openais_words(reason, finish):
 @pytest.mark.parametrize(
     ("result", "match"),
     [
-        (sampled("x", role="user"), "a message of the user"),
+        (sampled("x", role="user"), "a message with the role 'user'"),
         (
             sampled(
                 "x", content=types.ImageContent(type="image", data="aGk=", mime_type="image/png")
@@ -214,7 +214,7 @@ async def test_a_reply_that_does_not_fit_the_protocol_is_malformed():
     async def work(context):
         return await MCPSamplingBackend(context).generate(ask())
 
-    with pytest.raises(MalformedResponse, match="can't be read"):
+    with pytest.raises(MalformedResponse, match="an invalid reply"):
         await in_tool(work, person=odd)
 
 
@@ -240,7 +240,7 @@ async def test_on_a_new_connection_the_error_names_the_rounds():
 @pytest.mark.parametrize(
     ("wrong", "kind", "match"),
     [
-        ({"fallback": "direct"}, TypeError, "fallback takes a backend"),
+        ({"fallback": "direct"}, TypeError, "fallback must be a backend"),
         ({"max_tokens": 0}, ValueError, "max_tokens"),
         ({"timeout": 0}, ValueError, "timeout"),
     ],
@@ -326,7 +326,7 @@ async def test_work_whose_client_stays_away_is_given_up_and_its_result_forgotten
         client.request_state = first.request_state
         assert await rounds.run(client, client, work) is BackendTimeout
         assert rounds.waiting == 0
-        with pytest.raises(InvalidRequest, match="not there any more"):
+        with pytest.raises(InvalidRequest, match="no longer exists"):
             await rounds.run(client, client, work)
 
         client.request_state = None
@@ -366,7 +366,7 @@ async def test_closing_the_rounds_ends_work_that_runs():
     async with anyio.create_task_group() as tasks, SamplingRounds() as rounds:
         tasks.start_soon(call, rounds)
         await anyio.wait_all_tasks_blocked()
-    assert "ended with its SamplingRounds" in str(raised)
+    assert "stopped when its SamplingRounds closed" in str(raised)
 
 
 async def test_a_question_that_is_withdrawn_before_it_is_given_out_is_not_asked():

@@ -45,12 +45,12 @@ async def test_no_more_connections_are_open_than_the_user_allows(most):
 
 
 def test_a_wrong_number_of_connections_is_refused():
-    with pytest.raises(ValueError, match="max_connections is at least 1"):
+    with pytest.raises(ValueError, match="max_connections must be at least 1"):
         OpenAIBackend("m", max_connections=0)
-    with pytest.raises(TypeError, match="max_connections is a whole number"):
+    with pytest.raises(TypeError, match="max_connections must be an integer"):
         OpenAIBackend("m", max_connections="3")
     client = openai.AsyncOpenAI(api_key="k")
-    with pytest.raises(ValueError, match="leave max_connections out"):
+    with pytest.raises(ValueError, match="combined with max_connections"):
         OpenAIBackend("m", client=client, max_connections=3)
 
 

@@ -127,12 +127,12 @@ async def test_what_the_api_does_not_have_is_refused_before_anything_is_sent():
     async with serving(api="responses") as (server, backend):
         with pytest.raises(InvalidRequest, match="no stop texts"):
             await backend.generate(ask(options=Options(stop="x")))
-        with pytest.raises(InvalidRequest, match="no audio"):
+        with pytest.raises(InvalidRequest, match="doesn't support audio"):
             await backend.generate(ask(Message("user", [Audio(b"RIFF", "wav")])))
         with pytest.raises(InvalidRequest, match="one reply"):
             backend.stream_choices(ask(), 2)
     assert not server.requests
-    with pytest.raises(ValueError, match="api is one of chat, responses"):
+    with pytest.raises(ValueError, match="api must be one of chat, responses"):
         OpenAIBackend("m", api="assistants")  # type: ignore[arg-type]
 
 
@@ -304,9 +304,9 @@ def failed(code: str, how: str = "failed") -> str:
         ([delta("a"), failed("server_error", "completed")], BackendUnavailable, "sorry"),
         ([failed("invalid_image_url")], InvalidRequest, "sorry"),
         ([event("error", code="x", message="oh", param=None)], BackendUnavailable, "oh"),
-        ([delta("a")], MalformedResponse, "breaks off"),
+        ([delta("a")], MalformedResponse, "an incomplete reply"),
         ([], MalformedResponse, "without a reply.*use api='chat'"),
-        (['{"choices": []}'], MalformedResponse, "isn't one of a response.*use api='chat'"),
+        (['{"choices": []}'], MalformedResponse, "isn't an event of a response.*use api='chat'"),
     ],
 )
 async def test_what_goes_wrong_within_a_response_is_told(events, error, said):

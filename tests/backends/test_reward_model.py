@@ -80,8 +80,8 @@ async def test_the_best_by_each_protocol(kind):
     [
         (401, None, AuthenticationFailed, "401"),
         (503, None, BackendUnavailable, "503"),
-        (200, b'{"data": []}', MalformedResponse, "no answer of /score"),
-        (200, b'{"data": [{"score": "much"}]}', MalformedResponse, "no answer of /score"),
+        (200, b'{"data": []}', MalformedResponse, "an invalid response to /score"),
+        (200, b'{"data": [{"score": "much"}]}', MalformedResponse, "an invalid response to /score"),
         (200, b"<html>", MalformedResponse, "JSONDecodeError"),
     ],
 )

@@ -55,7 +55,7 @@ async def test_tokens_are_words_unless_the_script_says_otherwise(usage):
 @pytest.mark.parametrize(
     ("script", "error", "message"),
     [
-        ("text", TypeError, "put the text into a list"),
+        ("text", TypeError, "put the text in a list"),
         (3, TypeError, "a sequence of replies or a rule"),
         (ValueError, TypeError, "a sequence of replies or a rule"),
         ([3], TypeError, "a str, a Generation or an exception"),
@@ -68,11 +68,11 @@ def test_a_wrong_script_is_refused(script, error, message):
 
 
 def test_wrong_numbers_are_refused():
-    with pytest.raises(ValueError, match="delay is at least 0"):
+    with pytest.raises(ValueError, match="delay must be at least 0"):
         ScriptedBackend([], delay=-1)
-    with pytest.raises(ValueError, match="delay is at least 0"):
+    with pytest.raises(ValueError, match="delay must be at least 0"):
         Reply("x", delay=-1)
-    with pytest.raises(ValueError, match="can't be cycled"):
+    with pytest.raises(ValueError, match="needs at least one reply"):
         ScriptedBackend([], cycle=True)
-    with pytest.raises(ValueError, match="do not make up its text"):
+    with pytest.raises(ValueError, match="don't add up to its text"):
         Reply("abc", chunks=["a", "b"])

@@ -271,9 +271,9 @@ async def test_an_error_in_the_midst_of_a_reply_is_told_apart(event, kind):
 
 async def test_a_request_that_can_not_be_written_is_an_invalid_request():
     backend = OpenAIBackend("m", base_url=URL)
-    with pytest.raises(InvalidRequest, match="can't be written"):
+    with pytest.raises(InvalidRequest, match="can't be encoded"):
         await backend.generate(ask("\ud800"))
-    with pytest.raises(InvalidRequest, match="can't be written"):
+    with pytest.raises(InvalidRequest, match="can't be encoded"):
         await backend.generate(ask(options=Options(extra={"x": object()})))
     await backend.aclose()
 

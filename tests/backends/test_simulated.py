@@ -113,5 +113,7 @@ async def test_a_cancelled_request_has_cost_the_tokens_so_far(virtual_clock):
     ],
 )
 def test_a_number_out_of_its_range_is_refused(wrong):
-    with pytest.raises(ValueError, match=rf"SimulatedBackend: .*{[*wrong][-1]} is (over|at least)"):
+    with pytest.raises(
+        ValueError, match=rf"SimulatedBackend: .*{[*wrong][-1]} must be (greater than|at least)"
+    ):
         SimulatedBackend(**wrong)

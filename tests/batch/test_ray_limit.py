@@ -48,7 +48,7 @@ async def test_workers_together_send_as_many_requests_as_the_budget_has(workers)
         await run_for(600, *crew)
         assert (actor.spent().requests, actor.reserved().requests) == (97, 0)
     assert len(server.came) == 97
-    assert all("97 of 97 requests are made" in str(worker.denied) for worker in crew)
+    assert all("97 of 97 requests were made" in str(worker.denied) for worker in crew)
 
 
 async def test_what_a_dead_worker_had_under_way_counts_as_spent_and_the_others_go_on():

@@ -622,7 +622,7 @@ def test_a_spent_budget_ends_the_run_and_a_resumed_one_has_its_own(batch, server
     journal = ("--journal", str(tmp_path / "run.db"))
     code, _, err = batch(*journal, "--budget", "requests=3")
     assert (code, len(server.requests)) == (1, 3)
-    assert "mellea-like: the budget of this run: 3 of 3 requests are made" in err
+    assert "mellea-like: the budget of this run: 3 of 3 requests were made" in err
     assert "Stopped after 3 of 5 rows. Run the same command with --resume to continue." in err
     assert len(records(tmp_path / "out.jsonl")) == 3
     code, _, err = batch(*journal, "--budget", "requests=3", "--resume")

@@ -108,9 +108,13 @@ def test_a_check_is_told_by_its_template_and_belongs_to_the_run(batch, tmp_path)
         ("passes_tests:{{ tests }}", {}, "a check can't be filled in: 'tests' is undefined"),
         ("passes_tests:{{ tests }}", {"tests": "assert ("}, "the tests don't parse"),
         ("passes_tests:{{ tests }}", {"tests": ""}, "passes_tests:TESTS"),
-        ("returns:{{ tests }}", {"tests": {"cases": [1]}}, "a case is [[ARGUMENT, ...], VALUE]"),
+        (
+            "returns:{{ tests }}",
+            {"tests": {"cases": [1]}},
+            "a case must be [[ARGUMENT, ...], VALUE]",
+        ),
         ("returns:{{ tests }}", {"tests": {"function": "f", "sandbox": 1}}, "sandbox"),
-        ("runs:{{ tests }}", {"tests": 7}, "its arguments are a JSON object"),
+        ("runs:{{ tests }}", {"tests": 7}, "its arguments must be a JSON object"),
         ("runs:{{ tests }}", {"tests": {"stdinn": 7}}, "stdinn"),
         ("what:{{ tests }}", {"tests": 7}, "is unknown"),
     ],
@@ -128,4 +132,4 @@ def test_a_row_that_no_check_can_be_made_of_is_told_before_the_run(
 def test_a_wrong_check_of_code_is_told_with_its_form(batch, server, check):
     code, _, err = batch([{"ask": "add"}], "-p", "{{ ask }}", "--check", check)
     assert (code, server.requests) == (2, [])
-    assert "It is written" in err
+    assert "Write it as" in err

@@ -100,7 +100,7 @@ def test_one_budget_and_one_rate_are_for_all(arguments, command, tmp_path):
     with OpenAIServer(choose=echo) as server:
         code, _, err = command(*arguments(server, "--budget", "requests=15"))
         assert code == 1
-        assert "the budget of this run: 15 of 15 requests are made" in err
+        assert "the budget of this run: 15 of 15 requests were made" in err
         assert (
             f"Stopped after 15 of {ROWS} rows. Run the same command with --resume to continue."
             in err

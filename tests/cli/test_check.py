@@ -227,7 +227,7 @@ def test_a_budget_bounds_what_judges_cost(command, replies):
     assert "2 of 2 rows passed; 2 requests" in out
     assert " EUR." in out
     assert err.startswith("mellea-like: stopped early: ")
-    assert "2 of 2 requests are made" in err
+    assert "2 of 2 requests were made" in err
 
 
 def test_a_row_that_is_undecided_keeps_its_other_verdicts(command, replies, tmp_path):

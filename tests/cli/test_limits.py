@@ -198,7 +198,7 @@ def test_a_spent_budget_ends_the_call_with_what_there_is(command):
     assert code == 1
     assert out.strip()
     assert err.startswith(
-        "Nothing passed: the budget of this call: 3 of 3 requests are made, and this would be one"
+        "Nothing passed: the budget of this call: 3 of 3 requests were made, and this would be one"
         " more; "
     )
     assert "3 requests" in err
@@ -231,7 +231,7 @@ def test_a_budget_spent_on_errors_names_the_first(sample):
     given = ("-q", "--budget", "requests=1", "--lanes=1", "--retries", "0")
     code, _, err, _ = sample(*given, answers=[Answer.error(503, "busy")])
     assert code == 1
-    assert "1 of 1 requests are made" in err
+    assert "1 of 1 requests were made" in err
     assert "; the first error was: http://127.0.0.1" in err
 
 

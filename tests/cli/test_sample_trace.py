@@ -120,5 +120,5 @@ def test_a_file_that_is_no_cache_is_a_sentence(command, tmp_path):
     (tmp_path / "notes.txt").write_text("these are my notes\n" * 100)
     code, _, err = command(*ARGUMENTS, "--cache", str(tmp_path / "notes.txt"))
     assert code == 3
-    assert "notes.txt: it is no cache, nor any SQLite database: give another path" in err
+    assert "notes.txt: it is neither a cache nor any other SQLite database: use another path" in err
     assert (tmp_path / "notes.txt").read_text().startswith("these are my notes")

@@ -146,7 +146,7 @@ async def test_one_that_is_asked_for_again_is_admitted_by_its_budget_again():
         for number, request in enumerate(requests):
             tasks.start_soon(send, number, request)
     assert (ends[1], ends[2], len(person.requests)) == ("T1", "T2", 1)
-    assert "not tried again: budget 'budget'" in ends[0].__notes__[0]
+    assert "not retried: budget 'budget'" in ends[0].__notes__[0]
     assert [budget.statistics().reserved.requests for budget in budgets] == [0, 0, 0]
 
 
@@ -312,17 +312,17 @@ async def test_it_is_a_backend_that_does_not_stream():
 @pytest.mark.parametrize(
     ("arguments", "error", "says"),
     [
-        ({"window": -1}, ValueError, "window is at least 0 seconds"),
-        ({"window": math.inf}, ValueError, "window is at least 0 seconds and finite"),
-        ({"window": "5"}, TypeError, "window is a number of seconds, not '5'"),
-        ({"idle": True}, TypeError, "idle is a number of seconds"),
-        ({"max_batch": 0}, ValueError, "max_batch is at least 1"),
-        ({"max_batch": 2.0}, TypeError, "max_batch is a whole number"),
-        ({"concurrency": 0}, ValueError, "concurrency is at least 1"),
-        ({"max_joint_tokens": 0}, ValueError, "max_joint_tokens is at least 1"),
-        ({"scope": "me"}, TypeError, "scope is a plain function"),
-        ({"caller": gather}, TypeError, "caller is a plain function"),
-        ({"audit": gather}, TypeError, "audit is a plain function"),
+        ({"window": -1}, ValueError, "window must be at least 0 seconds"),
+        ({"window": math.inf}, ValueError, "window must be at least 0 seconds and finite"),
+        ({"window": "5"}, TypeError, "window must be a number of seconds, not '5'"),
+        ({"idle": True}, TypeError, "idle must be a number of seconds"),
+        ({"max_batch": 0}, ValueError, "max_batch must be at least 1"),
+        ({"max_batch": 2.0}, TypeError, "max_batch must be an integer"),
+        ({"concurrency": 0}, ValueError, "concurrency must be at least 1"),
+        ({"max_joint_tokens": 0}, ValueError, "max_joint_tokens must be at least 1"),
+        ({"scope": "me"}, TypeError, "scope must be a plain function"),
+        ({"caller": gather}, TypeError, "caller must be a plain function"),
+        ({"audit": gather}, TypeError, "audit must be a plain function"),
     ],
 )
 async def test_wrong_arguments_are_said_at_once(arguments, error, says):

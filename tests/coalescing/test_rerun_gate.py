@@ -166,7 +166,7 @@ async def test_a_tick_that_is_no_async_function_says_so(virtual_clock):
     ("arguments", "kind", "says"),
     [
         ({"reason": ["a.txt"]}, TypeError, "a reason must be a string, not \\['a.txt'\\]"),
-        ({"deadline": "soon"}, TypeError, "a request's deadline is a number"),
+        ({"deadline": "soon"}, TypeError, "a request's deadline must be a number"),
         ({"deadline": math.nan}, ValueError, "a request's deadline"),
     ],
 )
@@ -222,7 +222,7 @@ async def test_the_status_is_told_when_something_is_submitted_begins_and_ends(
     submitted, ended = (False, 1, 0), (False, 0, 2)
     assert told == [submitted, (True, 0, 1), (True, 1, 1), (False, 1, 1), (True, 0, 2), ended]
     assert "on_status of rerun failed: ValueError: the listener is broken" in caplog.text
-    with pytest.raises(TypeError, match="on_status is a plain function"):
+    with pytest.raises(TypeError, match="on_status must be a plain function"):
         RerunGate(Ticks(), on_status=gate.request)
 
 
@@ -249,13 +249,17 @@ async def test_reasons_are_bounded(virtual_clock):
             ValueError,
             "on_busy must be one of queue, ignore, restart, not 'wait'",
         ),
-        ({"min_interval": -1}, ValueError, "min_interval is at least 0 seconds and finite, not -1"),
+        (
+            {"min_interval": -1},
+            ValueError,
+            "min_interval must be at least 0 seconds and finite, not -1",
+        ),
         (
             {"min_interval": math.inf},
             ValueError,
-            "min_interval is at least 0 seconds and finite, not inf",
+            "min_interval must be at least 0 seconds and finite, not inf",
         ),
-        ({"max_wait": math.nan}, ValueError, "max_wait is at least 0 seconds, not nan"),
+        ({"max_wait": math.nan}, ValueError, "max_wait must be at least 0 seconds, not nan"),
         ({"state": 7}, TypeError, "state must be the name of a file, not 7"),
     ],
 )

@@ -227,7 +227,7 @@ async def test_what_cannot_be_watched_is_told_at_once(tmp_path, caplog):
     stop = anyio.Event()
     await watch(tmp_path, stop.set, at_start=True, stop=stop)  # type: ignore[arg-type]
     assert "the tick of watch must be an async function; it returned None" in caplog.text
-    with pytest.raises(ValueError, match="quiet is at least 0 seconds and finite, not -1"):
+    with pytest.raises(ValueError, match="quiet must be at least 0 seconds and finite, not -1"):
         await watch(tmp_path, Ticks(), quiet=-1)
 
 

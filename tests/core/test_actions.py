@@ -28,7 +28,7 @@ def test_an_action_stays_what_it_is(action):
 def test_anything_else_is_no_action(wrong):
     assert not is_action(wrong)
     with pytest.raises(
-        TypeError, match=r"a str, an Instruction, a Message or an object with render"
+        TypeError, match=r"a str, an Instruction, a Message, an OpenAI-style message"
     ):
         as_action(wrong)
 
@@ -54,9 +54,9 @@ def test_an_instruction_goes_behind_the_conversation_and_its_system_message_befo
 
 
 def test_a_wrong_instruction_is_refused():
-    with pytest.raises(TypeError, match="description is a str"):
+    with pytest.raises(TypeError, match="description must be a str"):
         Instruction(3)
-    with pytest.raises(TypeError, match="put the text into a list"):
+    with pytest.raises(TypeError, match="put the text in a list"):
         Instruction("x", requirements="be brief")
 
 

@@ -44,7 +44,7 @@ class Strange:
     "format_", [Invoice(number="1", lines=[]), object(), "Invoice", 3, Strange]
 )
 def test_anything_else_is_no_format(format_):
-    with pytest.raises(TypeError, match="format takes a pydantic model"):
+    with pytest.raises(TypeError, match="format must be a pydantic model"):
         check_format(format_)
 
 

@@ -13,7 +13,7 @@ A, B, C = Message("system", "a"), Message("user", "b"), Message("assistant", "c"
 
 @pytest.mark.parametrize("role", ["developer", "", None, 3])
 def test_a_role_is_one_of_four(role):
-    with pytest.raises(ValueError, match="role is one of system, user, assistant, tool"):
+    with pytest.raises(ValueError, match="role must be one of system, user, assistant, tool"):
         Message(role, "x")
 
 
@@ -50,7 +50,7 @@ def test_contexts_compare_by_their_messages():
 
 @pytest.mark.parametrize("wrong", ["text", ("user", "x"), None])
 def test_a_context_holds_messages_only(wrong):
-    with pytest.raises(TypeError, match="holds Message objects"):
+    with pytest.raises(TypeError, match="must be Message objects"):
         Context([wrong])
-    with pytest.raises(TypeError, match="holds Message objects"):
+    with pytest.raises(TypeError, match="must be Message objects"):
         Context().add(wrong)

@@ -27,7 +27,7 @@ def test_a_whole_number_within_its_bounds_is_given_back(value, bounds):
 def test_what_is_no_int_is_refused(value):
     with pytest.raises(TypeError) as caught:
         whole_number("Thing: size", value)
-    assert str(caught.value) == f"Thing: size is a whole number (an int), not {value!r}"
+    assert str(caught.value) == f"Thing: size must be an integer, not {value!r}"
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_what_is_no_int_is_refused(value):
 def test_a_whole_number_out_of_its_bounds_is_refused(value, bounds, says):
     with pytest.raises(ValueError, match="size") as caught:
         whole_number("size", value, **bounds)
-    assert str(caught.value) == f"size is {says}"
+    assert str(caught.value) == f"size must be {says}"
 
 
 @pytest.mark.parametrize(
@@ -67,13 +67,15 @@ def test_a_number_within_its_bounds_is_given_back(value, bounds):
 def test_what_is_no_number_is_refused(value):
     with pytest.raises(TypeError) as caught:
         real_number("Thing: share", value)
-    assert str(caught.value) == f"Thing: share is a number, not {value!r}"
+    assert str(caught.value) == f"Thing: share must be a number, not {value!r}"
 
 
 def test_an_error_says_what_the_number_counts():
-    with pytest.raises(TypeError, match=r"^delay is a number of seconds, not None$"):
+    with pytest.raises(TypeError, match=r"^delay must be a number of seconds, not None$"):
         real_number("delay", None, over=0, unit="seconds")
-    with pytest.raises(ValueError, match=r"^delay is over 0 seconds and finite, not 0$"):
+    with pytest.raises(
+        ValueError, match=r"^delay must be greater than 0 seconds and finite, not 0$"
+    ):
         real_number("delay", 0, over=0, unit="seconds")
 
 
@@ -81,14 +83,14 @@ def test_an_error_says_what_the_number_counts():
     ("bounds", "wrong", "says"),
     [
         ({}, [math.inf, -math.inf, 10**400, -(10**400)], "finite"),
-        ({"over": 0}, [0, -1, -0.0, math.inf], "over 0 and finite"),
+        ({"over": 0}, [0, -1, -0.0, math.inf], "greater than 0 and finite"),
         ({"least": 0}, [-5e-324, math.inf], "at least 0 and finite"),
         ({"least": 0, "most": math.inf}, [-1, -math.inf], "at least 0"),
-        ({"over": 0, "under": 1}, [0, 1, 2], "over 0 and under 1"),
+        ({"over": 0, "under": 1}, [0, 1, 2], "greater than 0 and less than 1"),
         ({"least": 0, "most": 1}, [-0.1, 1.1, math.inf], "at least 0 and at most 1"),
-        ({"over": 0, "most": 1}, [0, 1.1], "over 0 and at most 1"),
-        ({"least": 0, "under": 1}, [-1, 1], "at least 0 and under 1"),
-        ({"under": 1}, [1, -math.inf], "under 1"),
+        ({"over": 0, "most": 1}, [0, 1.1], "greater than 0 and at most 1"),
+        ({"least": 0, "under": 1}, [-1, 1], "at least 0 and less than 1"),
+        ({"under": 1}, [1, -math.inf], "less than 1"),
         ({"most": 1}, [2], "at most 1"),
         ({"most": math.inf}, [-math.inf], "at most inf"),
     ],
@@ -97,4 +99,4 @@ def test_a_number_out_of_its_bounds_is_refused(bounds, wrong, says):
     for value in [*wrong, math.nan]:
         with pytest.raises(ValueError, match="share") as caught:
             real_number("share", value, **bounds)
-        assert str(caught.value) == f"share is {says}, not {value!r}"
+        assert str(caught.value) == f"share must be {says}, not {value!r}"

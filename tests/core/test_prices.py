@@ -70,8 +70,8 @@ def test_what_is_no_price_table_is_refused(bad):
 
 
 def test_a_table_has_one_currency():
-    with pytest.raises(ValueError, match="nothing converts them, not EUR, USD"):
+    with pytest.raises(ValueError, match="must be in the same currency, not EUR, USD"):
         checked_prices({"here": Price(1, 2), "there": Price(1, 2, "EUR")})
-    with pytest.raises(ValueError, match="a price's currency is its code, as in 'USD'"):
+    with pytest.raises(ValueError, match="a price's currency must be a code such as 'USD'"):
         Price(1, 2, "$")
     assert currency_of({"there": Price(1, 2, "EUR")}) == "EUR"

@@ -76,5 +76,7 @@ def test_every_conversation_comes_back(conversations):
 def test_a_conversation_follows_an_earlier_one_or_the_record_is_damaged(before):
     prompts = [plain("a"), {"after": before, "then": plain("b")}]
     for read in (read_prompts, lambda prompts: prompt_at(prompts, 1)):
-        with pytest.raises(ValueError, match="the conversation at place 1 can't follow that at"):
+        with pytest.raises(
+            ValueError, match="the conversation at place 1 can't continue the one at"
+        ):
             read(prompts)

@@ -43,12 +43,12 @@ def judged(description: str = "it is good") -> Requirement:
 
 @pytest.mark.parametrize("passed", [1, "yes", None])
 def test_a_verdict_is_a_bool(passed):
-    with pytest.raises(TypeError, match="passed is a bool"):
+    with pytest.raises(TypeError, match="passed must be a bool"):
         ValidationResult(passed)
 
 
 def test_a_reason_is_a_text():
-    with pytest.raises(TypeError, match="reason is a str"):
+    with pytest.raises(TypeError, match="reason must be a str"):
         ValidationResult(True, None)
 
 
@@ -62,7 +62,7 @@ def test_a_score_lies_between_0_and_1(score):
 
 @pytest.mark.parametrize("score", ["0.5", True, 1j, [0.5]])
 def test_a_score_is_a_number(score):
-    with pytest.raises(TypeError, match="score is a number"):
+    with pytest.raises(TypeError, match="score must be a number"):
         ValidationResult(True, score=score)
 
 
@@ -72,17 +72,17 @@ def test_a_score_is_a_number(score):
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"description": 3}, TypeError, "description is a str"),
-        ({"description": "  "}, ValueError, "description is empty"),
-        ({"validator": "x"}, TypeError, "can't be called"),
-        ({"on_error": "ignore"}, ValueError, "on_error is error, fail or raise"),
-        ({"weight": 0}, ValueError, "weight is over 0"),
-        ({"weight": math.inf}, ValueError, "weight is over 0"),
-        ({"weight": math.nan}, ValueError, "weight is over 0"),
-        ({"weight": "heavy"}, ValueError, "weight is over 0"),
-        ({"timeout": 0}, ValueError, "timeout is over 0"),
-        ({"validator": later, "inline": True}, ValueError, "inline is for plain functions"),
-        ({"validator": yes, "judge": ScriptedBackend([])}, ValueError, "it takes no judge"),
+        ({"description": 3}, TypeError, "description must be a str"),
+        ({"description": "  "}, ValueError, "description can't be empty"),
+        ({"validator": "x"}, TypeError, "must be callable"),
+        ({"on_error": "ignore"}, ValueError, "on_error must be error, fail or raise"),
+        ({"weight": 0}, ValueError, "weight must be greater than 0"),
+        ({"weight": math.inf}, ValueError, "weight must be greater than 0"),
+        ({"weight": math.nan}, ValueError, "weight must be greater than 0"),
+        ({"weight": "heavy"}, ValueError, "weight must be greater than 0"),
+        ({"timeout": 0}, ValueError, "timeout must be greater than 0"),
+        ({"validator": later, "inline": True}, ValueError, "inline can't be combined"),
+        ({"validator": yes, "judge": ScriptedBackend([])}, ValueError, "judge can't be combined"),
     ],
 )
 def test_a_wrong_argument_is_refused(arguments, error, message):
@@ -223,15 +223,15 @@ def test_a_stream_check_takes_the_text_and_its_newest_piece(stream):
 @pytest.mark.parametrize(
     ("stream", "message"),
     [
-        ("watch", "can't be called: 'watch'"),
+        ("watch", "must be callable, not 'watch'"),
         (yes, "takes exactly two arguments, the text so far and its newest piece"),
         (lambda text, delta, more: Verdict.UNKNOWN, "takes exactly two arguments"),
         (Watcher, "takes exactly two arguments"),
         (Verdict, "takes exactly two arguments"),
-        (watches_later, "is async"),
-        (functools.partial(watches_later), "is async"),
-        (AsyncWatcher(), "is async"),
-        (Locked(), "can't be copied, and each draw needs its own: .*__deepcopy__"),
+        (watches_later, "can't be async"),
+        (functools.partial(watches_later), "can't be async"),
+        (AsyncWatcher(), "can't be async"),
+        (Locked(), "can't be copied, but each draw needs its own copy: .*__deepcopy__"),
     ],
 )
 def test_a_wrong_stream_check_is_refused(stream, message):

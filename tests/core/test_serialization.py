@@ -113,7 +113,7 @@ def test_a_requirement_of_a_record_can_not_be_checked():
     asked = slice_.requirements[0]
     assert not asked.judged
     candidate = Candidate("x", "x", Generation("x"), CONTEXT, slice_.action)
-    with pytest.raises(RequirementError, match="'short' is out of a record"):
+    with pytest.raises(RequirementError, match="'short' was read from a record"):
         asked.validator(candidate)
 
 
@@ -321,23 +321,23 @@ def changed(data: dict, path: tuple, value: object) -> dict:
 @pytest.mark.parametrize(
     ("path", "value", "said"),
     [
-        (("format",), "mellea_like.run", "this isn't a trace of a call"),
-        (("version",), 3, "a trace of version 1 or 2 can be read here, not one of 3"),
-        (("version",), DELETE, "not one of None"),
+        (("format",), "mellea_like.run", "not a trace of a call"),
+        (("version",), 3, "unsupported trace version 3: this release reads 1 or 2"),
+        (("version",), DELETE, "unsupported trace version None"),
         (("slices",), DELETE, "it lacks 'slices'"),
         (("slices", 0, "outcome"), DELETE, "it lacks 'outcome'"),
         (("slices", 0, "outcome"), "won", "'won' is not a valid Outcome"),
-        (("slices", 0, "prompt"), 9, "9 isn't a place in a list of 2"),
-        (("slices", 0, "context"), -1, "-1 isn't a place"),
+        (("slices", 0, "prompt"), 9, "9 isn't an index of a list of 2"),
+        (("slices", 0, "context"), -1, "-1 isn't an index"),
         (("slices", 0, "usage"), None, "damaged"),
         (("slices", 0), 5, "damaged"),
         (("stop_reason",), "tired", "'tired'"),
         (("started",), "yesterday", "yesterday"),
-        (("best_index",), 1, "1 isn't a place in a list of 1"),
-        (("best_index",), -1, "-1 isn't a place in a list of 1"),
-        (("best_index",), "0", "'0' isn't a place in a list of 1"),
+        (("best_index",), 1, "1 isn't an index of a list of 1"),
+        (("best_index",), -1, "-1 isn't an index of a list of 1"),
+        (("best_index",), "0", "'0' isn't an index of a list of 1"),
         (("prompts", 0, 0, "role"), "king", "king"),
-        (("prompts", 1, "after"), 1, "place 1 can't follow that at 1"),
+        (("prompts", 1, "after"), 1, "place 1 can't continue the one at 1"),
         (("prompts", 1, "then"), DELETE, "it lacks 'then'"),
     ],
 )
@@ -348,7 +348,7 @@ def test_damaged_data_are_refused(path, value, said):
 
 @pytest.mark.parametrize("data", [None, [], "x", {}, {"format": None}])
 def test_what_is_no_record_is_refused(data):
-    with pytest.raises(ValueError, match="this isn't a trace of a call"):
+    with pytest.raises(ValueError, match="not a trace of a call"):
         SamplingResult.from_dict(data)
 
 

@@ -125,14 +125,14 @@ def generating(x: int) -> Any:
     ("source", "error", "why"),
     [
         (unhinted, TypeError, "its parameter 'x' has no type hint"),
-        (starred, TypeError, r"\*numbers: int has no name by which"),
+        (starred, TypeError, r"\*numbers: int can't be passed by name"),
         (unknown, TypeError, "can't be read: name 'Missing' is not defined"),
-        (no_json, TypeError, "a model can't give its arguments"),
+        (no_json, TypeError, "a model can't pass its arguments"),
         (generating, TypeError, "generator function"),
-        (Room, TypeError, "a tool is a function with type hints"),
-        (3, TypeError, "a tool is a function with type hints"),
-        (lambda: None, ValueError, "name is 1 to 64 letters"),
-        ({"type": "object"}, ValueError, "no 'name', nor a 'title'"),
+        (Room, TypeError, "a tool must be a function with type hints"),
+        (3, TypeError, "a tool must be a function with type hints"),
+        (lambda: None, ValueError, "name must be 1 to 64 letters"),
+        ({"type": "object"}, ValueError, "neither 'name' nor 'title'"),
         ({"name": "required"}, ValueError, "tool_choice"),
     ],
 )
@@ -160,7 +160,7 @@ def test_schemas_become_tools(source):
     tool = Tool.of(source)
     assert (tool.name, tool.description, tool.function) == ("look", "It looks.", None)
     assert tool.parameters["properties"] == SCHEMA["properties"]
-    with pytest.raises(ValueError, match="read_only, and has no function"):
+    with pytest.raises(ValueError, match="read_only but has no function"):
         Tool.of(source, read_only=True)
 
 

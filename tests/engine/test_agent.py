@@ -197,7 +197,7 @@ async def test_requirements_from_an_iterator_hold_in_each_round():
     given = iter([checks.unless_it_calls(says("yes"))])
     run = await run_agent(RejectionSamplingStrategy(backend), "go", given, tools=Hotel().tools)
     assert run.unwrap() == "yes"
-    with pytest.raises(TypeError, match="requirements takes a list, not a lone str"):
+    with pytest.raises(TypeError, match="requirements must be a list, not a single str"):
         await run_agent(RejectionSamplingStrategy(backend), "go", "is short")
 
 
@@ -301,8 +301,8 @@ async def test_a_cancelled_agent_starts_nothing_more():
     [
         ({"tools": [{"name": "roll"}]}, ValueError, "can't run the tool roll, which has no func"),
         ({"tools": Hotel().book}, TypeError, "tools must be a list"),
-        ({"max_rounds": 0}, ValueError, "max_rounds is at least 1"),
-        ({"max_rounds": "8"}, TypeError, "max_rounds is a whole number"),
+        ({"max_rounds": 0}, ValueError, "max_rounds must be at least 1"),
+        ({"max_rounds": "8"}, TypeError, "max_rounds must be an integer"),
         ({"on_error": "ignore"}, ValueError, "on_error is 'tell' or 'raise'"),
         ({"strategy": ScriptedBackend(["x"])}, TypeError, "run_agent needs a strategy"),
         (

@@ -141,7 +141,7 @@ async def test_where_a_stages_budget_is_spent_the_next_stage_goes_on():
         (1, 4, "failed"),
     ]
     refused = result.slices[3]
-    assert refused.reason.endswith("3 of 3 requests are made, and this would be one more")
+    assert refused.reason.endswith("3 of 3 requests were made, and this would be one more")
     assert (refused.usage.requests, refused.model, result.stop_reason) == (0, "small", "exhausted")
     # It is the stage's in all calls.
     result = await strategy.sample("Say yes.", [yes])

@@ -288,7 +288,7 @@ def test_an_inline_requirement_needs_something_to_run():
 )
 def test_a_judged_requirement_needs_a_judge_that_can(requirement):
     deaf = FunctionBackend(lambda r: "x")
-    with pytest.raises(RequirementError, match="'be kind' needs a judge, and FunctionBackend"):
+    with pytest.raises(RequirementError, match="'be kind' needs a judge, but FunctionBackend"):
         check_judge(requirement, deaf)
     check_judge(requirement, by_iteration({}))
 

@@ -49,8 +49,8 @@ def test_defaults(strategy):
     assert settings.validate_all is None
 
 
-COUNT, NUMBER = r"is a whole number .*, not", "is a number of seconds, not"
-LEAST, FINITE = "is at least 1, not", "is over 0 seconds and finite, not"
+COUNT, NUMBER = r"must be an integer, not", "must be a number of seconds, not"
+LEAST, FINITE = "must be at least 1, not", "must be greater than 0 seconds and finite, not"
 
 
 @pytest.mark.parametrize(
@@ -75,13 +75,17 @@ def test_counts_are_whole_and_seconds_finite_and_both_over_0(names, values, erro
         ({"backend": ScriptedBackend}, TypeError, "backend isn't a backend"),
         ({"backend": print}, TypeError, r"wrap it in FunctionBackend"),
         ({"judge": "gpt"}, TypeError, "judge isn't a backend"),
-        ({"requirements": "lone"}, TypeError, "requirements takes a list, not a lone str"),
-        ({"requirements": yes}, TypeError, "not a lone Requirement"),
-        ({"requirements": [3]}, TypeError, "holds Requirement objects and texts, not 3"),
-        ({"requirements": [""]}, ValueError, "holds an empty text"),
+        ({"requirements": "lone"}, TypeError, "requirements must be a list, not a single str"),
+        ({"requirements": yes}, TypeError, "not a single Requirement"),
+        (
+            {"requirements": [3]},
+            TypeError,
+            "must contain only Requirement objects and texts, not 3",
+        ),
+        ({"requirements": [""]}, ValueError, "has an empty text"),
         ({"selection": "best"}, ValueError, "selection must be 'first', 'ordered' or an object"),
         ({"options": {"temprature": 1}}, ValueError, "unknown option temprature"),
-        ({"options": {"temperature": "hot"}}, TypeError, "temperature is a number"),
+        ({"options": {"temperature": "hot"}}, TypeError, "temperature must be a number"),
         ({"judge_options": {"tokens": 1}}, ValueError, "unknown option tokens"),
         ({"plugins": [3]}, TypeError, "3 isn't a plugin"),
         (
@@ -131,23 +135,31 @@ class Demanding:
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"requirements": "lone"}, TypeError, "takes a list, not a lone str: put it into a list"),
-        ({"requirements": yes}, TypeError, "not a lone Requirement: put it into a list"),
-        ({"requirements": [3]}, TypeError, "holds Requirement objects and texts, not 3"),
-        ({"requirements": [" "]}, ValueError, "holds an empty text"),
-        ({"requirements": 5}, TypeError, "takes a list of Requirement objects and texts, not 5"),
-        ({"action": Demanding()}, TypeError, "the action's requirements takes a list"),
+        ({"requirements": "lone"}, TypeError, "must be a list, not a single str: put it in a list"),
+        ({"requirements": yes}, TypeError, "not a single Requirement: put it in a list"),
+        (
+            {"requirements": [3]},
+            TypeError,
+            "must contain only Requirement objects and texts, not 3",
+        ),
+        ({"requirements": [" "]}, ValueError, "has an empty text"),
+        ({"requirements": 5}, TypeError, "must be a list of Requirement objects and texts, not 5"),
+        ({"action": Demanding()}, TypeError, "the action's requirements must be a list"),
         ({"context": "hi"}, TypeError, r"not str: Context\(\[Message\(\.\.\.\), \.\.\.\]\)"),
-        ({"validation_context": 3}, TypeError, "validation_context is a Context or a list of"),
-        ({"backend": 3}, TypeError, "backend isn't a backend, for it has no generate"),
+        ({"validation_context": 3}, TypeError, "validation_context must be a Context or a list of"),
+        ({"backend": 3}, TypeError, "backend must be a backend, with generate"),
         ({"backend": FunctionBackend}, TypeError, "backend isn't a backend"),
         ({"backend": print}, TypeError, r"wrap it in FunctionBackend\(\.\.\.\)"),
         ({"options": {"sede": 1}}, ValueError, "unknown option sede"),
-        ({"options": 3}, TypeError, "options are an Options or a mapping"),
-        ({"format": 3}, TypeError, "format takes a pydantic model"),
-        ({"action": 3}, TypeError, "an action is a str, an Instruction, a Message or an object"),
-        ({"action": Instruction}, TypeError, "an action is a str"),
-        ({"strategy": RejectionSamplingStrategy()}, ValueError, "there is no backend: give one to"),
+        ({"options": 3}, TypeError, "options must be an Options or a mapping"),
+        ({"format": 3}, TypeError, "format must be a pydantic model"),
+        (
+            {"action": 3},
+            TypeError,
+            "an action must be a str, an Instruction, a Message, an OpenAI-style",
+        ),
+        ({"action": Instruction}, TypeError, "an action must be a str"),
+        ({"strategy": RejectionSamplingStrategy()}, ValueError, "there is no backend: pass one to"),
     ],
     ids=lambda value: str(value).split(" at 0x")[0],
 )

@@ -50,7 +50,7 @@ async def test_where_a_loop_runs_already_a_limiter_in_use_there_is_refused_not_w
         while not limiter.statistics().in_flight:
             await checkpoint()
         other = RejectionSamplingStrategy(LimitedBackend(ScriptedBackend(["yes"]), limiter))
-        with pytest.raises(RuntimeError, match="serves another event loop"):
+        with pytest.raises(RuntimeError, match="in use in another event loop"):
             other.sample_sync("do")
         tasks.cancel_scope.cancel()
 

@@ -92,7 +92,7 @@ async def test_what_a_budget_cut_short_has_an_answer_and_says_budget(selection):
     cut = strategy({}, after(1, "yes"), loops=10, selection=selection)
     result = await cut.sample("do", [yes], budget=Budget(requests=2))
     assert (result.success, result.stop_reason, result.value) == (True, "budget", "yes")
-    assert "2 of 2 requests are made" in result.stop_detail
+    assert "2 of 2 requests were made" in result.stop_detail
     assert result.decision.reason == result.stop_detail
 
 

@@ -75,8 +75,8 @@ def test_requirements_from_a_generator_are_kept_by_the_synchronous_door_too():
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("x", None), "requirements takes a list of Requirement objects and texts, not None"),
-        ((Message, ()), "an action is a str, an Instruction, a Message or"),
+        (("x", None), "requirements must be a list of Requirement objects and texts, not None"),
+        ((Message, ()), "an action must be a str, an Instruction, a Message"),
     ],
 )
 def test_the_synchronous_door_says_what_is_wrong(arguments, sentence):

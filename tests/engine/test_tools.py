@@ -345,10 +345,18 @@ def plain(city: str) -> str:
             r"or a tool's name \(plain\), not 'book'",
         ),
         ({"tool_choice": "required"}, ValueError, "there are no tools"),
-        ({"tools": [plain], "tool_rounds": -1}, ValueError, "tool_rounds is at least 0"),
+        ({"tools": [plain], "tool_rounds": -1}, ValueError, "tool_rounds must be at least 0"),
         ({"tools": [{"name": "x", "parameters": {"type": 3}}]}, ValueError, "schema is wrong"),
-        ({"tools": [{"name": "x", "input_schema": {}}]}, ValueError, "is called 'parameters'"),
-        ({"tools": [{"type": "function", "function": "x"}]}, TypeError, "'function' is a dict"),
+        (
+            {"tools": [{"name": "x", "input_schema": {}}]},
+            ValueError,
+            "pass its schema as 'parameters'",
+        ),
+        (
+            {"tools": [{"type": "function", "function": "x"}]},
+            TypeError,
+            "'function' must be a dict",
+        ),
         ({"tools": [plain], "tool_choice": {"name": "plain"}}, ValueError, r"name \(plain\), not"),
     ],
 )

@@ -151,7 +151,7 @@ OPENAI = "upstreams: {main: {kind: openai, base_url: 'http://127.0.0.1:9/v1', mo
         (OPENAI + "api_key: a, api_key_env: B" + END, "both set the key"),
         (
             "upstreams: {main: {kind: openai, base_url: 'file:/x'}}\nmodels: {m: {upstream: main}}",
-            "upstreams.main: base_url takes a URL that starts with http://",
+            "upstreams.main: base_url must be a URL that starts with http://",
         ),
         (
             "upstreams: {main: {kind: llama" + END,

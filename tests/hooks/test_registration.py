@@ -70,9 +70,13 @@ def test_a_marked_function_is_given_back_as_it_was_with_defaults():
     [
         (("no_such_hook",), ValueError, "unknown HookType 'no_such_hook': it is one of sampling_"),
         ((END, "now"), ValueError, "unknown HookMode 'now': it is one of sequential, observe"),
-        ((END, "observe", "high"), TypeError, "a hook's priority is a whole number .*, not 'high'"),
+        ((END, "observe", "high"), TypeError, "a hook's priority must be an integer, not 'high'"),
         ((END, "observe", True), TypeError, "priority"),
-        ((END, "observe", 1, 0), ValueError, "timeout is over 0 seconds and finite, not 0"),
+        (
+            (END, "observe", 1, 0),
+            ValueError,
+            "timeout must be greater than 0 seconds and finite, not 0",
+        ),
         ((END, "observe", 1, -1), ValueError, "timeout"),
         ((END, "observe", 1, float("inf")), ValueError, "timeout"),
         ((END, "observe", 1, float("nan")), ValueError, "timeout"),

@@ -229,7 +229,7 @@ async def test_pre_check_may_not_add_what_nobody_can_judge():
         return payload.model_copy(update={"requirements": ("is kind",)})
 
     backend = FunctionBackend(lambda request: "yes", inline=True)
-    with pytest.raises(HookError, match="'is kind' needs a judge, and FunctionBackend can't judge"):
+    with pytest.raises(HookError, match="'is kind' needs a judge, but FunctionBackend can't judge"):
         await RejectionSamplingStrategy(backend, plugins=[odd]).sample("do", [yes])
 
 

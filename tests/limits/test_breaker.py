@@ -47,7 +47,7 @@ GOOD = Requirement("good", lambda candidate: candidate.text == "good", inline=Tr
         (RateLimited("429"), True),
         (RateLimited("the gate's", retryable=False), None),
         (InvalidRequest("400", status=400), True),
-        (InvalidRequest("can't be written"), None),
+        (InvalidRequest("can't be encoded"), None),
         (MalformedResponse("half a reply"), True),
         (CircuitOpen("unsent"), None),
     ],
@@ -100,7 +100,7 @@ def test_an_error_says_how_often_and_when_to_come_back():
         breaker.failed(0, DOWN, 4)
     error = breaker.refusal(0.125, "openai at URL", "; its retries are short")
     assert str(error) == (
-        "openai at URL: not reachable, 4 requests failed in a row; the next try is in 0.075 s;"
+        "openai at URL: not reachable, 4 requests in a row failed; the next try is in 0.075 s;"
         " its retries are short; the last failure: 503"
     )
     assert (error.status, error.retryable) == (503, False)

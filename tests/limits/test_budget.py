@@ -113,7 +113,7 @@ def test_a_child_has_its_parents_prices_and_assumption():
         ({"money": 9}, {}, "m", "limits money.*max_tokens.*assume_output_tokens"),
         ({"money": 9}, {"max_tokens": 5}, "m", None),
         ({"money": 9}, {"max_tokens": 5}, "m-2026-01-31", None),
-        ({"money": 9}, {"max_tokens": 5}, "n", "none for the model 'n'.*scripted, m"),
+        ({"money": 9}, {"max_tokens": 5}, "n", "no price for the model 'n'.*scripted, m"),
         ({"money": 9}, {"max_tokens": 5}, None, "a model whose name is unknown"),
         ({"money": 9}, {"max_tokens": 5, "model": "m"}, None, None),
         ({"money": 9}, {"max_tokens": 5, "model": "n"}, "m", "'n'"),
@@ -142,7 +142,7 @@ async def test_a_request_that_can_not_be_reckoned_is_not_sent():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"requests": 2}, "2 of 2 requests are made, and this would be one more"),
+        ({"requests": 2}, "2 of 2 requests were made, and this would be one more"),
         ({"input_tokens": 6}, "2 of 6 input tokens spent, and this request may take 5"),
         ({"output_tokens": 9}, "6 of 9 output tokens spent, and this request may take 4"),
         ({"money": 14.5 + 12}, "14 of 26.5 money spent, and this request may take 13"),
@@ -233,7 +233,7 @@ async def test_time_counts_from_the_first_request_that_is_admitted(virtual_clock
     await anyio.sleep(8.5)
     await target.generate(ask())  # Begun in time; how it ends is its sender's business.
     assert budget.seconds_left() == 0
-    with pytest.raises(LimitExceeded, match="budget 'hour': its 10 seconds are over"):
+    with pytest.raises(LimitExceeded, match="budget 'hour': its 10 seconds are up"):
         await target.generate(ask())
     assert budget.statistics().denied == 1
     assert idle(budget)

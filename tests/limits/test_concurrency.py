@@ -127,7 +127,7 @@ def test_a_second_event_loop_at_the_same_time_is_refused():
         thread.start()
         assert held.wait(10)
         try:
-            with pytest.raises(RuntimeError, match=r"another event loop.* one limiter in each"):
+            with pytest.raises(RuntimeError, match=r"another event loop.* one limiter per"):
                 anyio.run(hold, limiter, 0.0)
         finally:
             done.set()

@@ -226,7 +226,7 @@ async def test_a_budget_of_money_has_room_for_the_dearest_model_and_knows_all_pr
     pair = Named("a", "good"), Named("b", "good")
     strategy = RejectionSamplingStrategy(FallbackBackend(*pair), options={"max_tokens": 1000})
     unknown = Budget(money=1, prices={"a": Price(1, 1)})
-    with pytest.raises(ValueError, match="none for the model 'b'"):
+    with pytest.raises(ValueError, match="no price for the model 'b'"):
         await strategy.sample("x", [GOOD], budget=unknown)
     small = Budget(money=0.005, prices=DEAR)
     with pytest.raises(LimitExceeded, match=r"may take 0\.01"):
@@ -237,7 +237,7 @@ async def test_a_budget_of_money_has_room_for_the_dearest_model_and_knows_all_pr
 def test_retries_around_it_are_refused():
     both = FallbackBackend(always("x"), always("y"))
     for inner in (both, LimitedBackend(both, ConcurrencyLimiter(1)), RetryBackend(always("x"))):
-        with pytest.raises(ValueError, match=r"does not try again by itself.*retry=\.\.\."):
+        with pytest.raises(ValueError, match=r"doesn't retry requests itself.*retry=\.\.\."):
             RetryBackend(inner)
 
 

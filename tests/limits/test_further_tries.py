@@ -81,7 +81,7 @@ async def test_a_budget_of_requests_holds_for_all_tries(made, requests, send, vi
     sent = sum(len(member.requests) for member in members)
     assert sent == budget.spent.requests == request.meter.usage.requests == min(requests, tries)
     notes = " ".join(caught.value.__notes__)
-    assert ("not tried again: budget 'mine'" in notes) == (requests < tries)
+    assert ("not retried: budget 'mine'" in notes) == (requests < tries)
     assert budget.statistics().reserved == Amounts()
 
 

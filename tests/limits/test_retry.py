@@ -212,7 +212,7 @@ async def test_no_wait_is_begun_that_ends_after_the_deadline(virtual_clock):
     raised = await failure(backend, ask(deadline=29.9))
     assert raised is error
     assert virtual_clock.now == 0
-    assert "tried once: the call's time is up before the 3" in error.__notes__[0]
+    assert "tried once: the next try would have to wait 3" in error.__notes__[0]
     assert len(backend.requests) == 1
 
 

@@ -211,7 +211,7 @@ def database(path, *statements):
 FAULTS = {
     "another application's": (
         lambda path: database(path, "CREATE TABLE t (x)"),
-        "no store: give another path",
+        "isn't a store: use another path",
     ),
     "of a later version": (
         lambda path: database(
@@ -220,9 +220,12 @@ FAULTS = {
             f"PRAGMA application_id = {sqlite_file.APPLICATION_ID}",
             "PRAGMA user_version = 99",
         ),
-        "of format version 99",
+        "has format version 99",
     ),
-    "a text": (lambda path: path.write_text("hello " * 500), "no store, nor any SQLite database"),
+    "a text": (
+        lambda path: path.write_text("hello " * 500),
+        "neither a store nor any other SQLite database",
+    ),
     "a folder": (lambda path: path.mkdir(), "can't be opened|unable to open"),
 }
 

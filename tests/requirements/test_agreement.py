@@ -262,7 +262,7 @@ async def test_scores_that_are_no_numbers_are_undecided():
     report = await score_agreement(rows, score, concurrency=1)
     assert report.scores == (9.0, None, None, 2.0, 8.0, 3.0)
     assert (report.undecided, report.threshold, report.ranking) == (2, 5.5, 1.0)
-    assert "the score is" in report.why_undecided
+    assert "the score must be" in report.why_undecided
 
 
 def test_labels_that_are_no_labels_are_refused():

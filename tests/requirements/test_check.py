@@ -310,7 +310,7 @@ async def test_many_texts_from_an_async_source_and_wrong_arguments():
     assert [item.status for item in items] == ["passed", "failed", "failed", "errored"]
     with pytest.raises(TypeError, match="reply must be a plain function"):
         check_many([], numbered, concurrency=1, reply="out")
-    with pytest.raises(RequirementError, match="needs a judge, and there is none: give judge="):
+    with pytest.raises(RequirementError, match="needs a judge, but there is none: pass"):
         check_many([], "is polite", concurrency=1)
 
 

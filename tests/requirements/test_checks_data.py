@@ -117,7 +117,7 @@ def test_references_to_the_schema_of_a_draft_are_followed():
 def test_the_draft_is_the_one_that_the_schema_names():
     # Tuples are written in "items" in draft 7, and that is an error in 2020-12.
     tuples = {"items": [{"type": "integer"}]}
-    with pytest.raises(ValueError, match="the schema is wrong at"):
+    with pytest.raises(ValueError, match="the schema is invalid at"):
         json_schema(tuples)
     assert not verdict(json_schema(DRAFT_7 | tuples), '["a"]').passed
 
@@ -225,7 +225,7 @@ def doubling(depth: int) -> dict[str, object]:
 def test_a_schema_of_exponential_cost_errs_within_its_steps():
     check = json_schema(doubling(60), max_steps=5_000)
     began = time.perf_counter()
-    with pytest.raises(RequirementError, match="too many steps on a reply of 1 characters"):
+    with pytest.raises(RequirementError, match="a reply of 1 characters: too many steps"):
         of_value(check, 1)
     assert time.perf_counter() - began < 5
 
@@ -238,7 +238,7 @@ def test_the_steps_of_one_reply_do_not_count_for_the_next():
 
 
 def test_references_in_a_circle_err():
-    with pytest.raises(RequirementError, match="circle"):
+    with pytest.raises(RequirementError, match="circular"):
         of_value(json_schema({"$ref": "#"}), 1)
 
 
@@ -374,10 +374,10 @@ def test_formats_are_checked(format, good, bad, caplog):
     ("schema", "warning"),
     [
         ({"format": "datetime"}, "the format 'datetime' is not checked: did you mean 'date-time'?"),
-        ({"format": "postcode"}, "the format 'postcode' is not checked: this draft does not"),
+        ({"format": "postcode"}, "the format 'postcode' is not checked: this draft doesn't"),
         ({"minLenght": 2}, "the keyword 'minLenght' is ignored: did you mean 'minLength'?"),
         ({"properties": {"a": {"items": {"typ": "x"}}}}, "'typ' is ignored: did you mean 'type'?"),
-        ({"nullable": True}, "the keyword 'nullable' is ignored: this draft does not have it"),
+        ({"nullable": True}, "the keyword 'nullable' is ignored: this draft doesn't have it"),
         ({"dependencies": {}}, "the keyword 'dependencies' is ignored"),
     ],
 )

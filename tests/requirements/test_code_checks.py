@@ -88,7 +88,7 @@ def test_sql_is_parsed_in_its_dialect(dialect, text, reason, caplog):
     ("arguments", "error", "says"),
     [
         ({"language": "cobol"}, ValueError, "'python' or 'sql'"),
-        ({"language": "python", "dialect": "sqlite"}, ValueError, "one of SQL"),
+        ({"language": "python", "dialect": "sqlite"}, ValueError, "only with language='sql'"),
         ({"language": "sql", "dialect": "nosuch"}, ValueError, "nosuch"),
     ],
 )
@@ -539,9 +539,9 @@ async def test_wrong_code_fails_and_the_reason_has_what_was_found(box, code, tes
     ("tests", "settings", "error", "says"),
     [
         ("assert (", {}, ValueError, "the tests don't parse: line 1: '\\(' was never closed"),
-        ("x = 1", {}, ValueError, "no test in them"),
-        ([], {}, ValueError, "no test in them"),
-        (["assert x", "import a"], {}, ValueError, "no test in them"),
+        ("x = 1", {}, ValueError, "must have a test"),
+        ([], {}, ValueError, "must have a test"),
+        (["assert x", "import a"], {}, ValueError, "must have a test"),
         ([1], {}, TypeError, "source of tests"),
         ("assert x", {"names": "add"}, TypeError, "sequence of names"),
     ],
@@ -657,7 +657,7 @@ async def test_answers_are_compared_outside_the_sandbox(check, code, reason):
         (returns("f", [(1, 1)]), "def f(x): return object()", "of the type object"),
         (returns("f", [(1, 1)]), "def f(x): a = []; a.append(a); return a", "contains itself"),
         (passes_tests("import no_such_module\nassert f"), "def f(): pass", "no_such_module"),
-        (passes_tests("def test_f(capsys): assert f"), "def f(): pass", "no such fixture"),
+        (passes_tests("def test_f(capsys): assert f"), "def f(): pass", "doesn't exist here"),
         (passes_tests("import pytest\nwith pytest.warns(): f()"), "f = 1", r"pytest\.warns"),
         (
             passes_tests("import pytest\n@pytest.fixture(autouse=True)\ndef g(): f()"),
@@ -667,7 +667,7 @@ async def test_answers_are_compared_outside_the_sandbox(check, code, reason):
         (
             passes_tests("import pytest\n@pytest.mark.skip\ndef test_f(): assert f"),
             "f = 1",
-            "no test among them",
+            "no test that isn't skipped",
         ),
         (passes_tests("assert f"), "import anyio\ndef f(): pass", r"Sandbox\(path="),
     ],

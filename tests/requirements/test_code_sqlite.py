@@ -101,7 +101,7 @@ async def test_a_file_is_copied_and_stays_as_it_is(box, tmp_path):
 
 @pytest.mark.allow_blocking  # The test's own files.
 async def test_a_database_that_is_missing_or_none_is_named(box, tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"there is no file .*none\.db"):
+    with pytest.raises(FileNotFoundError, match=r"the file .*none\.db doesn't exist"):
         runs_sql(database=tmp_path / "none.db", sandbox=box)
     (tmp_path / "notes.db").write_text("these are my notes")
     with pytest.raises(RequirementError, match=r"the database .*notes\.db can't be read: "):

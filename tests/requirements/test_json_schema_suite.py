@@ -68,7 +68,7 @@ def test_each_verdict_is_that_of_the_suite(draft, caplog):
         try:
             check = json_schema(schema, early=True)
         except ValueError as exc:
-            if file in ELSEWHERE and "leads nowhere" in str(exc):
+            if file in ELSEWHERE and "can't be resolved" in str(exc):
                 continue
             if file in DIFFERENT and "is not a 'regex'" in str(exc):
                 continue

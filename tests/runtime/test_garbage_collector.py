@@ -85,5 +85,5 @@ def test_many_threads_leave_the_threshold_as_it_was():
 
 @pytest.mark.parametrize("wrong", [0, -1])
 def test_a_number_below_one_is_refused(wrong):
-    with pytest.raises(ValueError, match="objects is at least 1"), relaxed_gc(wrong):
+    with pytest.raises(ValueError, match="objects must be at least 1"), relaxed_gc(wrong):
         pass

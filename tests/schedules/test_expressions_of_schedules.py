@@ -39,9 +39,9 @@ def test_a_schedule_is_a_name_and_its_numbers(text, kind, values):
         ("pooled:", "schedule 'pooled:' must have the form pooled"),
         ("staggered", "must have the form staggered:SECONDS, as in staggered:0.5"),
         ("staggered:x", "must have the form staggered:SECONDS, as in staggered:0.5"),
-        ("staggered:0", "delay is over 0 and finite, not 0.0, as in staggered:0.5"),
-        ("staggered:inf", "delay is over 0 and finite, not inf, as in staggered:0.5"),
-        ("hedged:1", "quantile is over 0 and under 1, not 1.0, as in hedged:0.8"),
+        ("staggered:0", "delay must be greater than 0 and finite, not 0.0, as in staggered:0.5"),
+        ("staggered:inf", "delay must be greater than 0 and finite, not inf, as in staggered:0.5"),
+        ("hedged:1", "quantile must be greater than 0 and less than 1, not 1.0, as in hedged:0.8"),
         ("hedged:0.9,1", "must have the form hedged[:QUANTILE], as in hedged:0.8"),
     ],
 )

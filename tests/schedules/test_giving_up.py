@@ -121,10 +121,14 @@ def test_extreme_thresholds_are_no_trouble(threshold, enough):
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"threshold": 0}, ValueError, "threshold is over 0 and under 1, not 0"),
-        ({"threshold": 1.0}, ValueError, "threshold is over 0 and under 1, not 1.0"),
-        ({"confidence": 1}, ValueError, "confidence is over 0 and under 1, not 1"),
-        ({"confidence": "high"}, TypeError, "confidence is a number, not 'high'"),
+        ({"threshold": 0}, ValueError, "threshold must be greater than 0 and less than 1, not 0"),
+        (
+            {"threshold": 1.0},
+            ValueError,
+            "threshold must be greater than 0 and less than 1, not 1.0",
+        ),
+        ({"confidence": 1}, ValueError, "confidence must be greater than 0 and less than 1, not 1"),
+        ({"confidence": "high"}, TypeError, "confidence must be a number, not 'high'"),
     ],
 )
 def test_arguments_are_checked(arguments, error, message):

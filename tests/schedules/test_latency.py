@@ -150,17 +150,19 @@ def test_a_duration_is_at_least_zero_and_finite(seconds):
 
 @pytest.mark.parametrize("q", [0, 1, -0.1, math.nan])
 def test_a_quantile_lies_between_zero_and_one(q):
-    with pytest.raises(ValueError, match="LatencyQuantiles: q is over 0 and under 1, not"):
+    with pytest.raises(
+        ValueError, match="LatencyQuantiles: q must be greater than 0 and less than 1, not"
+    ):
         LatencyQuantiles().quantile(q)
 
 
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"window": 0, "least": 1}, ValueError, "window is at least 1, not 0"),
+        ({"window": 0, "least": 1}, ValueError, "window must be at least 1, not 0"),
         ({"window": 5}, ValueError, "least, 10, is more than the window holds"),
-        ({"least": 0}, ValueError, "least is at least 1, not 0"),
-        ({"window": 1e3}, TypeError, "window is a whole number .*, not 1000.0"),
+        ({"least": 0}, ValueError, "least must be at least 1, not 0"),
+        ({"window": 1e3}, TypeError, "window must be an integer, not 1000.0"),
     ],
 )
 def test_arguments_are_checked(arguments, error, message):

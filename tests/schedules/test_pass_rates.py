@@ -105,10 +105,14 @@ def test_a_key_is_anything_hashable_or_a_function():
     [
         ({"prior": 0.5}, TypeError, r"prior must be a pair of numbers \(a, b\), not 0.5"),
         ({"prior": (1,)}, TypeError, r"prior must be a pair of numbers \(a, b\), not \(1,\)"),
-        ({"prior": (0, 1)}, ValueError, "the prior's a is over 0 and finite, not 0"),
-        ({"prior": (1, math.inf)}, ValueError, "the prior's b is over 0 and finite, not inf"),
-        ({"prior": ("1", 1)}, TypeError, "the prior's a is a number, not '1'"),
-        ({"memory": 0}, ValueError, "memory is at least 1, not 0"),
+        ({"prior": (0, 1)}, ValueError, "the prior's a must be greater than 0 and finite, not 0"),
+        (
+            {"prior": (1, math.inf)},
+            ValueError,
+            "the prior's b must be greater than 0 and finite, not inf",
+        ),
+        ({"prior": ("1", 1)}, TypeError, "the prior's a must be a number, not '1'"),
+        ({"memory": 0}, ValueError, "memory must be at least 1, not 0"),
     ],
 )
 def test_arguments_are_checked(arguments, error, message):

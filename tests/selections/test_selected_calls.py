@@ -340,7 +340,7 @@ PRICES = {"m": Price(1, 2), "j": Price(3, 4)}
 @pytest.mark.parametrize(
     ("judging", "budget", "wrong"),
     [
-        (None, {"money": 1.0}, "the length of a reply is not limited"),
+        (None, {"money": 1.0}, "the length of a reply isn't limited"),
         ({"max_tokens": 60}, {"money": 1.0, "prices": {"m": Price(1, 2)}}, "price"),
         (None, {"output_tokens": 10_000}, "max_tokens"),
     ],

@@ -262,7 +262,7 @@ async def test_a_weight_that_is_no_finite_positive_number_is_an_error(weight, vi
 
 @pytest.mark.parametrize("share", [0, -0.5, 1.5, float("nan"), True, "half"])
 def test_a_share_is_above_0_and_up_to_1(share):
-    with pytest.raises((TypeError, ValueError), match="Vote: at_least is"):
+    with pytest.raises((TypeError, ValueError), match="Vote: at_least must be"):
         Vote(at_least=share)
 
 

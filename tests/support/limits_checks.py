@@ -178,7 +178,7 @@ def check_denial(ran: Ran, record: tuple[Slice, ...]) -> None:
     notes = [
         s
         for s in record
-        if any("not tried again: budget" in note for note in getattr(s.error, "__notes__", ()))
+        if any("not retried: budget" in note for note in getattr(s.error, "__notes__", ()))
     ]
     for denied in notes:
         assert all(s.started_at <= denied.ended_at + TICK for s in record)

@@ -131,7 +131,9 @@ def passes_tests(
     """
     sources = (tests,) if isinstance(tests, str) else tuple(tests)
     if isinstance(names, str) or not all(isinstance(source, str) for source in sources):
-        msg = "passes_tests takes the source of tests, one text or several, and a sequence of names"
+        msg = (
+            "passes_tests needs the source of tests, as one or more texts, and a sequence of names"
+        )
         raise TypeError(msg)
     for source in sources:
         if source.strip() and (wrong := python_problem(source)):
@@ -139,8 +141,8 @@ def passes_tests(
             raise ValueError(msg)
     if not sources or not all(map(_has_test, sources)):
         msg = (
-            "passes_tests: there is no test in them: no assertion, no call, no function named"
-            " test..., no class"
+            "passes_tests: each source must have a test: an assertion, a call, a function named"
+            " test... or a class"
         )
         raise ValueError(msg)
     needed = None if names is None else tuple(names)
@@ -190,7 +192,7 @@ def returns(
     """
     pairs = tuple(cases)
     if not all(isinstance(case, tuple | list) and len(case) == 2 for case in pairs):  # noqa: PLR2004
-        msg = "returns: each case is a pair of an input and the value for it"
+        msg = "returns: each case must be a pair of an input and its expected value"
         raise TypeError(msg)
     inputs = _inputs("returns", [given for given, _ in pairs])
     wanted = [value if _raises(value) else _plain("returns", value) for _, value in pairs]
@@ -296,7 +298,9 @@ def prints(
     inputs = (stdin,) if isinstance(stdin, str) else tuple(stdin)
     wanted = (stdout,) if isinstance(stdout, str) else tuple(stdout)
     if not inputs or len(inputs) != len(wanted):
-        msg = f"prints: {len(inputs)} inputs and {len(wanted)} outputs: give one for each"
+        msg = (
+            f"prints: {len(inputs)} inputs and {len(wanted)} outputs: pass an output for each input"
+        )
         raise ValueError(msg)
 
     async def judge(run: Run, program: str) -> ValidationResult:
@@ -380,7 +384,7 @@ def _compared(
         else:
             first = first or " "
     if problem and not first:
-        msg = f"{problem}: it can't be compared, so use passes_tests, or ask for plain data"
+        msg = f"{problem}; this can't be compared, so use passes_tests, or ask for plain data"
         raise RequirementError(msg)
     return _share(right, len(inputs), first)
 
@@ -411,7 +415,7 @@ def _plain(name: str, value: object) -> Any:
         return decode(encode(value))
     except TypeError as exc:
         shown = clipped(repr(value))
-        msg = f"{name}: {shown} is no plain data, it has an object of the type {exc}"
+        msg = f"{name}: {shown} isn't plain data, because it contains an object of the type {exc}"
         raise TypeError(msg) from exc
 
 
@@ -439,7 +443,7 @@ def _function_name(reference: str | Callable[..., object]) -> str:
     tree = ast.parse("" if wrong else reference)
     defined = [part.name for part in tree.body if isinstance(part, FUNCTIONS)]
     if not defined:
-        msg = f"agrees_with: the reference {wrong or 'is source that defines no function'}"
+        msg = f"agrees_with: the reference {wrong or 'defines no function'}"
         raise ValueError(msg)
     return defined[-1]
 

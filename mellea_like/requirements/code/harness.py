@@ -171,7 +171,7 @@ def _call(job: Mapping[str, Any], say: Callable[[dict[str, Any]], None]) -> dict
             answer = {"odd": "data that is nested too deeply, or contains itself"}
         except BaseException:  # noqa: BLE001 (of an object's own methods, or it is no plain data)
             kind = type(found).__name__
-            answer = {"odd": f"an object of the type {kind}, which has no plain data"}
+            answer = {"odd": f"an object of the type {kind}, which isn't plain data"}
         say(answer)
     return {}
 
@@ -232,7 +232,7 @@ class _Tests:
                     self._module(source, tree, names)
                 self._doubt()
         if not (self.total or self.failures):
-            msg = "there is no test among them that isn't skipped"
+            msg = "they have no test that isn't skipped"
             raise Unrunnable(msg)
         return {"passed": self.passed, "total": self.total, "failures": self.failures}
 
@@ -309,7 +309,7 @@ class _Tests:
             own = any(frame.f_code.co_filename == PROGRAM for frame, _ in frames)
             missing = _missing(exc)
             if missing and not own and missing.partition(".")[0] != "solution":
-                msg = f"they import {missing}, which the sandbox hasn't"
+                msg = f"they import {missing}, which the sandbox doesn't have"
                 raise Unrunnable(msg) from exc
             if isinstance(exc, unittest.SkipTest) and not own:
                 self.total -= counted

@@ -107,7 +107,7 @@ def _param(*values: Any, id: object = None) -> Any:  # noqa: A002, ARG001
 
 def _fixture(function: Any = None, **options: Any) -> Any:
     if options.keys() - {"scope"}:
-        msg = f"a fixture has {', '.join(options)}=, which the sandbox hasn't"
+        msg = f"a fixture uses {', '.join(options)}=, which the sandbox doesn't support"
         raise Unrunnable(msg)
     if function is not None:
         function.is_fixture = True
@@ -127,7 +127,7 @@ def nothing(*_: object, **__: object) -> None:
 
 
 def _other(name: str) -> Any:
-    msg = f"they use pytest.{name}, which the sandbox hasn't"
+    msg = f"they use pytest.{name}, which the sandbox doesn't support"
     raise AttributeError(msg) if name.startswith("__") else Unrunnable(msg)
 
 
@@ -191,7 +191,7 @@ def arguments(
                 stack.callback(next, generator, None)
             given[name] = value
         elif name not in given:
-            msg = f"a test takes {name}, and there is no such fixture here"
+            msg = f"a test uses the fixture {name}, which doesn't exist here"
             raise Unrunnable(msg)
         found[name] = given[name]
     return found

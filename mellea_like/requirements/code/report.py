@@ -112,22 +112,23 @@ def described(config: dict[str, Any], way: str, holds: dict[str, Any]) -> str:
     """Return a text about the limits in force, and about the things a program can still reach."""
     wall = config["wall_seconds"] or 4 * config["seconds"] + 1
     limits = (
-        f"Each program runs in a process of its own, for at most {config['seconds']:g} s of"
-        f" processor time and {wall:g} s by the clock, with {_size(config['memory'])} of memory a"
-        f" process, {config['processes']} more processes, {_size(config['output'])} of output and"
-        f" {_size(config['files'])} of files, in an empty environment and a fresh directory."
+        f"Each program runs in a separate process with an empty environment and a fresh directory,"
+        f" limited to {config['seconds']:g} s of processor time, {wall:g} s of wall-clock time,"
+        f" {_size(config['memory'])} of memory per process, {config['processes']} more processes,"
+        f" {_size(config['output'])} of output and {_size(config['files'])} of files."
     )
     reach = (
-        f"Namespaces hold here, made by {way}: no network, no other processes, no files but"
-        " Python's and /usr, read-only; all that a program starts ends with it."
+        f"Programs are isolated by namespaces (made by {way}): they have no network, and see no"
+        " other processes and no files except those of Python and /usr, which are read-only."
+        " Everything that a program starts ends with it."
     )
     if way == "limits":
         reach = (
-            "Only these limits hold, as was asked for: a program reaches the network, and the files"
-            f" and the processes that user {holds['user']} may reach."
+            "There is no further isolation, because of isolation='limits': a program can access the"
+            f" network, and all files and processes that user {holds['user']} can access."
         )
     if not holds["seccomp"]:
-        reach += " No filter of system calls (seccomp) is known for this kind of machine."
+        reach += " There is no system call filter (seccomp) for this kind of machine."
     return f"{limits} {reach} A container is a boundary; this is a seat belt."
 
 
@@ -141,14 +142,14 @@ def report(
     wrong = str(last.get("trouble", ""))
     ended, status = found["ended"], found["status"]
     if ended == "itself" and status == -signal.SIGKILL:
-        wrong = "the program was killed from outside: there may be too little memory here"
+        wrong = "the program was killed from outside: this machine may have too little memory"
     if len(found["said"]) >= max(config["files"], config["output"] + 1):
-        wrong = "what the program answered is too large to be compared"
+        wrong = "what the program returned is too large to compare"
     missing = next((str(one["missing"]) for one in said if one.get("missing")), "").split(".")[0]
     if missing.isidentifier() and find_spec(missing) is not None:
         wrong = (
-            f"the program imports {missing}, which is installed here and which the sandbox doesn't"
-            " have: name its directory in Sandbox(path=[...])"
+            f"the program imports {missing}, which is installed here, but not in the sandbox: pass"
+            " its directory in Sandbox(path=[...])"
         )
     if wrong:
         raise RequirementError(wrong)

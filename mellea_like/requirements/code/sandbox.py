@@ -121,19 +121,20 @@ class Sandbox:
         python: Sequence[str] = (),
     ) -> None:
         if not hasattr(os, "fork"):
-            msg = "a Sandbox needs Linux; elsewhere, give the check a CodeRunner of yours: sandbox="
+            msg = "a Sandbox needs Linux: on other systems, pass your own CodeRunner as sandbox="
             raise NotImplementedError(msg)
         if isolation not in ("auto", "limits"):
-            msg = f"Sandbox: isolation is 'auto' or 'limits', not {isolation!r}"
+            msg = f"Sandbox: isolation must be 'auto' or 'limits', not {isolation!r}"
             raise ValueError(msg)
         for name, value in (("path", path), ("preload", preload), ("python", python)):
             if isinstance(value, str):
-                msg = f"Sandbox: {name} is a sequence of texts, not one text: {value!r}"
+                msg = f"Sandbox: {name} must be a sequence of texts, not {value!r}"
                 raise TypeError(msg)
         if isolation == "limits" and not python:
             msg = (
-                "Sandbox(isolation='limits'): programs reach the network, and the files and"
-                " processes of their user; namespaces, or a container by python=, keep them apart"
+                "Sandbox(isolation='limits'): programs can access the network, and the files and"
+                " processes of their user; use namespaces, or a container with python=, to prevent"
+                " this"
             )
             warnings.warn(msg, RuntimeWarning, stacklevel=2)
         seconds = real_number("Sandbox: seconds", seconds, over=0, most=86400, unit="seconds")
@@ -221,7 +222,7 @@ class Sandbox:
                         return await run_in_thread(report, job, found, asked, self._config)
                 if waited.cancelled_caught:
                     break
-        msg = "the program, or the system, ended or stopped the process that watches programs"
+        msg = "the program or the system stopped the process that watches programs"
         raise RequirementError(msg)
 
     async def _asked(self, server: _Server, asked: dict[str, Any]) -> dict[str, Any] | None:
@@ -267,11 +268,12 @@ class Sandbox:
                 self._way = way
                 return server
             trouble.append(f"{way}: {server.trouble}")
-        msg = f"a Sandbox could not start. {'; '.join(trouble)}."
+        msg = f"the Sandbox could not start. {'; '.join(trouble)}."
         if self._config["isolation"] == "auto":
             msg += (
-                " Install bubblewrap (bwrap) or let users make namespaces; or run programs in a"
-                " container of yours, with python=[...]; or do without, with isolation='limits'."
+                " Install bubblewrap (bwrap), allow users to create namespaces, run programs in"
+                " your own container with python=[...], or do without isolation with"
+                " isolation='limits'."
             )
         raise RequirementError(msg)
 
@@ -313,7 +315,7 @@ class _Server:
         self.owner = os.getpid()
         self.holds: dict[str, Any] = {}
         self._read = bytearray()
-        self.trouble = f"{command[0]} can't be run here, or starts no Python 3.11 or newer"
+        self.trouble = f"{command[0]} can't be run here, or doesn't start Python 3.11 or newer"
         self._settings = config | {"path": path, "way": way, "shown": shown, "links": links}
 
     async def begin(self) -> None:

@@ -124,7 +124,7 @@ def runs_sql(
         FileNotFoundError: ``database`` doesn't exist.
     """
     if database is not None and not Path(database).is_file():
-        msg = f"runs_sql: there is no file {os.fspath(database)}"
+        msg = f"runs_sql: the file {os.fspath(database)} doesn't exist"
         raise FileNotFoundError(msg)
     given: dict[str, Any] = {
         "image": None,

@@ -51,10 +51,10 @@ def parses(
         ValueError: the language or the dialect is unknown.
     """
     if language not in ("python", "sql"):
-        msg = f"parses: the language is 'python' or 'sql', not {language!r}"
+        msg = f"parses: the language must be 'python' or 'sql', not {language!r}"
         raise ValueError(msg)
     if dialect is not None and language != "sql":
-        msg = "parses: a dialect is one of SQL"
+        msg = "parses: dialect works only with language='sql'"
         raise ValueError(msg)
     problem = python_problem if language == "python" else _sql_parser(dialect)
 

@@ -113,7 +113,8 @@ def _drop_privileges(user: int) -> None:
         os.setresuid(user, user, user)
     if not os.access(os.__file__, os.R_OK):
         msg = (
-            f"no unprivileged user may read {os.__file__}: have Python elsewhere, or don't be root"
+            f"unprivileged users can't read {os.__file__}: install Python elsewhere, or don't run"
+            " as root"
         )
         raise PermissionError(msg)
     _call("prctl", DEATHSIG, signal.SIGKILL, 0, 0, 0)
