@@ -33,15 +33,16 @@ if TYPE_CHECKING:
     from typing_extensions import TypeForm
 
     from mellea_like.core.backend import Backend
-    from mellea_like.core.conversation import Action, Asked, Context, MessageLike
+    from mellea_like.core.conversation import Action, Asked, Context, MessageLike, Parsed
     from mellea_like.core.requirement import Requirement
     from mellea_like.core.result import SamplingResult
     from mellea_like.core.slice import Slice
     from mellea_like.core.tools import ToolSource
     from mellea_like.hooks.plugins import Pluggable
     from mellea_like.limits.budget import Budget
+    from mellea_like.sampling.arguments import Arguments
     from mellea_like.sampling.escalate import Stage
-    from mellea_like.sampling.prepare import Arguments, Selection
+    from mellea_like.sampling.prepare import Selection
     from mellea_like.sampling.rounds import CallInRounds
     from mellea_like.sampling.streaming import Release, StreamedReply
     from mellea_like.schedules.base import BaseSchedule
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
 
 __all__ = ["BaseSamplingStrategy"]
 
-T = TypeVar("T")
 F = TypeVar("F")
 
 _SILENT = Telemetry()
@@ -235,33 +235,24 @@ class BaseSamplingStrategy:
     @overload
     async def sample(
         self,
-        action: Asked,
+        action: Asked[Parsed],
         requirements: Sequence[Requirement | str] = (),
         *,
         format: None = None,
         **arguments: Unpack[Arguments],
-    ) -> SamplingResult[str]: ...
+    ) -> SamplingResult[Parsed]: ...
     @overload
     async def sample(
         self,
-        action: Asked | Action[Any],
+        action: Asked[Any],
         requirements: Sequence[Requirement | str] = (),
         *,
         format: TypeForm[F],
         **arguments: Unpack[Arguments],
     ) -> SamplingResult[F]: ...
-    @overload
     async def sample(
         self,
-        action: Action[T],
-        requirements: Sequence[Requirement | str] = (),
-        *,
-        format: None = None,
-        **arguments: Unpack[Arguments],
-    ) -> SamplingResult[T]: ...
-    async def sample(
-        self,
-        action: Asked | Action[Any],
+        action: Asked[Any],
         requirements: Sequence[Requirement | str] = (),
         *,
         context: Context | Sequence[MessageLike] | None = None,
@@ -355,7 +346,7 @@ class BaseSamplingStrategy:
 
     def begin(
         self,
-        action: Asked | Action[Any],
+        action: Asked[Any],
         requirements: Sequence[Requirement | str] = (),
         *,
         earlier: Sequence[Slice] = (),
@@ -400,36 +391,26 @@ class BaseSamplingStrategy:
     @overload
     def stream(
         self,
-        action: Asked,
+        action: Asked[Parsed],
         requirements: Sequence[Requirement | str] = (),
         *,
         format: None = None,
         release: Release = "prefix",
         **arguments: Unpack[Arguments],
-    ) -> StreamedReply[str]: ...
+    ) -> StreamedReply[Parsed]: ...
     @overload
     def stream(
         self,
-        action: Asked | Action[Any],
+        action: Asked[Any],
         requirements: Sequence[Requirement | str] = (),
         *,
         format: TypeForm[F],
         release: Release = "prefix",
         **arguments: Unpack[Arguments],
     ) -> StreamedReply[F]: ...
-    @overload
     def stream(
         self,
-        action: Action[T],
-        requirements: Sequence[Requirement | str] = (),
-        *,
-        format: None = None,
-        release: Release = "prefix",
-        **arguments: Unpack[Arguments],
-    ) -> StreamedReply[T]: ...
-    def stream(
-        self,
-        action: Asked | Action[Any],
+        action: Asked[Any],
         requirements: Sequence[Requirement | str] = (),
         *,
         release: Release = "prefix",
@@ -481,33 +462,24 @@ class BaseSamplingStrategy:
     @overload
     def sample_sync(
         self,
-        action: Asked,
+        action: Asked[Parsed],
         requirements: Sequence[Requirement | str] = (),
         *,
         format: None = None,
         **arguments: Unpack[Arguments],
-    ) -> SamplingResult[str]: ...
+    ) -> SamplingResult[Parsed]: ...
     @overload
     def sample_sync(
         self,
-        action: Asked | Action[Any],
+        action: Asked[Any],
         requirements: Sequence[Requirement | str] = (),
         *,
         format: TypeForm[F],
         **arguments: Unpack[Arguments],
     ) -> SamplingResult[F]: ...
-    @overload
     def sample_sync(
         self,
-        action: Action[T],
-        requirements: Sequence[Requirement | str] = (),
-        *,
-        format: None = None,
-        **arguments: Unpack[Arguments],
-    ) -> SamplingResult[T]: ...
-    def sample_sync(
-        self,
-        action: Asked | Action[Any],
+        action: Asked[Any],
         requirements: Sequence[Requirement | str] = (),
         **arguments: Any,
     ) -> SamplingResult[Any]:
