@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from mellea_like.core.tools import ToolSource
     from mellea_like.limits.budget import Budget
 
+__all__ = ["Arguments", "InConversation", "OfEachItem", "OfEachStage", "Prepared", "Spending"]
+
 
 class Spending(TypedDict, total=False):
     """The argument that every call takes, even one that only checks a reply."""

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from mellea_like.core.tools import ToolSource
     from mellea_like.hooks.plugins import Pluggable
     from mellea_like.limits.budget import Budget
-    from mellea_like.sampling.arguments import Arguments
+    from mellea_like.sampling.arguments import Arguments, Prepared
     from mellea_like.sampling.escalate import Stage
     from mellea_like.sampling.prepare import Selection
     from mellea_like.sampling.rounds import CallInRounds
@@ -353,7 +353,8 @@ class BaseSamplingStrategy:
         marks: MutableMapping[int, Any] | None = None,
         wrap: Callable[[Backend, Backend], Backend] | None = None,
         on_slice: Callable[[Slice], Awaitable[None] | None] | None = None,
-        **arguments: Any,
+        format: Any = None,
+        **arguments: Unpack[Prepared],
     ) -> CallInRounds[Any]:
         """Prepare a call of `sample` that can pause after any of its draws.
 
@@ -371,6 +372,7 @@ class BaseSamplingStrategy:
                 arguments: the backend inside the call's retries, hooks and budgets, and the bare
                 backend. It returns the backend to use.
             on_slice: see `sample`.
+            format: see `sample`.
             **arguments: see `sample`.
 
         Returns:
@@ -384,7 +386,7 @@ class BaseSamplingStrategy:
         # Imported lazily: most calls never pause.
         from mellea_like.sampling.rounds import CallInRounds  # noqa: PLC0415
 
-        inputs = prepare_call(self.__settings, action, requirements, **arguments)
+        inputs = prepare_call(self.__settings, action, requirements, format=format, **arguments)
         _check_on_slice(on_slice)
         return CallInRounds(self, inputs, on_slice, earlier, marks, wrap)
 
