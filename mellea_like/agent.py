@@ -19,7 +19,7 @@ from mellea_like.core.tools import TOOL_ROUNDS
 from mellea_like.errors import UnansweredToolCalls
 from mellea_like.sampling.base import BaseSamplingStrategy
 from mellea_like.sampling.exclusions import check_together, features_of
-from mellea_like.sampling.prepare import Arguments, backends_of, check_requirements
+from mellea_like.sampling.prepare import backends_of, check_requirements
 from mellea_like.sampling.sync import run_once
 from mellea_like.sampling.tools import check_on_error, checked_tools
 
@@ -29,22 +29,23 @@ if TYPE_CHECKING:
 
     from typing_extensions import TypeForm
 
-    from mellea_like.core.conversation import Action, Asked, Context, Message
+    from mellea_like.core.conversation import Action, Asked, Context, Message, Parsed
     from mellea_like.core.requirement import Requirement
     from mellea_like.core.result import SamplingResult
     from mellea_like.core.tools import ToolSource
+    from mellea_like.sampling.arguments import Arguments
+
+    class AgentArguments(Arguments, total=False):
+        """The arguments of `run_agent`, including those of ``sample``."""
+
+        max_rounds: int
+        on_error: Literal["tell", "raise"]
+
 
 __all__ = ["AgentResult", "run_agent", "run_agent_sync"]
 
 T = TypeVar("T")
 F = TypeVar("F")
-
-
-class AgentArguments(Arguments, total=False):
-    """Arguments of `run_agent`, including those of ``sample``."""
-
-    max_rounds: int
-    on_error: Literal["tell", "raise"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,33 +115,24 @@ class AgentResult(Generic[T]):
 @overload
 async def run_agent(
     strategy: BaseSamplingStrategy,
-    action: Asked,
+    action: Asked[Parsed],
     requirements: Sequence[Requirement | str] = (),
     *,
     format: None = None,
     **arguments: Unpack[AgentArguments],
-) -> AgentResult[str]: ...
+) -> AgentResult[Parsed]: ...
 @overload
 async def run_agent(
     strategy: BaseSamplingStrategy,
-    action: Asked | Action[Any],
+    action: Asked[Any],
     requirements: Sequence[Requirement | str] = (),
     *,
     format: TypeForm[F],
     **arguments: Unpack[AgentArguments],
 ) -> AgentResult[F]: ...
-@overload
 async def run_agent(
     strategy: BaseSamplingStrategy,
-    action: Action[T],
-    requirements: Sequence[Requirement | str] = (),
-    *,
-    format: None = None,
-    **arguments: Unpack[AgentArguments],
-) -> AgentResult[T]: ...
-async def run_agent(
-    strategy: BaseSamplingStrategy,
-    action: Asked | Action[Any],
+    action: Asked[Any],
     requirements: Sequence[Requirement | str] = (),
     *,
     tools: Sequence[ToolSource] = (),
@@ -231,33 +223,24 @@ async def run_agent(
 @overload
 def run_agent_sync(
     strategy: BaseSamplingStrategy,
-    action: Asked,
+    action: Asked[Parsed],
     requirements: Sequence[Requirement | str] = (),
     *,
     format: None = None,
     **arguments: Unpack[AgentArguments],
-) -> AgentResult[str]: ...
+) -> AgentResult[Parsed]: ...
 @overload
 def run_agent_sync(
     strategy: BaseSamplingStrategy,
-    action: Asked | Action[Any],
+    action: Asked[Any],
     requirements: Sequence[Requirement | str] = (),
     *,
     format: TypeForm[F],
     **arguments: Unpack[AgentArguments],
 ) -> AgentResult[F]: ...
-@overload
 def run_agent_sync(
     strategy: BaseSamplingStrategy,
-    action: Action[T],
-    requirements: Sequence[Requirement | str] = (),
-    *,
-    format: None = None,
-    **arguments: Unpack[AgentArguments],
-) -> AgentResult[T]: ...
-def run_agent_sync(
-    strategy: BaseSamplingStrategy,
-    action: Asked | Action[Any],
+    action: Asked[Any],
     requirements: Sequence[Requirement | str] = (),
     **arguments: Any,
 ) -> AgentResult[Any]:

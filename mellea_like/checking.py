@@ -29,26 +29,25 @@ from mellea_like.sampling.sync import run_once
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from typing import TypedDict, Unpack
+    from typing import Unpack
 
     from typing_extensions import TypeForm
 
     from mellea_like.core.backend import Backend, Request
-    from mellea_like.core.conversation import Action, Asked, Context, MessageLike
+    from mellea_like.core.conversation import Asked, Context, MessageLike
     from mellea_like.core.generation import Generation, Usage
     from mellea_like.core.requirement import Requirement
     from mellea_like.core.slice import Slice
     from mellea_like.core.validation import ValidationResult
     from mellea_like.limits.budget import Budget
+    from mellea_like.sampling.arguments import InConversation
     from mellea_like.sampling.rounds import CallInRounds
 
-    class Arguments(TypedDict, total=False):
+    class CheckArguments(InConversation, total=False):
         """Further arguments of `check`."""
 
-        action: Asked | Action[Any] | None
-        context: Context | Sequence[MessageLike] | None
+        action: Asked[Any] | None
         judge: Backend | None
-        budget: Budget | None
         validate_all: bool
 
 
@@ -209,7 +208,7 @@ async def check(
     requirements: Requirements = (),
     *,
     format: None = None,
-    **arguments: Unpack[Arguments],
+    **arguments: Unpack[CheckArguments],
 ) -> CheckResult[Any]: ...
 @overload
 async def check(
@@ -217,13 +216,13 @@ async def check(
     requirements: Requirements = (),
     *,
     format: TypeForm[F],
-    **arguments: Unpack[Arguments],
+    **arguments: Unpack[CheckArguments],
 ) -> CheckResult[F]: ...
 async def check(
     reply: ReplyLike,
     requirements: Requirements = (),
     *,
-    action: Asked | Action[Any] | None = None,
+    action: Asked[Any] | None = None,
     context: Context | Sequence[MessageLike] | None = None,
     format: Any = None,
     judge: Backend | None = None,
@@ -277,7 +276,7 @@ def check_sync(
     requirements: Requirements = (),
     *,
     format: None = None,
-    **arguments: Unpack[Arguments],
+    **arguments: Unpack[CheckArguments],
 ) -> CheckResult[Any]: ...
 @overload
 def check_sync(
@@ -285,14 +284,14 @@ def check_sync(
     requirements: Requirements = (),
     *,
     format: TypeForm[F],
-    **arguments: Unpack[Arguments],
+    **arguments: Unpack[CheckArguments],
 ) -> CheckResult[F]: ...
 def check_sync(
     reply: ReplyLike,
     requirements: Requirements = (),
     *,
     format: Any = None,
-    **arguments: Unpack[Arguments],
+    **arguments: Unpack[CheckArguments],
 ) -> CheckResult[Any]:
     """Check a reply, without ``await``.
 

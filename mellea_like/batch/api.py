@@ -24,26 +24,36 @@ from mellea_like.core.tools import TOOL_ROUNDS
 from mellea_like.sampling.base import BaseSamplingStrategy
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
-    from typing import Required, TypedDict, Unpack
+    from collections.abc import (
+        AsyncIterable,
+        AsyncIterator,
+        Awaitable,
+        Callable,
+        Iterable,
+        Iterator,
+        Mapping,
+        Sequence,
+    )
+    from typing import Protocol, Required, Unpack
 
     from typing_extensions import TypeForm
 
     from mellea_like.batch.journal.journal import Journal
     from mellea_like.batch.progress import OnProgress
     from mellea_like.core.backend import Backend, Options
-    from mellea_like.core.conversation import Action, Instruction, Message
+    from mellea_like.core.conversation import Action, Parsed, PlainText
     from mellea_like.core.tools import ToolSource
     from mellea_like.limits.budget import Budget
+    from mellea_like.sampling.arguments import OfEachItem
 
-    class Arguments(TypedDict, total=False):
-        """The keyword arguments that all overloads of `sample_many` have in common."""
+    I_co = TypeVar("I_co", covariant=True)
+    T_co = TypeVar("T_co", covariant=True)
+
+    class ManyArguments(OfEachItem, total=False):
+        """Further arguments of `sample_many`."""
 
         concurrency: Required[int]
         requirements: Sequence[Requirement | str]
-        backend: Backend | None
-        options: Options | Mapping[str, Any] | None
-        budget: Budget | None
         in_order: bool
         order: Order
         fail_fast: bool
@@ -52,72 +62,70 @@ if TYPE_CHECKING:
         unique: bool | float
         on_progress: OnProgress | None
         settings: Mapping[str, Any] | None
-        tools: Sequence[ToolSource]
-        tool_choice: str | None
-        tool_rounds: int
+
+    # A source of actions of one's own gives two types: that of the items, and that of the values to
+    # which the items parse replies. An iterator has two methods from which a type checker infers
+    # them.
+
+    class Items(Protocol[I_co, T_co]):
+        """A source of texts or actions, by their type and by the type that replies are parsed to.
+
+        Any iterable of them is one.
+        """
+
+        def __iter__(self) -> ItemIterator[I_co, T_co]: ...
+
+    class ItemIterator(Protocol[I_co, T_co]):
+        """An iterator over texts or actions."""
+
+        def __next__(self) -> I_co: ...
+        def __iter__(self) -> Iterator[PlainText[T_co] | Action[T_co]]: ...
+
+    class AsyncItems(Protocol[I_co, T_co]):
+        """The same as `Items`, for an async iterable."""
+
+        def __aiter__(self) -> AsyncItemIterator[I_co, T_co]: ...
+
+    class AsyncItemIterator(Protocol[I_co, T_co]):
+        """An async iterator over texts or actions."""
+
+        def __anext__(self) -> Awaitable[I_co]: ...
+        def __aiter__(self) -> AsyncIterator[PlainText[T_co] | Action[T_co]]: ...
 
 
 __all__ = ["sample_many"]
 
 I = TypeVar("I")  # noqa: E741 (an item)
-T = TypeVar("T")
 F = TypeVar("F")
 
 
 @overload
 def sample_many(
     strategy: BaseSamplingStrategy,
-    items: Iterable[str] | AsyncIterable[str],
+    items: Items[I, Parsed] | AsyncItems[I, Parsed],
     *,
     action: None = None,
     format: None = None,
-    **arguments: Unpack[Arguments],
-) -> BatchRun[str, str]: ...
+    **arguments: Unpack[ManyArguments],
+) -> BatchRun[Parsed, I]: ...
 @overload
 def sample_many(
     strategy: BaseSamplingStrategy,
-    items: Iterable[str] | AsyncIterable[str],
+    items: Items[I, Any] | AsyncItems[I, Any],
     *,
     action: None = None,
     format: TypeForm[F],
-    **arguments: Unpack[Arguments],
-) -> BatchRun[F, str]: ...
-@overload
-def sample_many(
-    strategy: BaseSamplingStrategy,
-    items: Iterable[str | Message | Instruction] | AsyncIterable[str | Message | Instruction],
-    *,
-    action: None = None,
-    format: None = None,
-    **arguments: Unpack[Arguments],
-) -> BatchRun[str]: ...
-@overload
-def sample_many(
-    strategy: BaseSamplingStrategy,
-    items: Iterable[str | Action[Any]] | AsyncIterable[str | Action[Any]],
-    *,
-    action: None = None,
-    format: TypeForm[F],
-    **arguments: Unpack[Arguments],
-) -> BatchRun[F]: ...
-@overload
-def sample_many(
-    strategy: BaseSamplingStrategy,
-    items: Iterable[Action[T]] | AsyncIterable[Action[T]],
-    *,
-    action: None = None,
-    format: None = None,
-    **arguments: Unpack[Arguments],
-) -> BatchRun[T]: ...
+    **arguments: Unpack[ManyArguments],
+) -> BatchRun[F, I]: ...
 @overload
 def sample_many(
     strategy: BaseSamplingStrategy,
     items: Iterable[I] | AsyncIterable[I],
     *,
-    action: Callable[[I], str | Message | Instruction],
+    action: Callable[[I], PlainText[Parsed] | Action[Parsed]],
     format: None = None,
-    **arguments: Unpack[Arguments],
-) -> BatchRun[str, I]: ...
+    **arguments: Unpack[ManyArguments],
+) -> BatchRun[Parsed, I]: ...
 @overload
 def sample_many(
     strategy: BaseSamplingStrategy,
@@ -125,17 +133,28 @@ def sample_many(
     *,
     action: Callable[[I], str | Action[Any]],
     format: TypeForm[F],
-    **arguments: Unpack[Arguments],
+    **arguments: Unpack[ManyArguments],
 ) -> BatchRun[F, I]: ...
+# These two are for mypy, which gives a list of several types, such as [text, message], the type
+# list[object] where nothing says what it holds.
 @overload
 def sample_many(
     strategy: BaseSamplingStrategy,
-    items: Iterable[I] | AsyncIterable[I],
+    items: Iterable[str | Action[Parsed]],
     *,
-    action: Callable[[I], Action[T]],
+    action: None = None,
     format: None = None,
-    **arguments: Unpack[Arguments],
-) -> BatchRun[T, I]: ...
+    **arguments: Unpack[ManyArguments],
+) -> BatchRun[Parsed, str | Action[Parsed]]: ...
+@overload
+def sample_many(
+    strategy: BaseSamplingStrategy,
+    items: Iterable[str | Action[Any]],
+    *,
+    action: None = None,
+    format: TypeForm[F],
+    **arguments: Unpack[ManyArguments],
+) -> BatchRun[F, str | Action[Any]]: ...
 @renamed_arguments(ordered="in_order")
 def sample_many(
     strategy: BaseSamplingStrategy,

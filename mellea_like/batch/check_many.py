@@ -27,7 +27,7 @@ def check_many(
     *,
     concurrency: int,
     reply: Callable[[Any], ReplyLike] | None = None,
-    action: Callable[[Any], Asked | Action[Any]] | None = None,
+    action: Callable[[Any], Asked[Any]] | None = None,
     format: Any = None,
     judge: Backend | None = None,
     validate_all: bool = False,
@@ -91,7 +91,7 @@ def check_many(
 
 def _given(
     reply: Callable[[Any], ReplyLike] | None,
-    action: Callable[[Any], Asked | Action[Any]] | None,
+    action: Callable[[Any], Asked[Any]] | None,
     own: Callable[[Any], Requirements] | None,
     item: Any,
 ) -> GivenReply[Any]:

@@ -25,9 +25,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from typing_extensions import TypeIs
+    from typing_extensions import TypeVar as TypeVarWithDefault
 
     from mellea_like.core.generation import Generation
     from mellea_like.core.requirement import Requirement
+
+    Parsed = TypeVarWithDefault("Parsed", default=str)
 
 __all__ = [
     "Action",
@@ -359,6 +362,19 @@ class Action(Protocol[T_co]):
         ...
 
 
+if TYPE_CHECKING:
+
+    class PlainText(Protocol[T_co]):
+        """A str. Type checkers infer from it that the reply is a str, as they do from an action.
+
+        With a plain ``str`` in `Asked`, the reply to a ``str | Action[int]`` would be an int.
+        """
+
+        def format_map(self, mapping: Any, /) -> T_co:
+            """Return a str. Only texts have this method."""
+            ...
+
+
 @dataclass(frozen=True, slots=True)
 class Instruction:
     """A task in words, with its requirements.
@@ -419,8 +435,12 @@ class Instruction:
         return text
 
 
-Asked: TypeAlias = "str | Message | Instruction | Mapping[str, Any] | Sequence[MessageLike]"
-"""An action whose value is the reply's text: a task in words, or messages."""
+Asked: TypeAlias = "PlainText[Parsed] | Action[Parsed] | Mapping[str, Any] | Sequence[MessageLike]"
+"""What may be asked, by the type that its reply is parsed to.
+
+A text, a message or several messages are ``Asked[str]``, which may be written ``Asked``. An
+`Action` that parses replies to an int is ``Asked[int]``.
+"""
 
 
 def reply_message(reply: Generation) -> Message:
@@ -470,7 +490,7 @@ class Conversation:
         return text
 
 
-def as_action(action: Asked | Action[Any]) -> Action[Any]:
+def as_action(action: Asked[Any]) -> Action[Any]:
     """Make an action from an argument. Several messages become a `Conversation`."""
     if isinstance(action, str):
         return Instruction(action)

@@ -44,7 +44,7 @@ class GivenReply(Generic[T]):
     def __init__(
         self,
         reply: object,
-        action: Asked | Action[T] | None = None,
+        action: Asked[T] | None = None,
         requirements: Sequence[Requirement | str] = (),
     ) -> None:
         self.reply = as_reply(reply)

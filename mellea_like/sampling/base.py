@@ -33,15 +33,16 @@ if TYPE_CHECKING:
     from typing_extensions import TypeForm
 
     from mellea_like.core.backend import Backend
-    from mellea_like.core.conversation import Action, Asked, Context, MessageLike
+    from mellea_like.core.conversation import Action, Asked, Context, MessageLike, Parsed
     from mellea_like.core.requirement import Requirement
     from mellea_like.core.result import SamplingResult
     from mellea_like.core.slice import Slice
     from mellea_like.core.tools import ToolSource
     from mellea_like.hooks.plugins import Pluggable
     from mellea_like.limits.budget import Budget
+    from mellea_like.sampling.arguments import Arguments, Prepared
     from mellea_like.sampling.escalate import Stage
-    from mellea_like.sampling.prepare import Arguments, Selection
+    from mellea_like.sampling.prepare import Selection
     from mellea_like.sampling.rounds import CallInRounds
     from mellea_like.sampling.streaming import Release, StreamedReply
     from mellea_like.schedules.base import BaseSchedule
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
 
 __all__ = ["BaseSamplingStrategy"]
 
-T = TypeVar("T")
 F = TypeVar("F")
 
 _SILENT = Telemetry()
@@ -235,33 +235,24 @@ class BaseSamplingStrategy:
     @overload
     async def sample(
         self,
-        action: Asked,
+        action: Asked[Parsed],
         requirements: Sequence[Requirement | str] = (),
         *,
         format: None = None,
         **arguments: Unpack[Arguments],
-    ) -> SamplingResult[str]: ...
+    ) -> SamplingResult[Parsed]: ...
     @overload
     async def sample(
         self,
-        action: Asked | Action[Any],
+        action: Asked[Any],
         requirements: Sequence[Requirement | str] = (),
         *,
         format: TypeForm[F],
         **arguments: Unpack[Arguments],
     ) -> SamplingResult[F]: ...
-    @overload
     async def sample(
         self,
-        action: Action[T],
-        requirements: Sequence[Requirement | str] = (),
-        *,
-        format: None = None,
-        **arguments: Unpack[Arguments],
-    ) -> SamplingResult[T]: ...
-    async def sample(
-        self,
-        action: Asked | Action[Any],
+        action: Asked[Any],
         requirements: Sequence[Requirement | str] = (),
         *,
         context: Context | Sequence[MessageLike] | None = None,
@@ -356,14 +347,15 @@ class BaseSamplingStrategy:
 
     def begin(
         self,
-        action: Asked | Action[Any],
+        action: Asked[Any],
         requirements: Sequence[Requirement | str] = (),
         *,
         earlier: Sequence[Slice] = (),
         marks: MutableMapping[int, Any] | None = None,
         wrap: Callable[[Backend, Backend], Backend] | None = None,
         on_slice: Callable[[Slice], Awaitable[None] | None] | None = None,
-        **arguments: Any,
+        format: Any = None,
+        **arguments: Unpack[Prepared],
     ) -> CallInRounds[Any]:
         """Prepare a call of `sample` that can pause after any of its draws.
 
@@ -381,6 +373,7 @@ class BaseSamplingStrategy:
                 arguments: the backend inside the call's retries, hooks and budgets, and the bare
                 backend. It returns the backend to use.
             on_slice: see `sample`.
+            format: see `sample`.
             **arguments: see `sample`.
 
         Returns:
@@ -394,7 +387,7 @@ class BaseSamplingStrategy:
         # Imported lazily: most calls never pause.
         from mellea_like.sampling.rounds import CallInRounds  # noqa: PLC0415
 
-        inputs = prepare_call(self.__settings, action, requirements, **arguments)
+        inputs = prepare_call(self.__settings, action, requirements, format=format, **arguments)
         if on_slice is not None:
             _check_on_slice(on_slice)
         return CallInRounds(self, inputs, on_slice, earlier, marks, wrap)
@@ -402,36 +395,26 @@ class BaseSamplingStrategy:
     @overload
     def stream(
         self,
-        action: Asked,
+        action: Asked[Parsed],
         requirements: Sequence[Requirement | str] = (),
         *,
         format: None = None,
         release: Release = "prefix",
         **arguments: Unpack[Arguments],
-    ) -> StreamedReply[str]: ...
+    ) -> StreamedReply[Parsed]: ...
     @overload
     def stream(
         self,
-        action: Asked | Action[Any],
+        action: Asked[Any],
         requirements: Sequence[Requirement | str] = (),
         *,
         format: TypeForm[F],
         release: Release = "prefix",
         **arguments: Unpack[Arguments],
     ) -> StreamedReply[F]: ...
-    @overload
     def stream(
         self,
-        action: Action[T],
-        requirements: Sequence[Requirement | str] = (),
-        *,
-        format: None = None,
-        release: Release = "prefix",
-        **arguments: Unpack[Arguments],
-    ) -> StreamedReply[T]: ...
-    def stream(
-        self,
-        action: Asked | Action[Any],
+        action: Asked[Any],
         requirements: Sequence[Requirement | str] = (),
         *,
         release: Release = "prefix",
@@ -484,33 +467,24 @@ class BaseSamplingStrategy:
     @overload
     def sample_sync(
         self,
-        action: Asked,
+        action: Asked[Parsed],
         requirements: Sequence[Requirement | str] = (),
         *,
         format: None = None,
         **arguments: Unpack[Arguments],
-    ) -> SamplingResult[str]: ...
+    ) -> SamplingResult[Parsed]: ...
     @overload
     def sample_sync(
         self,
-        action: Asked | Action[Any],
+        action: Asked[Any],
         requirements: Sequence[Requirement | str] = (),
         *,
         format: TypeForm[F],
         **arguments: Unpack[Arguments],
     ) -> SamplingResult[F]: ...
-    @overload
     def sample_sync(
         self,
-        action: Action[T],
-        requirements: Sequence[Requirement | str] = (),
-        *,
-        format: None = None,
-        **arguments: Unpack[Arguments],
-    ) -> SamplingResult[T]: ...
-    def sample_sync(
-        self,
-        action: Asked | Action[Any],
+        action: Asked[Any],
         requirements: Sequence[Requirement | str] = (),
         **arguments: Any,
     ) -> SamplingResult[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 from mellea_like.core.backend import Backend, Options, innermost
 from mellea_like.core.conversation import (
@@ -33,13 +33,13 @@ from mellea_like.runtime.logs import warn
 from mellea_like.sampling.exclusions import check_together
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from typing import Unpack
 
-    from mellea_like.core.slice import Slice
     from mellea_like.core.tools import ToolSource
     from mellea_like.hooks.plugins import Handler
     from mellea_like.limits.budget import Budget
+    from mellea_like.sampling.arguments import OfEachStage
     from mellea_like.sampling.escalate import Stage
     from mellea_like.sampling.tools import Toolbox
     from mellea_like.schedules.base import BaseSchedule
@@ -198,35 +198,16 @@ class CallInputs(Spec):
         return self.options.temperature
 
 
-class CallArguments(TypedDict, total=False):
-    """The arguments of a call that apply in each of its stages."""
-
-    options: Options | Mapping[str, Any] | None
-    budget: Budget | None
-    tools: Sequence[ToolSource]
-    tool_choice: str | None
-    tool_rounds: int
-
-
-class Arguments(CallArguments, total=False):
-    """Further arguments of `BaseSamplingStrategy.sample` and its variants."""
-
-    context: Context | Sequence[MessageLike] | None
-    backend: Backend | None
-    validation_context: Context | Sequence[MessageLike] | None
-    on_slice: Callable[[Slice], Awaitable[None] | None] | None
-
-
 def prepare_call(
     settings: Settings,
-    action: Asked | Action[Any],
+    action: Asked[Any],
     requirements: Sequence[Requirement | str],
     *,
     context: Context | Sequence[MessageLike] | None = None,
     backend: Backend | None = None,
     format: Any = None,
     validation_context: Context | Sequence[MessageLike] | None = None,
-    **arguments: Unpack[CallArguments],
+    **arguments: Unpack[OfEachStage],
 ) -> CallInputs:
     """Check the arguments of a call, and fill in the rest from the strategy."""
     asked = as_action(action)

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from anyio.abc import TaskGroup
     from typing_extensions import TypeForm
 
-    from mellea_like.core.conversation import Action, Instruction, Message
+    from mellea_like.core.conversation import Asked, Parsed
     from mellea_like.core.requirement import Requirement
     from mellea_like.core.result import SamplingResult
+    from mellea_like.sampling.arguments import Arguments
     from mellea_like.sampling.base import BaseSamplingStrategy
-    from mellea_like.sampling.prepare import Arguments
 
 __all__ = ["SyncSampler", "run_once"]
 
@@ -67,18 +67,18 @@ class SyncSampler:
     @overload
     def sample(
         self,
-        action: str | Message | Instruction,
+        action: Asked[Parsed],
         requirements: Sequence[Requirement | str] = (),
         *,
         format: None = None,
         strategy: BaseSamplingStrategy | None = None,
         timeout: float | None = None,
         **arguments: Unpack[Arguments],
-    ) -> SamplingResult[str]: ...
+    ) -> SamplingResult[Parsed]: ...
     @overload
     def sample(
         self,
-        action: str | Action[Any],
+        action: Asked[Any],
         requirements: Sequence[Requirement | str] = (),
         *,
         format: TypeForm[F],
@@ -86,20 +86,9 @@ class SyncSampler:
         timeout: float | None = None,
         **arguments: Unpack[Arguments],
     ) -> SamplingResult[F]: ...
-    @overload
     def sample(
         self,
-        action: Action[T],
-        requirements: Sequence[Requirement | str] = (),
-        *,
-        format: None = None,
-        strategy: BaseSamplingStrategy | None = None,
-        timeout: float | None = None,
-        **arguments: Unpack[Arguments],
-    ) -> SamplingResult[T]: ...
-    def sample(
-        self,
-        action: str | Action[Any],
+        action: Asked[Any],
         requirements: Sequence[Requirement | str] = (),
         *,
         strategy: BaseSamplingStrategy | None = None,

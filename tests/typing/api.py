@@ -36,6 +36,7 @@ from mellea_like.backends import ScriptedBackend
 from mellea_like.checking import CheckResult
 from mellea_like.core import Action, Options, StopReason, ToolCall, Usage, current_iteration
 from mellea_like.core.backend import Backend, StreamingBackend
+from mellea_like.core.conversation import Asked
 from mellea_like.errors import BackendError, HookError, SamplingFailed
 from mellea_like.hooks import (
     HookMode,
@@ -105,6 +106,9 @@ async def text_gives_text(strategy: RejectionSamplingStrategy) -> None:
     assert_type(result.unwrap(), str)
     assert_type(await strategy.sample(Instruction("x"), ["short"]), SamplingResult[str])
     assert_type(await strategy.sample(Message("user", "x")), SamplingResult[str])
+    assert_type(await strategy.sample({"role": "user", "content": "x"}), SamplingResult[str])
+    history: list[Message | dict[str, str]] = [Message("system", "x"), {"role": "user"}]
+    assert_type(await strategy.sample(history), SamplingResult[str])
     assert_type(strategy.stream("x", ["short"]).result, SamplingResult[str])
     assert_type(strategy.stream("x", format=Invoice).result, SamplingResult[Invoice])
 
@@ -161,6 +165,21 @@ def any_type_may_be_passed_on(strategy: BaseSamplingStrategy, format: TypeForm[T
     return strategy.sample_sync("x", format=format).unwrap()
 
 
+async def whatever_may_be_asked_can_be_passed_on(
+    strategy: BaseSamplingStrategy, action: Asked[T], text: Asked, some: str | Action[Any]
+) -> T:
+    assert_type(await strategy.sample(text), SamplingResult[str])
+    assert_type(strategy.sample_sync(some), SamplingResult[Any])
+    return (await strategy.sample(action)).unwrap()
+
+
+async def what_may_not_be_asked_is_an_error(strategy: BaseSamplingStrategy) -> None:
+    await strategy.sample(6)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
+    await strategy.sample(b"x")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    await strategy.sample("x", fromat=int)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
+    await strategy.sample("x", tool_rounds="3")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
+
+
 async def action_gives_what_it_parses(strategy: MultiTurnStrategy) -> None:
     die: Action[int] = Dice(6)
     assert_type(await strategy.sample(die), SamplingResult[int])
@@ -177,6 +196,8 @@ def scripts_get_the_same(strategy: BaseSamplingStrategy) -> None:
         assert_type(sampler.sample("x", format=int | None), SamplingResult[int | None])
         assert_type(sampler.sample(Dice(6)), SamplingResult[int])
         assert_type(sampler.sample("x", format=Entry), SamplingResult[Credit | Debit])
+        assert_type(sampler.sample([{"role": "user", "content": "x"}]), SamplingResult[str])
+        assert_type(sampler.sample({"role": "user"}, format=Invoice), SamplingResult[Invoice])
 
 
 async def what_a_call_takes(

@@ -18,7 +18,8 @@ from mellea_like import (
     requirement,
 )
 from mellea_like.batch import BatchRun, ItemResult, Journal, Progress, sample_many
-from mellea_like.core import Usage
+from mellea_like.core import Action, Usage
+from mellea_like.core.conversation import Conversation, Role
 from mellea_like.limits import Budget
 
 if TYPE_CHECKING:
@@ -74,16 +75,25 @@ def throw(sides: int) -> Dice:
 def texts_give_text(strategy: RejectionSamplingStrategy) -> None:
     assert_type(sample_many(strategy, ["x", "y"], concurrency=2), BatchRun[str, str])
     assert_type(sample_many(strategy, prompts(), concurrency=2), BatchRun[str, str])
-    assert_type(sample_many(strategy, arriving(), concurrency=2), BatchRun[str])
-    assert_type(sample_many(strategy, [Message("user", "x")], concurrency=2), BatchRun[str])
+    assert_type(sample_many(strategy, arriving(), concurrency=2), BatchRun[str, Instruction])
+    assert_type(
+        sample_many(strategy, [Message("user", "x")], concurrency=2), BatchRun[str, Message]
+    )
     mixed: list[str | Message] = ["x", Message("user", "x")]
-    assert_type(sample_many(strategy, mixed, concurrency=2), BatchRun[str])
+    assert_type(sample_many(strategy, mixed, concurrency=2), BatchRun[str, str | Message])
     sample_many(strategy, ["x", Message("user", "x")], concurrency=2)
+    sample_many(strategy, [6], concurrency=2)  # type: ignore[arg-type, list-item]  # pyright: ignore[reportCallIssue, reportArgumentType]
 
 
 def format_gives_its_type(strategy: BaseSamplingStrategy) -> None:
     assert_type(sample_many(strategy, ["x"], concurrency=2, format=Invoice), BatchRun[Invoice, str])
-    assert_type(sample_many(strategy, [Dice(6)], concurrency=2, format=Invoice), BatchRun[Invoice])
+    assert_type(
+        sample_many(strategy, [Dice(6)], concurrency=2, format=Invoice), BatchRun[Invoice, Dice]
+    )
+    assert_type(
+        sample_many(strategy, arriving(), concurrency=2, format=Invoice),
+        BatchRun[Invoice, Instruction],
+    )
     assert_type(
         sample_many(strategy, [{"question": "x"}], concurrency=2, action=ask, format=list[int]),
         BatchRun[list[int], dict[str, str]],
@@ -98,8 +108,14 @@ def format_is_any_type_that_is_read_at_run_time(strategy: BaseSamplingStrategy) 
     assert_type(maybe, BatchRun[int | None, int])
 
 
-def actions_give_what_they_parse(strategy: BaseSamplingStrategy) -> None:
-    assert_type(sample_many(strategy, [Dice(6), Dice(20)], concurrency=2), BatchRun[int])
+def actions_give_what_they_parse(
+    strategy: BaseSamplingStrategy, actions: Sequence[Action[int]]
+) -> None:
+    assert_type(sample_many(strategy, [Dice(6), Dice(20)], concurrency=2), BatchRun[int, Dice])
+    assert_type(sample_many(strategy, map(Dice, [6, 20]), concurrency=2), BatchRun[int, Dice])
+    assert_type(sample_many(strategy, actions, concurrency=2), BatchRun[int, Action[int]])
+    some: list[str | Action[Any]] = ["x", Dice(6)]
+    assert_type(sample_many(strategy, some, concurrency=2), BatchRun[Any, str | Action[Any]])
     assert_type(sample_many(strategy, [6, 20], concurrency=2, action=throw), BatchRun[int, int])
     assert_type(
         sample_many(strategy, [{"question": "x"}], concurrency=2, action=ask),
@@ -116,6 +132,23 @@ async def an_item_keeps_its_type(strategy: BaseSamplingStrategy, people: list[Pe
     async with sample_many(strategy, ["x"], concurrency=2) as texts:
         async for text in texts:
             assert_type(text.item, str)
+    async with sample_many(strategy, arriving(), concurrency=2) as instructions:
+        async for instruction in instructions:
+            assert_type(instruction.item.description, str)
+            _ = instruction.item.descripton  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownVariableType]
+    async with sample_many(strategy, [Message("user", "x")], concurrency=2) as messages:
+        async for message in messages:
+            assert_type(message.item.role, Role)
+            _ = message.item.rloe  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownVariableType]
+    async with sample_many(strategy, [Conversation(())], concurrency=2) as conversations:
+        async for conversation in conversations:
+            assert_type(conversation.item.messages, tuple[Message, ...])
+            _ = conversation.item.mesages  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownVariableType]
+    async with sample_many(strategy, [Dice(6)], concurrency=2) as throws:
+        async for die in throws:
+            assert_type(die.value, int | None)
+            assert_type(die.item.sides, int)
+            _ = die.item.side  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownVariableType]
 
 
 async def results_of_an_item(strategy: BaseSamplingStrategy) -> None:

@@ -1,0 +1,60 @@
+"""The arguments of a call: their names and types, for all functions that pass them on.
+
+A function that takes ``**arguments: Unpack[Arguments]`` and passes them on to
+`BaseSamplingStrategy.sample` is checked like ``sample`` itself.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypedDict
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from typing import Any
+
+    from mellea_like.core.backend import Backend, Options
+    from mellea_like.core.conversation import Context, MessageLike
+    from mellea_like.core.slice import Slice
+    from mellea_like.core.tools import ToolSource
+    from mellea_like.limits.budget import Budget
+
+__all__ = ["Arguments", "InConversation", "OfEachItem", "OfEachStage", "Prepared", "Spending"]
+
+
+class Spending(TypedDict, total=False):
+    """The argument that every call takes, even one that only checks a reply."""
+
+    budget: Budget | None
+
+
+class InConversation(Spending, total=False):
+    """The arguments of a call that continues a conversation."""
+
+    context: Context | Sequence[MessageLike] | None
+
+
+class OfEachStage(Spending, total=False):
+    """The arguments that apply in each stage of a call."""
+
+    options: Options | Mapping[str, Any] | None
+    tools: Sequence[ToolSource]
+    tool_choice: str | None
+    tool_rounds: int
+
+
+class OfEachItem(OfEachStage, total=False):
+    """The arguments that a batch passes on to the call of each item."""
+
+    backend: Backend | None
+
+
+class Prepared(InConversation, OfEachItem, total=False):
+    """The arguments that become a call's inputs."""
+
+    validation_context: Context | Sequence[MessageLike] | None
+
+
+class Arguments(Prepared, total=False):
+    """Further arguments of `BaseSamplingStrategy.sample` and its variants."""
+
+    on_slice: Callable[[Slice], Awaitable[None] | None] | None
