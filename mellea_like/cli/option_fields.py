@@ -109,11 +109,13 @@ def read_section(section: type[S], given: Mapping[str, Any], names: Mapping[str,
         place = str(next((step for step in reversed(error["loc"]) if step in names), ""))
         option = names.get(place, "")
         for name, written in names.items():
+            # The features of a table are called "select: ordered", as in YAML.
+            message = re.sub(rf"(?:^|(?<= with )){name}(?= can't)", written, message)
+            message = re.sub(
+                rf"(?:^|(?<= with )){name}: (?=\w.*(?:: | can't))", f"{written} ", message
+            )
             told = rf"\b{name}\b" if "_" in name else rf"\b{name}(?= \d| must be)"
             message = re.sub(told, written, message)
-            # The features of a table are called "select: ordered", as in YAML.
-            message = re.sub(rf"(?:^|(?<=combined with )){name}(?= can't)", written, message)
-            message = re.sub(rf"(?:^|(?<=combined with )){name}: (?=\w)", f"{written} ", message)
         if place == "json_schema":
             message = message.removeprefix("json_schema: ")
             file = str(error["input"])

@@ -346,6 +346,8 @@ class StrategySpec(Section):
             found["pooled"] = f"schedule: {self.schedule}"
         if self.give_up:
             found["give_up"] = "give_up"
+        if self.concurrency > 1:
+            found["lanes"] = f"concurrency: {self.concurrency}"
         if self.escalate:
             found["stages"] = "escalate"
         if self.escalate_when == "cheaper":

@@ -92,6 +92,10 @@ def test_a_batch_learns_when_the_bigger_model_is_cheaper(command, server, tmp_pa
         (["--escalate", "big,price=1"], "--escalate big: price must be two amounts"),
         (["--escalate", "big", "--select", "vote"], "would choose among draws of different models"),
         (["--escalate", "big", "--give-up"], "would end a call before the bigger model's attempts"),
+        (
+            ["--escalate", "big", "--escalate-when=cheaper", "--lanes=2"],
+            "--escalate-when cheaper can't be combined with --lanes 2: with racing lanes",
+        ),
         (["--escalate-when", "cheaper"], "name the model with escalate"),
         (["--escalate", "big", "--escalate-when", "cheaper"], "add --price IN,OUT"),
         (

@@ -107,7 +107,12 @@ OPENAI = "upstreams: {main: {kind: openai, base_url: 'http://127.0.0.1:9/v1', mo
         (MODEL + "select: best:judge\n", "models.m.select: its upstream can't judge"),
         (
             MODEL + "select: collect:2\n    loop: 2\n",
-            "models.m.select: the gateway can't be combined with",
+            "models.m.select: a gateway's model can't be combined with",
+        ),
+        (
+            MODEL
+            + "concurrency: 2\n    escalate: [{upstream: main}]\n    escalate_when: cheaper\n",
+            "escalate_when: cheaper can't be combined with concurrency: 2: with racing lanes",
         ),
         (MODEL + "select: bst:words\n", "models.m.select: select 'bst:words' is unknown"),
         (MODEL + "n: 2\n", "models.m.n: n is for best, vote, consensus, tournament, not for f"),

@@ -97,7 +97,7 @@ def _of_selection(model: ModelConfig, parts: Parts) -> Iterator[Problem]:
         what = "its upstream can't judge: name one that can with judge: NAME"
         yield Problem(("select",), what)
     features = dict.fromkeys(model.selection.features, f"select: {model.select}")
-    if why := why_not_together(features | {"choices": "the gateway"}):
+    if why := why_not_together(features | {"choices": "a gateway's model"}):
         yield Problem(("select",), why)
     if model.budget is not None and model.budget.money is not None:
         yield from _of_money(("budget", "money"), parts, model)
