@@ -208,7 +208,7 @@ REFUSED: list[tuple[str, Request, str]] = [
         ("anthropic", ask(**option), "since 2026-10-21")
         for option in ({"temperature": 1.0}, {"top_p": 0.9}, {"extra": {"top_k": 3}})
     ),
-    ("anthropic", ask(seed=7), "no seed"),
+    ("anthropic", ask(seed=7), "support seeds"),
     ("anthropic", ask(max_tokens=50, extra={"max_tokens": 0}), "max_tokens"),
     ("anthropic", ask(stop=["\n"]), "can't be only whitespace"),
     ("anthropic", ask(extra={"speed": "fast"}), "doesn't support fast mode"),

@@ -141,7 +141,7 @@ async def test_without_a_model_the_server_is_asked_once_for_its_first():
 @pytest.mark.parametrize(
     ("body", "says"),
     [
-        (b'{"data": []}', "offers no model: give OpenAIBackend its name"),
+        (b'{"data": []}', "lists no models: pass model="),
         *(
             (body, ".")
             for body in (b"", b"[]", b'"x"', b'{"data": 5}', b'{"data": [7]}', b"<html>")

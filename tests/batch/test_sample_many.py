@@ -214,7 +214,7 @@ async def async_action(item):
         ({"action": lambda: "x"}, TypeError, "action must be a plain function"),
         ({"on_progress": lambda: None}, TypeError, "on_progress must be a plain function"),
         ({"on_progress": async_action}, TypeError, "on_progress must be a plain function"),
-        ({"requirements": "lone"}, TypeError, "put it into a list"),
+        ({"requirements": "lone"}, TypeError, "put it in a list"),
         ({"requirements": ["judged"]}, RequirementError, "can't judge"),
         ({"options": {"warmth": 1}}, ValueError, "unknown option warmth"),
         ({"format": 3}, TypeError, "format must be"),
@@ -296,7 +296,7 @@ async def test_why_items_are_missing_counts_more_than_that_the_source_failed(vir
 
 
 @pytest.mark.parametrize(
-    ("name", "hint"), [("ordered", ": it is called in_order now"), ("retries", "")]
+    ("name", "hint"), [("ordered", ": it is now called in_order"), ("retries", "")]
 )
 def test_an_unknown_argument_is_an_error_that_knows_renamed_ones(name, hint):
     said = f"sample_many() got an unexpected keyword argument {name!r}{hint}"

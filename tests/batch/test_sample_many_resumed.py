@@ -94,7 +94,9 @@ async def test_a_value_that_a_function_gave_comes_again_unless_its_text_hides_it
     given, again = await values({"user": "a", "password": "b"}, Login)
     assert given == again
     assert again.password.get_secret_value() == "b"
-    with pytest.raises(JournalError, match="item 0 can't be kept in a journal: a Login comes back"):
+    with pytest.raises(
+        JournalError, match="item 0 can't be kept in a journal: a Login would be read back"
+    ):
         await values(Login(user="a", password="b"), Login)
 
 

@@ -301,7 +301,7 @@ async def test_wrong_stages_are_refused():
         Stage(model, judge="m")
     with pytest.raises(ValueError, match="option"):
         Stage(model, options={"heat": 1})
-    with pytest.raises(TypeError, match="takes a list"):
+    with pytest.raises(TypeError, match="must be a list"):
         Stage(model, requirements="x")
     with pytest.raises(ValueError, match="each stage has its own"):
         await Escalate([Stage(model)]).sample("x", backend=model)

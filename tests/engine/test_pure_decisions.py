@@ -277,7 +277,7 @@ def test_a_timeout_names_the_call_and_comes_from_the_first_error():
 
 
 def test_an_inline_requirement_needs_something_to_run():
-    with pytest.raises(ValueError, match="'x' is inline, but has no validator to run"):
+    with pytest.raises(ValueError, match="'x' is inline but has no validator to run"):
         check_requirements([Requirement("x", inline=True)], "requirements")
 
 
@@ -299,7 +299,7 @@ def test_a_requirements_own_judge_counts_before_the_calls():
     with pytest.raises(RequirementError) as caught:
         check_judge(Requirement("be kind", name="kind", judge=deaf), able)
     assert caught.value.requirement == "kind"
-    with pytest.raises(TypeError, match="judge isn't a backend"):
+    with pytest.raises(TypeError, match="judge must be a backend"):
         check_judge(Requirement("be kind", judge="gpt"), able)
 
 

@@ -71,10 +71,10 @@ def test_counts_are_whole_and_seconds_finite_and_both_over_0(names, values, erro
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"backend": 3}, TypeError, "backend isn't a backend"),
-        ({"backend": ScriptedBackend}, TypeError, "backend isn't a backend"),
+        ({"backend": 3}, TypeError, "backend must be a backend"),
+        ({"backend": ScriptedBackend}, TypeError, "backend must be a backend"),
         ({"backend": print}, TypeError, r"wrap it in FunctionBackend"),
-        ({"judge": "gpt"}, TypeError, "judge isn't a backend"),
+        ({"judge": "gpt"}, TypeError, "judge must be a backend"),
         ({"requirements": "lone"}, TypeError, "requirements must be a list, not a single str"),
         ({"requirements": yes}, TypeError, "not a single Requirement"),
         (
@@ -145,10 +145,10 @@ class Demanding:
         ({"requirements": [" "]}, ValueError, "has an empty text"),
         ({"requirements": 5}, TypeError, "must be a list of Requirement objects and texts, not 5"),
         ({"action": Demanding()}, TypeError, "the action's requirements must be a list"),
-        ({"context": "hi"}, TypeError, r"not str: Context\(\[Message\(\.\.\.\), \.\.\.\]\)"),
+        ({"context": "hi"}, TypeError, r"not str: pass Context\(\[Message\(\.\.\.\), \.\.\.\]\)"),
         ({"validation_context": 3}, TypeError, "validation_context must be a Context or a list of"),
         ({"backend": 3}, TypeError, "backend must be a backend, with generate"),
-        ({"backend": FunctionBackend}, TypeError, "backend isn't a backend"),
+        ({"backend": FunctionBackend}, TypeError, "backend must be a backend"),
         ({"backend": print}, TypeError, r"wrap it in FunctionBackend\(\.\.\.\)"),
         ({"options": {"sede": 1}}, ValueError, "unknown option sede"),
         ({"options": 3}, TypeError, "options must be an Options or a mapping"),

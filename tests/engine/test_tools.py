@@ -346,7 +346,7 @@ def plain(city: str) -> str:
         ),
         ({"tool_choice": "required"}, ValueError, "there are no tools"),
         ({"tools": [plain], "tool_rounds": -1}, ValueError, "tool_rounds must be at least 0"),
-        ({"tools": [{"name": "x", "parameters": {"type": 3}}]}, ValueError, "schema is wrong"),
+        ({"tools": [{"name": "x", "parameters": {"type": 3}}]}, ValueError, "schema is invalid"),
         (
             {"tools": [{"name": "x", "input_schema": {}}]},
             ValueError,

@@ -440,7 +440,7 @@ BAD_SCHEMAS = [
     ({"type": "objekt"}, "the schema is invalid at $.type"),
     ({"$ref": "#/$defs/nope"}, "can't be resolved"),
     ({"$ref": "http://127.0.0.1:9/schema.json"}, "can't be resolved"),
-    ({"$ref": "#"}, "circle"),
+    ({"$ref": "#"}, "circular references"),
     ({"pattern": "("}, "is not a 'regex'"),
     ({"enum": ["x" * 70_000]}, "a schema may have at most 65,536 characters"),
     ({"$defs": {**PARTS, "n60": {"type": "string"}}, "$ref": "#/$defs/n0"}, ""),  # Exponential.

@@ -41,9 +41,9 @@ COUNTS = [
     ({"exactly": 3, "at_most": 4}, ValueError, "exactly can't be combined"),
 ]
 TEXTS = [
-    ((), TypeError, "needs at least one text"),
-    ((3,), TypeError, "takes texts, not 3"),
-    (("a", ""), ValueError, "takes texts that are not empty"),
+    ((), TypeError, " needs at least one text"),
+    ((3,), TypeError, " needs texts, not 3"),
+    (("a", ""), ValueError, ": texts can't be empty"),
 ]
 
 
@@ -61,7 +61,7 @@ TEXTS = [
             for make in (word_count, char_count, line_count)
         ),
         *(
-            (make, texts, {}, error, f"{make.__name__} {message}")
+            (make, texts, {}, error, f"{make.__name__}{message}")
             for make, (texts, error, message) in product(
                 [contains, excludes, starts_with, ends_with], TEXTS
             )
@@ -85,7 +85,7 @@ TEXTS = [
         (occurrences, (1,), {"at_most": 1}, TypeError, "the pattern must be a str"),
         (occurrences, ("a",), {"at_most": 1, "timeout": 0}, ValueError, "timeout"),
         (one_of, ("yes",), {}, TypeError, r"one_of\(\['yes'\]\)"),
-        (one_of, ([],), {}, TypeError, "needs at least one text"),
+        (one_of, ([],), {}, TypeError, " needs at least one text"),
         (one_of, ([1],), {}, TypeError, "needs texts, not 1"),
         (one_of, (["a", " "],), {}, ValueError, "can't be blank"),
         (number_between, (), {}, TypeError, "needs low, high or both"),

@@ -243,7 +243,7 @@ class _Warnings(logging.Handler):
         fields: Mapping[str, Any] = vars(record)
         if record.msg.startswith("error in attempt"):
             self.seen[fields["sampling_id"]] += 1
-        elif record.msg.startswith("%d errors alike"):
+        elif record.msg.startswith("%d similar errors"):
             count: Any = record.args
             self.seen[fields["sampling_id"]] += count[0]
 
