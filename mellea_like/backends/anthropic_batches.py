@@ -216,7 +216,7 @@ class AnthropicBatches(SDKBatches):
             return False  # Its results are deleted, so it could be of no use.
 
     async def _has(self, client: anthropic.AsyncAnthropic, state: JobState, prefix: str) -> bool:
-        """Return whether the custom id of an ended job's first result begins with the prefix."""
+        """Return whether an ended job's first result has a custom id with the given prefix."""
         async with aclosing(self._results(client, state, whole=False)) as results:
             async for result in results:
                 return result.custom_id.startswith(prefix)

@@ -51,7 +51,7 @@ FORMAT_VERSION = 1
 TABLE = "CREATE TABLE replies (key BLOB NOT NULL PRIMARY KEY, reply TEXT NOT NULL)"
 
 BUSY_SECONDS = 10.0
-"""How long to wait for another process that is writing. Each write is one row."""
+"""How long to wait while another process writes its one row."""
 
 HIT = Usage(cache_hits=1)
 
@@ -247,7 +247,7 @@ class CachedBackend(BackendWrapper):
 
 
 class _Hit:
-    """The cost of a reply from the file: one cache hit, and no request."""
+    """A meter's entry for a reply from the file: one cache hit, and no request."""
 
     usage = HIT
 
@@ -260,7 +260,7 @@ async def _pieces(reply: Generation) -> AsyncGenerator[str | Generation]:
 
 
 class _UnderWay:
-    """The requests in progress. An equal request waits until the earlier one has ended."""
+    """The requests in progress, by key. A request waits until an earlier equal one has ended."""
 
     def __init__(self) -> None:
         self._ended: dict[tuple[object, bytes], anyio.Event] = {}
@@ -270,7 +270,7 @@ class _UnderWay:
 
     @asynccontextmanager
     async def first(self, key: bytes, request: Request) -> AsyncGenerator[None]:
-        """Enter a block for a request, once any equal request in progress has ended."""
+        """Wait for an equal request in progress, if there is one; then run the block."""
         place = (running_loop(), key)
         ended = self._ended.get(place)
         if ended is not None:

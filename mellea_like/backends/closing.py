@@ -17,9 +17,9 @@ CLOSE_SECONDS = 1.0
 
 
 async def close(response: Any, chunks: AsyncIterator[bytes]) -> None:
-    """Close a response, and its connection too if the body was not read to its end.
+    """Close a response and, if the body was not read to its end, also its connection.
 
-    Afterwards, read on until the closed response makes a read fail. This ends all of the HTTP
+    Then read on until a read fails because the response is closed. This ends all of the HTTP
     library's nested generators. Closing only the outermost one would leave some open.
     """
     with anyio.move_on_after(CLOSE_SECONDS, shield=True), suppress(Exception):

@@ -102,7 +102,7 @@ class LoopClients(Generic[T]):
 
     @asynccontextmanager
     async def hold(self) -> AsyncGenerator[LoopClient[T]]:
-        """Enter a block in which the running event loop's client stays open."""
+        """Yield the running event loop's client, made if necessary and kept open in the block."""
         held = self._clients.get(current_token().native_token)
         if held is None:
             for clients in (self._clients, _suspended):

@@ -108,17 +108,17 @@ def _read(path: str | os.PathLike[str]) -> str:
 # ----------------------------
 
 LONGEST = 32
-"""The most words of a sentence. A longer one is drawn again; the last try is cut off."""
+"""The most words in a sentence. A longer one is drawn again; the last of `TRIES` is cut off."""
 
 TRIES = 4
-"""The most tries at a sentence, if it is too long or misses its theme."""
+"""How often to try for a sentence that is short enough and contains a word of the theme."""
 
 MORE = 0.3
 """The probability that another sentence follows."""
 
 MOST_SENTENCES = 4
 PULL = 6.0
-"""The factor by which words of the instruction are made more likely."""
+"""The factor by which the weights of the instruction's words are multiplied."""
 
 COMMON = 0.1
 """A word in more than this share of the sentences doesn't indicate a theme."""

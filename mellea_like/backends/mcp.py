@@ -2,8 +2,8 @@
 
 A tool of an MCP server may ask its client to sample, and the client shows the request to a person.
 Since the protocol's revision 2026-07-28, a server no longer sends requests to its client. Instead,
-a tool returns its questions, and the client calls it again with the answers. `SamplingRounds`
-keeps the tool's work waiting in between, and the second call continues this work.
+a tool returns its questions, and the client calls the tool again with the answers. Between the two
+calls, `SamplingRounds` keeps the tool's work waiting; the second call continues the work.
 """
 
 from __future__ import annotations
@@ -326,7 +326,7 @@ def _way_of(session: ServerSession) -> SamplingWay | None:
 # --- tools that return their requests -------------------------------------------------------------
 
 TOKEN_BYTES = 32
-"""The number of random bytes in the name of a waiting call, so that nobody can guess it."""
+"""The number of random bytes in the name of a waiting call, enough to make it unguessable."""
 
 
 class SamplingRounds:
@@ -513,7 +513,7 @@ class _Work(Generic[T]):
         return question.answer
 
     async def until_it_asks(self, gather: float) -> None:
-        """Wait until the work has new questions for its client, or has ended."""
+        """Wait for a new question, and ``gather`` seconds for more, or until the work has ended."""
         while not self.done.is_set():
             if self._open():
                 with anyio.move_on_after(gather):

@@ -289,7 +289,7 @@ class OpenAIBackend:
 
     @asynccontextmanager
     async def _open(self, request: Request, choices: int | None = None) -> AsyncGenerator[Incoming]:
-        """Send a request, and enter a block with its reply; close the reply after the block."""
+        """Send a request, and yield its reply; close the reply after the block."""
         options = request.options.over(self.defaults)
         sending = Sending(request)
         ends = anyio.current_time() + (self._total_timeout or math.inf)
@@ -359,7 +359,7 @@ class OpenAIBackend:
         sending: Sending,
         ends: float,
     ) -> tuple[Any, OutputTool | None]:
-        """Send a request; if its output mode or `Preferred` temperature is refused, try without."""
+        """Send a request; retry it if its output mode or `Preferred` temperature is refused."""
         wanted = insisted(request.options)
         prefers = wanted is not request.options
         if prefers and model in self._refuse_temperature:

@@ -186,7 +186,7 @@ class PydanticAIBackend:
     async def _begin(
         self, stack: AsyncExitStack, model: Model, request: Request, asking: _Asking
     ) -> AsyncIterator[str | Generation]:
-        """Send a request; if the model refuses a `Preferred` temperature, try without."""
+        """Send a request; retry it without a `Preferred` temperature if the model refuses that."""
         options, wanted = request.options, insisted(request.options)
         if not self._refuses_temperature:
             try:

@@ -285,7 +285,7 @@ class Reply:
         return piece
 
     def refused(self, response: wire.ModelResponse) -> str:
-        """Return a refusal's text, known only at the end; empty if the reply has other text."""
+        """Use a refusal as the reply's text if there is no other text; return the text added."""
         said = str((response.provider_details or {}).get("refusal") or "")
         if not said or self._text:
             return ""

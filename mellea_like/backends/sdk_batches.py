@@ -57,7 +57,7 @@ SHOWN = 200
 """The number of characters to show of a line that can't be read."""
 
 BUGS = (TypeError, AttributeError, LookupError, RuntimeError)
-"""Exceptions that an SDK raises when it can't write a request, so that nothing was sent."""
+"""Exceptions that an SDK raises for a request that it can't write. Nothing has been sent then."""
 
 
 class Listed(NamedTuple):

@@ -52,13 +52,13 @@ LONGEST_WORD = 200
 """The most characters of an error code or of a field's name; longer texts are ignored."""
 
 SDK_ERRORS = ("OpenAIError", "AnthropicError")
-"""The names of the SDKs' base exceptions. If one isn't an ``APIError``, nothing was sent."""
+"""The SDKs' base exceptions. If an exception isn't also an ``APIError``, nothing was sent."""
 
 UNSENT = ("ConnectError", "ConnectTimeout", "PoolTimeout", "UnsupportedProtocol", "InvalidURL")
 """The names of HTTP libraries' exceptions which mean that no connection was made."""
 
 SHORTEST_SECRET = 4
-"""The length of the shortest secret to remove, in characters; shorter texts are too common."""
+"""The fewest characters of a secret to remove from messages; shorter texts are too common."""
 
 
 def retry_after(headers: Mapping[str, str], now: datetime) -> float | None:

@@ -49,10 +49,10 @@ def split_url(url: str, source: str) -> SplitResult:
         source: the name of the setting that it comes from, for errors.
 
     Returns:
-        The parts, of which the host is not empty.
+        The parts; the host is never empty.
 
     Raises:
-        ValueError: it isn't a URL of HTTP or HTTPS that names a host.
+        ValueError: ``url`` isn't a valid HTTP or HTTPS URL with a host.
     """
     # Errors don't show the URL, because it may contain a key.
     msg = f"{source} must be a URL that starts with http:// or https:// and names a host"

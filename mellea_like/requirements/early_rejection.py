@@ -118,7 +118,7 @@ class ArrivingCalls:
 
 
 class EarlyWatch:
-    """The incremental checks of one reply. Each attempt has its own object."""
+    """The incremental checks of one reply. They keep state, so each reply needs a new object."""
 
     __slots__ = ("_rejection", "_watches")
 

@@ -184,7 +184,7 @@ CODE_FORMS = (
 
 _FORMS = {form.partition(":")[0]: form for form in CODE_FORMS}
 _ALONE = {"parses": "language", "passes_tests": "tests"}
-"""The arguments that may follow the colon alone, without a JSON object."""
+"""For each check, the argument that may follow the colon by itself, not in a JSON object."""
 
 
 def is_code_check(expression: str) -> bool:

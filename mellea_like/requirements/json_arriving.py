@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from mellea_like.requirements.checks_common import Look
 
 OTHERS_STEPS = 2_000
-"""The most keywords of someone else's schema to check as a reply arrives, in about 20 ms."""
+"""The most steps for a reply that is arriving, if the schema is someone else's: about 20 ms."""
 
 DEEPEST = 16
 """Values nested deeper than this are only validated together with the value around them."""
@@ -75,7 +75,7 @@ def call_watch(validator: Any, max_steps: int, *, ours: bool = True) -> CallWatc
 
 
 def watching(begin: Callable[[], Callable[[str], str | None]], *, constants: bool = False) -> Fresh:
-    """Return a stream check: it fails on broken JSON, or if ``begin``'s function gives a reason."""
+    """Return a stream check that fails on broken JSON or if the function from ``begin`` objects."""
     json_so_far = json_only(constants=constants)
 
     def make() -> Look:
@@ -174,7 +174,7 @@ class _SchemaNode:
 def _may_be(  # noqa: C901 (one keyword after the other)
     kind: str, validator: Any, parts: list[Any], depth: int
 ) -> bool:
-    """Return whether a kind of value can meet a schema; append what it must meet to ``parts``."""
+    """Return whether a kind of value can meet a schema; collect the rules for it in ``parts``."""
     count_step()
     schema: Any = validator.schema
     if not isinstance(schema, dict) or depth > DEEPEST:
@@ -298,7 +298,7 @@ class _JsonSoFar:
             self._events.clear()
 
     def _complete(self) -> bool:
-        """Return whether the JSON so far is complete, so that a backtick isn't part of it."""
+        """Return whether the JSON is complete, so that a backtick now begins the closing fence."""
         if not (self._depth or self._ended):
             with suppress(Exception):  # The next piece will show the error.
                 self._parser.send(b" ")  # A number ends only when something follows it.

@@ -48,7 +48,7 @@ def most_relevant(errors: list[Any]) -> Any:
 
 
 def schema_validator(schema: Mapping[str, Any]) -> Any:
-    """Return a schema's validator; raise the errors of `json_schema` if the schema is wrong."""
+    """Return a schema's validator; for a wrong schema, raise what `json_schema` documents."""
     try:
         from jsonschema import Draft202012Validator  # noqa: PLC0415 (an extra)
     except ImportError as exc:
@@ -92,7 +92,7 @@ def validator_of(schema: dict[str, Any]) -> Any:
 
 
 def _drafts() -> Any:
-    """Return a registry of the drafts' meta-schemas; jsonschema's default also fetches others."""
+    """Return a registry of the drafts' meta-schemas; unlike jsonschema's, it fetches nothing."""
     return import_module("jsonschema_specifications").REGISTRY
 
 

@@ -29,7 +29,7 @@ _INLINE, _THREAD = CheckStage.INLINE, CheckStage.THREAD
 _PASS = ValidationStatus.PASSED
 _SKIPPED = ValidationResult.skipped("an earlier requirement was not met")
 _UNASKED: object = object()
-"""The verdict of a validator that has not been called."""
+"""A placeholder for the verdict of a validator that has not been called."""
 
 
 class StagedValidation:

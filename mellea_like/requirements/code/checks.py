@@ -293,7 +293,7 @@ def prints(
         that uses up its time, no more inputs are tried.
 
     Raises:
-        ValueError: there are no inputs, or there are more or fewer outputs.
+        ValueError: there are no inputs, or not as many outputs as inputs.
     """
     inputs = (stdin,) if isinstance(stdin, str) else tuple(stdin)
     wanted = (stdout,) if isinstance(stdout, str) else tuple(stdout)

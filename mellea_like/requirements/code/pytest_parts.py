@@ -123,7 +123,7 @@ def _fail(reason: str = "", **_: object) -> NoReturn:
 
 
 def nothing(*_: object, **__: object) -> None:
-    """Do nothing, in place of functions that would run the tests, because the harness does that."""
+    """Do nothing, in place of ``pytest.main`` and the like: the harness itself runs the tests."""
 
 
 def _other(name: str) -> Any:
@@ -132,7 +132,7 @@ def _other(name: str) -> Any:
 
 
 def install() -> None:
-    """Make ``import pytest`` import a module with these parts."""
+    """Make ``import pytest`` import a module that has only the parts defined here."""
     module: Any = types.ModuleType("pytest")
     module.raises, module.approx, module.mark, module.param = _raises, _Approx, _Marks(), _param
     module.fixture, module.skip, module.fail = _fixture, _skip, _fail

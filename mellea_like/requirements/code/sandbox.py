@@ -1,4 +1,4 @@
-"""A sandbox for programs that models wrote, each of which runs in its own process with limits."""
+"""A sandbox for programs that models wrote: each runs in its own process, with limits."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ WAYS = {"auto": ("bubblewrap", "unshare"), "limits": ("limits",)}
 
 SECONDS_TO_START = 30.0
 SECONDS_TO_ANSWER = 30.0
-"""How long to wait for the template after a program's time is up. The program may suspend it."""
+"""How long the template may take after a program's time is up; programs can suspend it."""
 SECONDS_TO_END = 5.0
 
 
@@ -226,7 +226,7 @@ class Sandbox:
         raise RequirementError(msg)
 
     async def _asked(self, server: _Server, asked: dict[str, Any]) -> dict[str, Any] | None:
-        """Let a server run a program; return None if the server has ended."""
+        """Have a template process run a program; return None if the template has ended."""
         found = None
         try:
             await server.send(asked)
@@ -245,7 +245,7 @@ class Sandbox:
                 await _to_its_end(server.end)
 
     async def _server(self) -> _Server:
-        """Return an idle server, or a new one."""
+        """Return the connection to an idle template process, or to a new one."""
         while self._servers:
             server = self._servers.pop()
             if server.owner == os.getpid() and server.process.poll() is None:

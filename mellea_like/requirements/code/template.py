@@ -80,7 +80,7 @@ def _call(name: str, *args: Any) -> None:
 
 
 def _show_only(paths: list[str], links: list[str]) -> None:
-    """Change to a new read-only root directory with only some paths, and with links to /box."""
+    """Change to a read-only root directory with only ``paths``, and ``links`` that lead to /box."""
     with socket.socket() as connection:  # The loopback device is up: SIOCSIFFLAGS, IFF_UP.
         fcntl.ioctl(connection, 0x8914, struct.pack("16sh22x", b"lo", 1))
     base = "/sys"  # It always exists and is never shown.
@@ -188,7 +188,7 @@ class _Template:
         return bool(more)
 
     def run(self, job: dict[str, Any]) -> dict[str, Any]:
-        """Run a program in a forked process, watch and end it, and return its report."""
+        """Run a program in a forked process, make sure that it ends, and return a report."""
         names = ("stdin", "stdout", "stderr", "said")
         files = {name: os.memfd_create(name) for name in names}
         with open(files["stdin"], "wb", closefd=False) as file:
