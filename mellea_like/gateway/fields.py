@@ -41,7 +41,7 @@ UNKNOWN = "unknown_parameter"
 
 
 class Field(NamedTuple):
-    """How a field is handled. A refused field is ignored if its value is in ``idle``."""
+    """How a field is handled. A value in ``idle`` is ignored, even if the field is refused."""
 
     fate: Fate
     note: str = ""

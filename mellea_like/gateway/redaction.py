@@ -105,7 +105,7 @@ class RedactedBackend(BackendWrapper):
         self._secret = secret
 
     async def generate(self, request: Request) -> Generation:
-        """Answer one request."""
+        """Generate a reply; if that fails, raise the redacted error."""
         with self.in_our_words():
             return await self.inner.generate(request)
 

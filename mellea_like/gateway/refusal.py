@@ -62,7 +62,7 @@ class Refusal(Exception):
         self.error |= more or {}
 
     def rename(self, named: Callable[[str], str]) -> None:
-        """Translate the name of the field that is to blame with ``named``."""
+        """Replace the wrong field's name by ``named(param)``, also at the start of the message."""
         if self.param is not None and (name := named(self.param)) != self.param:
             if self.message.startswith(self.param):
                 self.message = name + self.message.removeprefix(self.param)

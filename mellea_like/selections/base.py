@@ -81,7 +81,7 @@ class SelectionState(ABC):
     ``usage`` and their errors to ``errors``, and sets ``model`` to the judge's model.
 
     Args:
-        kind: the selection's name, for the decision.
+        kind: the selection's name, as the `Decision` will have it.
         facts: the known facts of the call.
         n: how many draws should pass; None for as many as the call may start.
         at_most: whether fewer passing draws are also enough. If not, a call that can't make ``n``
@@ -309,7 +309,7 @@ def key_of(candidate: Candidate) -> Any:
 
 
 class _Calls:
-    """A reply's tool calls, which equal those of another reply even if their order differs."""
+    """A key made of a reply's tool calls. The order of calls doesn't matter in comparisons."""
 
     __hash__ = None  # type: ignore[assignment]
 

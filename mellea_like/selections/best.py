@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["BestOf", "Consensus", "Tournament", "word_overlap"]
 
 QUICK = 2000
-"""Texts whose number times total length is at most this are compared on the event loop (0.7 ms)."""
+"""The limit for comparing texts on the event loop (0.7 ms): their number times total length."""
 
 
 @dataclass(frozen=True, slots=True)

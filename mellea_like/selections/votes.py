@@ -119,7 +119,7 @@ class Vote(BaseSelection):
 
 
 class _Tally:
-    """Counted votes, by the indices of their answers."""
+    """The votes counted so far. Answers are given by their indices."""
 
     def __init__(self) -> None:
         self.votes: dict[int, float] = {}

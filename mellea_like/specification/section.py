@@ -41,7 +41,10 @@ Name = Annotated[str, StringConstraints(min_length=1, strict=True, strip_whitesp
 
 
 class Section(BaseModel):
-    """A frozen section that refuses unknown names. Errors hide values, which may be API keys."""
+    """The base class of sections. They are frozen and refuse unknown fields.
+
+    Errors don't show values, which may be API keys.
+    """
 
     model_config: ClassVar[ConfigDict] = ConfigDict(
         extra="forbid", frozen=True, hide_input_in_errors=True
@@ -123,7 +126,7 @@ _MESSAGES = {
 
 
 def message_of(error: ErrorDetails) -> str:
-    """Return the message for one of pydantic's errors, which says what values the field takes."""
+    """Return our message for one of pydantic's errors, or else pydantic's own."""
     if error["type"] == "value_error":
         return error["msg"].removeprefix("Value error, ")
     kinds = [kind for kind in _MESSAGES if error["type"].startswith(kind)]

@@ -31,7 +31,7 @@ _FORMS = {
 """The form of each selection, and an example."""
 
 SELECTIONS = tuple(written for written, _ in _FORMS.values())
-"""All forms, for help and error messages."""
+"""The forms of all selections, for help and error messages."""
 
 SCORES = ("length", "words", "json:PATH", "-length", "-words", "-json:PATH", "judge[:RUBRIC]")
 """The criteria of ``best``. With a ``-`` in front, the lowest wins."""
@@ -97,7 +97,7 @@ class SelectionSpec:
 
 
 def parse_selection(text: str, n: int | None = None) -> SelectionSpec:
-    """Parse a selection that decides when ``n`` replies have passed; None for its default."""
+    """Parse a selection. It decides after ``n`` passing replies; None for the default number."""
     name, colon, rest = text.partition(":")
     kind, by = name.strip().lower(), rest.strip()
     if kind not in _FORMS:
@@ -134,7 +134,7 @@ def parse_selection(text: str, n: int | None = None) -> SelectionSpec:
 
 @dataclass(frozen=True)
 class _Score:
-    """The scorer of ``best``. A batch's journal identifies it by its field ``by``."""
+    """Scores replies for ``best``. A batch's journal identifies the scorer by the field ``by``."""
 
     by: str
 

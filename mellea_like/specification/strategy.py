@@ -46,7 +46,7 @@ __all__ = [
 ]
 
 MAX_ITERATIONS = 1000
-"""The most that ``loop * concurrency`` may be, as in a strategy."""
+"""The maximum of ``loop * concurrency``. It is also the default limit of a strategy."""
 
 VERDICT_TOKENS = 512
 """The tokens that a budget assumes for a judge's reply, which has no length limit."""

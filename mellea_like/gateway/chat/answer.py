@@ -122,7 +122,7 @@ def message_of(reply: Slice, *, further: bool = False) -> dict[str, Any]:
 
 
 def further_of(reply: Slice, place: str) -> dict[str, Any]:
-    """Return the extra fields of a reply, choice, message or usage, except those in `KEPT_BACK`."""
+    """Return the extra fields in a ``place`` of a reply (its message, ...), except `KEPT_BACK`."""
     found: Mapping[str, Any] = generated(reply).extra.get(place, {})
     return {name: value for name, value in found.items() if not is_kept_back(name)}
 
@@ -204,7 +204,7 @@ def _problems(reply: Slice) -> list[str]:
 
 
 def refusal_of(model: str, prepared: PreparedRequest, outcomes: Sequence[ReplyOutcome]) -> Refusal:
-    """Return the refusal if nothing can be shown: 422, or an error's status if all calls raised."""
+    """Return a refusal in place of replies: 422, or an error's status if all calls raised."""
     judged = [
         outcome.result
         for outcome in outcomes

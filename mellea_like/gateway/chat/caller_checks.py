@@ -94,12 +94,12 @@ class Workers:
 
     @asynccontextmanager
     async def turn(self, key: str) -> AsyncGenerator[None]:
-        """Run a block once no other check of the same key is running and a process is free."""
+        """Run a block once a process is free and no other check for this API key is running."""
         async with self._turns[key], self._slots:
             yield
 
     async def ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
-        """Send a question to a process, and return the answer. Call this only within `turn`."""
+        """Have a process run a check, and return its answer. Call this only within `turn`."""
         process = self._idle.pop() if self._idle else await _shielded(_start)
         line = b""
         try:
@@ -137,7 +137,7 @@ def _start() -> _Process:
 
 
 def _ask(process: _Process, question: bytes) -> bytes:
-    """Send a question, wait for the answer, and return it; it is empty if the process ends."""
+    """Send a question, and return the answer; return no bytes if the process ends first."""
     assert process.stdin is not None  # noqa: S101 (see _start)
     assert process.stdout is not None  # noqa: S101
     with suppress(OSError):  # It has ended.
@@ -220,7 +220,7 @@ class CallersChecks:
 
 
 class _Verdict:
-    """A check's verdict on a reply, decided when it is awaited."""
+    """An awaitable that runs a check on a reply, and returns the verdict."""
 
     def __init__(self, checks: CallersChecks, check: Check, candidate: Candidate) -> None:
         self._asked = checks, check, candidate.text
@@ -246,7 +246,7 @@ def _stream(check: Check) -> StreamCheck | None:
 
 
 def main() -> None:
-    """Answer questions until the input ends. Questions and answers are lines of JSON."""
+    """Run checks until the input ends. Requests and results are lines of JSON."""
     # The kernel ends the process when a question exceeds its processor time or memory.
     import resource  # noqa: PLC0415 (not on every system)
 

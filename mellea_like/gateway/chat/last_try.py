@@ -25,7 +25,7 @@ class LastTry(BackendWrapper):
         self._retries = retries
 
     async def generate(self, request: Request) -> Generation:
-        """Answer one request."""
+        """Generate a reply; make an error final if no retries are left."""
         try:
             return await self.inner.generate(request)
         except BackendError as exc:

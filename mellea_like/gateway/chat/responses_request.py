@@ -394,7 +394,7 @@ SAME = (
     "top_logprobs",
     "stream",
 )
-"""Fields that a chat completion request has under the same name."""
+"""Fields that have the same name in requests to both endpoints."""
 
 NAMES = (
     (r"^max_completion_tokens", "max_output_tokens"),

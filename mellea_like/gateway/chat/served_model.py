@@ -328,7 +328,7 @@ class ServedModel:
         )
 
     def _asked(self, request: ChatRequest) -> tuple[Context, Action[Any]]:
-        """Split a conversation at the user's last message, to which the requirements are added."""
+        """Split a conversation into context and action; with ``tell``, requirements are added."""
         messages = request.conversation
         at = max((i for i, m in enumerate(messages) if m.role == "user"), default=-1)
         # Only tools' messages may follow. A system message at the end is sent unchanged.
@@ -383,7 +383,7 @@ class ServedModel:
         ]
 
     def _own_options(self, place: ModelConfig | StageConfig, most: int | None) -> Options:
-        """Return the options of a stage, which a request may override."""
+        """Return the default options of a model or a stage; ``most`` limits ``max_tokens``."""
         options = Options(model=place.upstream_model, **place.options.model_dump())
         options = options.over(Options(**self.config.options.model_dump()))
         return replace(options, max_tokens=_least(options.max_tokens, most))

@@ -162,7 +162,7 @@ class OpenFields(Fields):
 
 
 def _drops(place: str, name: str, info: ValidationInfo) -> bool:
-    """Return whether to drop an unknown field inside a request; reject it if it isn't allowed."""
+    """Return True to drop an unknown nested field, False to forward it; or else reject it."""
     context: dict[str, Any] = info.context or {}
     if is_kept_back(name):
         _refuse_inside(name, "there is no such field here", UNKNOWN)

@@ -108,7 +108,7 @@ def _says_nothing_of_texts(text: str, delta: str) -> Verdict:  # noqa: ARG001
 
 
 class _Verdict:
-    """The verdict on a reply's calls, decided when it is awaited."""
+    """An awaitable that checks a reply's calls, and returns the verdict."""
 
     def __init__(
         self,

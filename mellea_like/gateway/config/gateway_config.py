@@ -48,7 +48,7 @@ class Overrides(Section):
         requirements: the most requirements in words that a request may add.
         checks: the most checks that a request may add.
         check_seconds: the processor time, in seconds, that a request's checks and schema may take
-            on all of its draws together.
+            for all of its draws together.
         loop: the most draws in a row that a request may ask for; None for the model's own number.
         concurrency: the most draws at a time that a request may ask for; None for the model's own
             number.

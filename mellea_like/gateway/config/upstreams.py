@@ -85,7 +85,7 @@ Used: TypeAlias = "Sequence[_Held]"
 
 
 class OpenUpstreams:
-    """Upstreams that are closed when no configuration uses them, except for backends passed in."""
+    """Opens upstreams, and closes unused ones. Backends that were passed in stay open."""
 
     def __init__(
         self,

@@ -47,7 +47,7 @@ COME_BACK = 1.0
 
 
 class BodyMemory:
-    """The bytes that bodies take, from their arrival until their requests are answered."""
+    """Limits the memory for request bodies, each counted until its request is answered."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -64,7 +64,7 @@ class BodyMemory:
 
 
 class BodyShare:
-    """The memory for one request's body."""
+    """The part of a `BodyMemory` that one request's body takes."""
 
     def __init__(self, memory: BodyMemory) -> None:
         self._memory = memory

@@ -95,7 +95,7 @@ LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
 class Connection:
-    """The guard's interface to a connection. This default, for other servers, does nothing."""
+    """The guard's view of a connection. This default, for servers other than ours, does nothing."""
 
     closing = False
     last_answer = False

@@ -234,7 +234,10 @@ class KeyState:
     async def turn(
         self, receive: Callable[[], Awaitable[Mapping[str, Any]]]
     ) -> AsyncGenerator[None]:
-        """Wait for a request's turn (first come, first served) while its caller stays connected."""
+        """Wait in line for one of the key's slots, and hold it while the block runs.
+
+        If the caller leaves first, the wait ends with `ClientDisconnected`.
+        """
         slot, began = object(), None
         places: list[Reservation] = []
         try:
@@ -265,7 +268,7 @@ class KeyState:
         self._give_up(seconds)
 
     async def _wait_for_others(self, places: list[Reservation]) -> None:
-        """Wait until the key's requests in other processes free a place."""
+        """Wait for one of the slots that all processes share for the key, and reserve it."""
         store, account = self._stores.together, self._places
         assert store is not None and account is not None  # noqa: S101, PT018 (both or none)
         seconds = self.limits.queue_seconds

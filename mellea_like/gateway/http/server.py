@@ -267,7 +267,7 @@ def connection_factory(server: ServerConfig) -> partial[_Limited]:
 
 
 class _Limited(asyncio.Protocol, Connection):
-    """A connection with limits, around uvicorn's protocol."""
+    """Wraps uvicorn's protocol of one connection, and enforces the limits."""
 
     def __init__(
         self, limits: ServerConfig, strangers: dict[_Limited, None], **uvicorns: Any

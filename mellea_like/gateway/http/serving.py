@@ -41,7 +41,7 @@ STARTED = int(time.time())
 
 
 class Serving:
-    """One configuration, which answers requests until another one replaces it."""
+    """Answers requests under one configuration, until another one replaces it."""
 
     def __init__(
         self,

@@ -44,7 +44,7 @@ async def reload(gateway: Gateway, path: Path, *, tell: bool = True, **server: A
 def read_again(
     path: Path, before: GatewayConfig, *, tell: bool = True, **server: Any
 ) -> GatewayConfig:
-    """Read the configuration that replaces ``before``, whose section ``server`` is kept."""
+    """Read the configuration that replaces ``before``. The section ``server`` stays as it was."""
 
     def further(parts: Parts) -> Iterator[Problem]:
         yield from _problems_at_the_start(parts._replace(server=before.server))

@@ -1,7 +1,7 @@
 """Several processes that serve on one socket, and their parent, which starts and ends them.
 
-They are forked before any event loop runs, and share the socket that the parent listens on. Each
-process accepts a connection when it has time, so no waiting connection is lost when one dies.
+The processes are forked without an event loop, and share the socket that the parent listens on.
+Each accepts a connection when it has time, so no waiting connection is lost if a process dies.
 """
 
 from __future__ import annotations
