@@ -91,7 +91,7 @@ class Commands(TyperGroup):
 
 
 def listed(name: str) -> TyperCommand:
-    """Make a command's entry in the list of commands."""
+    """Return a placeholder for a command: the name and the help text that the list shows."""
     return TyperCommand(name, help=COMMANDS[name][1], rich_markup_mode="rich")
 
 
@@ -126,7 +126,7 @@ def _run_batch(options: BatchOptions, signals: SignalHandler) -> int:
 
 
 REPORTED = ("anyio", "trio", "pydantic", "openai", "httpx2", "starlette", "uvicorn", "ray")
-"""The packages whose versions belong in a bug report."""
+"""The packages whose versions ``--version`` prints, for bug reports."""
 
 
 def _show_version(wanted: bool) -> None:  # noqa: FBT001 (typer's signature)

@@ -95,7 +95,7 @@ class Backends:
 
     @property
     def reply_type(self) -> type[Any] | None:
-        """The ``format`` that passes ``--schema`` to servers; None if they don't get the schema."""
+        """The type to pass as ``format`` so that requests include ``--schema``; None to omit it."""
         schema = self._options.spec.json_schema
         if schema is None or self.kind == "markov" or '"$ref"' in json.dumps(schema):
             return None
@@ -137,7 +137,7 @@ class Backends:
 
     @property
     def gates(self) -> list[BackoffGate]:
-        """The backoff gates in front of the open servers."""
+        """The backoff gates of the open backends, without duplicates."""
         return list(dict.fromkeys(map(gate_of, self._opened)))
 
     async def _with_cache(self, stack: AsyncExitStack, backend: Backend, path: Path) -> Backend:
@@ -176,12 +176,12 @@ class Backends:
         return spec.make_strategy(backend, stages, judge=judge, **settings)
 
     def _place(self, backend: Any) -> str:
-        """Return a bigger model's name and its server, for a message."""
+        """Return the name and server of a model that ``--escalate`` adds, for a message."""
         place = getattr(backend, "base_url", None) or backend.api.where
         return f"{backend.model} at {place}"
 
     def _describe(self, backend: Any) -> str:
-        """Return a sentence about the first backend, for a message."""
+        """Return a sentence about the backend that draws first, for a message."""
         if self.kind == "jobs":
             return f"{self._spec.api}'s batch API, {self._spec.model} at {backend.api.where}."
         match self._spec:
@@ -348,7 +348,7 @@ def _named(options: DrawOptions) -> BackendName | Literal["jobs"] | None:
 def openai_upstream(
     model: str | None, base_url: str | None, names: Mapping[str, str], **limits: Any
 ) -> OpenAIUpstream:
-    """Make an upstream for an OpenAI-compatible server; ``names`` maps its fields to options."""
+    """Specify a model on an OpenAI-compatible server; ``names`` is as in `read_section`."""
     if base_url is None:
         base_url = os.environ.get("OPENAI_BASE_URL") or OFFICIAL_URL
         names = {**names, "base_url": "OPENAI_BASE_URL"}

@@ -1,4 +1,4 @@
-"""A rich console for standard error, and a view there that is redrawn while something runs."""
+"""Consoles of the library rich, and a live view on standard error."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ REQUEST = ("temperature", "top_p", "seed", "max_tokens")
 """The options that are sent with each request."""
 
 RESERVED = frozenset({"messages", "input", "stream", "stream_options", "n", "tools"})
-"""The fields of a request that the library writes."""
+"""The fields of a request that ``--extra`` can't set, because the library sets them."""
 
 JUDGING = {"temperature": float, "top-p": float, "max-tokens": int}
 """The names that ``--judge-option`` takes, with the types of their values."""
@@ -312,7 +312,7 @@ class DrawOptions:
 def requirements_of(
     spec: StrategySpec, checks: Iterable[str], schema: Path | None
 ) -> list[Requirement]:
-    """Make a specification's requirements. Of ``checks``, add only those that run code."""
+    """Make a specification's requirements, and add the ``checks`` that parse or run code."""
     made = spec.make_requirements(schema_name="" if schema is None else f"schema:{schema.name}")
     try:
         code = [parse_check(one, code=True) for one in checks if is_code_check(one)]

@@ -105,7 +105,7 @@ def reading(source: Path) -> Generator[None]:
 
 @contextlib.contextmanager
 def logs(*, debug: bool) -> Generator[None]:
-    """Write log records to standard error while the block runs if ``debug``; else discard them."""
+    """While the block runs, write log records to standard error if ``debug``; else discard them."""
     logger = logging.getLogger("mellea_like")
     handler = logging.StreamHandler(sys.stderr) if debug else logging.NullHandler()
     handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))

@@ -49,7 +49,7 @@ EPILOG = (
 )
 
 STANDARD = "-"
-"""Standard output."""
+"""The path that means standard output."""
 
 CHOICE, FILE = "Selection", "Output"
 

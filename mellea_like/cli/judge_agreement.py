@@ -77,7 +77,7 @@ BETTER: dict[str, Literal["first", "second", "neither"]] = {
     "tie": "neither",
 }
 SHOWN = 20
-"""The most rows to list on which a judge disagrees with the label."""
+"""The maximum number of rows to list as disagreements between a judge and the labels."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -314,7 +314,7 @@ def _better(value: Any) -> Literal["first", "second", "neither"] | None:
 
 
 def _without_any(found: Report) -> str | None:
-    """Return the reason if no row could be judged; None if any was."""
+    """Explain why no row could be judged; return None if any was."""
     if isinstance(found, AgreementReport):
         if any(judge.decisions.count for judge in found.judges.values()):
             return None

@@ -47,7 +47,7 @@ def judge_budget(
     models: Sequence[str | None],
     judge_options: Mapping[str, Any],
 ) -> Budget | None:
-    """Make the budget of all judges together; None for no limit."""
+    """Make one budget for all judges; return None if there is no limit."""
     limits: Any = parse_budget(given)
     if not limits:
         return None

@@ -1,4 +1,4 @@
-"""``mellea-like plan``: estimate the draws of the next run from an earlier one."""
+"""``mellea-like plan``: estimate from an earlier run how many draws the next one needs."""
 
 from __future__ import annotations
 

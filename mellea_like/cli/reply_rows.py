@@ -19,7 +19,7 @@ __all__ = ["REPLIES", "STANDARD", "field_of", "opened", "rows_of"]
 
 STANDARD = "-"
 REPLIES = ("reply", "output", "response", "completion", "answer", "text")
-"""The fields that may hold the reply, in order, unless ``--reply`` names one."""
+"""The fields in which to look for the reply, in this order, unless ``--reply`` names one."""
 
 
 @contextlib.contextmanager

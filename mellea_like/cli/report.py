@@ -53,7 +53,7 @@ MOST = 64 * 2**20
 """The maximum size of a trace, in bytes. No call needs as much, and some files never end."""
 
 STANDARD = Path("-")
-"""Standard input or output."""
+"""The path that means standard input or standard output."""
 
 OURS = b"<!-- A report made by mellea-like -->"
 

@@ -46,7 +46,7 @@ logger = logging.getLogger("mellea_like.gateway")
 IN_MEMORY = "memory"
 
 SHARED = {"concurrency", "requests_per_minute", "tokens_per_minute"}
-"""The limits of keys and upstreams that a gateway's workers share."""
+"""The limits on keys and upstreams that apply to all workers of a gateway together."""
 
 LOGGED = "%(asctime)s %(levelname)s {who}%(message)s"
 
@@ -137,7 +137,7 @@ def _serve(options: ServeOptions, signals: SignalHandler) -> int:
 
 
 def _store(options: ServeOptions, config: GatewayConfig) -> SQLiteStore | None:
-    """Return the store of the keys' spending, or None to keep it in memory."""
+    """Return the store that records what each key has spent; None to record it in memory."""
     from mellea_like.limits.sqlite_store import SQLiteStore  # noqa: PLC0415 (loads SQLite)
 
     if config.store == IN_MEMORY:

@@ -369,7 +369,7 @@ class _Writer(Protocol):
 
 
 def _writer_of(file: BinaryIO, container: _Container, columns: Mapping[str, str]) -> _Writer:
-    """Return a writer of rows that have these columns; the columns' values are their types."""
+    """Return a writer for a file's rows; ``columns`` maps the columns' names to their types."""
     if container == "parquet":
         from mellea_like.export.arrow import ParquetRows  # noqa: PLC0415 (an extra)
 

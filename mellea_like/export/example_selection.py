@@ -343,7 +343,7 @@ def sent_for(trace: TraceView, s: SliceView) -> Messages:
 
 
 def _conversation(trace: TraceView, s: SliceView) -> tuple[Messages, Messages]:
-    """Return the messages sent for a draw, and those of its tool calls and their results."""
+    """Return a draw's messages in two parts: its prompt, and its tool calls with their results."""
     sent = [dict(message) for message in trace.sent(s.prompt)]
     # The first message after the earlier conversation is never a tool call of this draw.
     for place in range(len(trace.sent(s.context)) + 1, len(sent)):

@@ -81,7 +81,7 @@ class Run:
 
     @property
     def text(self) -> str:
-        """The ``text`` of the `Journal`; for several journals, the setting that keeps the least."""
+        """The setting ``text`` of the `Journal` or, of several, the one that keeps the least."""
         kept = [str(facts.get("text", "all")) for facts in self._facts]
         return next((text for text in ("none", "best") if text in kept), "all")
 

@@ -152,7 +152,7 @@ SIDE = 44
 
 
 def coverage_chart(curve: Sequence[Coverage]) -> Html:
-    """Draw the share of items that pass by number of draws, with intervals and extrapolation."""
+    """Draw the share of items that pass, by number of draws, with intervals and extrapolation."""
     measured = [p for p in curve if not p.extrapolated]
     beyond = [measured[-1], *(p for p in curve if p.extrapolated)]
     reach = math.log2(max(curve[-1].draws, 2))

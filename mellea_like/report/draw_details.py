@@ -149,7 +149,7 @@ _SHOWN = re.compile(r"data:image/(?:png|jpeg|gif|webp);base64,[A-Za-z0-9+/=]*")
 
 
 def _content(content: object, limit: int, *, pictures: bool) -> Html:
-    """Return markup for a text or for parts, with placeholders; no URL is ever fetched."""
+    """Return markup for a message's text or parts. No URL is ever fetched."""
     if not isinstance(content, list):
         return text_block(cast("str", content), limit)
     shown: list[Html] = []

@@ -161,10 +161,10 @@ class RepairDepth:
     Args:
         judged: the number of replies that were judged.
         passed: the number of replies that passed.
-        more: the number of repairs that met more of the requirements, by weight, than the reply
-            that they repaired.
+        more: the number of repairs that met a greater share of the requirements, by weight, than
+            the reply that they repaired.
         same: the number of repairs that met the same share.
-        less: the number of repairs that met less.
+        less: the number of repairs that met a smaller share.
     """
 
     judged: int = 0

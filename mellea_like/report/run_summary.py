@@ -70,7 +70,7 @@ def about_run(figures: RunFigures) -> str:
 
 
 def headline(figures: RunFigures, *, advise: bool = True) -> list[tuple[str, str, str]]:
-    """Return the main figures of a run; with ``advise``, explain how to get missing ones."""
+    """Return the main figures of a run; with ``advise``, explain how to get missing figures."""
     usage, done, passed = figures.usage, figures.done, figures.passed
     low, high = pass_rate_interval(done, passed) if done else (0.0, 1.0)
     known, complete = figures.money

@@ -51,7 +51,7 @@ SHARES = (0.25, 0.5, 0.75)
 """The shares of a reply's duration after which a request is cancelled."""
 
 NOTICEABLE = 0.01
-"""A reply to a request that was cancelled within this many seconds doesn't count as an error."""
+"""A request that is cancelled within this many seconds may still be answered."""
 
 RACES = 1
 """How many requests may be answered despite cancellation, because the clock isn't exact."""
@@ -325,7 +325,7 @@ class _Check:
     async def cancelled(
         self, send: Send, backend: Backend, moment: Callable[[], Awaitable[None]] | None
     ) -> _Run:
-        """Send a request; cancel it when ``moment`` returns, or before it starts if it is None."""
+        """Send a request; cancel it when ``moment`` returns or, with None, before it starts."""
         run = _Run(self.request())
         in_time = True
         before = 0 if self.sent is None else self.sent()

@@ -182,7 +182,7 @@ class Trial:
         return None
 
     def _affordable(self) -> bool:
-        """Return whether the budget covers one more run, at the highest cost of a run so far.
+        """Return whether the budget covers the current runs and one more, each at the highest cost.
 
         The first run of a test runs alone, because its cost is not known yet.
         """

@@ -170,7 +170,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 class _JumpingSelector(selectors.DefaultSelector):
-    """Checks files without waiting, and moves the virtual time forward by the skipped wait."""
+    """Polls, and moves the virtual time to the next timer instead of waiting for it."""
 
     def __init__(self, at_standstill: Callable[[], bool]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""``mellea-like batch cancel``: cancel the jobs of a run."""
+"""``mellea-like batch cancel``: cancel a run's jobs at providers' batch APIs."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ class _Batch:
         self._told: set[str] = set()
 
     def close(self) -> None:
-        """Close the input."""
+        """Close the input, and remove temporary files."""
         self._source.close()
         if self._shards is not None:
             self._shards.close()
@@ -110,7 +110,7 @@ class _Batch:
     # --- checks ----------------------------------------------------------------------------------
 
     def _look_at_journals(self) -> int:
-        """Return how many finished rows are in the journals."""
+        """Return how many finished rows the journals have; refuse journals without ``--resume``."""
         options, path = self._options, self._options.journal
         if path is None or not path.exists():
             return 0

@@ -17,7 +17,7 @@ from mellea_like.requirements.expressions import CHECK_FORMS, CODE_FORMS
 from mellea_like.sampling import why_not_together
 
 STANDARD = "-"
-"""Standard input, or standard output."""
+"""The path that means standard input or standard output."""
 
 ROWS = "Rows and prompts"
 RESULTS = "Results"

@@ -43,7 +43,7 @@ class Output:
         self._at_once = False
         self.rows = 0
         self.halves = 0
-        """The number of rows that were changed because of surrogates, which UTF-8 can't encode."""
+        """The number of rows in which lone surrogates were replaced: UTF-8 can't encode them."""
         if self.path is None or (self.path.exists() and not self.path.is_file()):
             if self.path is not None and self.path.is_dir():
                 msg = f"{option}: {given} is a directory: name a file"

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class RowResult(NamedTuple):
-    """The results of a row. ``place`` is the row's position in an input that processes share."""
+    """The results of a row. ``place`` is its position in an input that processes share."""
 
     line: int
     records: list[tuple[dict[str, Any], bool]]

@@ -36,7 +36,7 @@ OPTIONS = {
     "checks": "--check",
     "input": "INPUT",
 }
-"""Options by the library's name for the same setting, if the two names differ."""
+"""Maps the library's names for settings to the options that set them, if the names differ."""
 
 
 class View(Protocol):

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 _NAME = re.compile(r"shard-(\d+)-of-(\d+)\.db")
 
 ACCOUNT = "this run"
-"""The name of the budget and the rates in the file that the processes share."""
+"""The name of the common budget and rate limits in the file that all processes use."""
 
 TELL_EVERY = 0.1
 """The seconds between two progress messages of a process."""
@@ -160,7 +160,7 @@ def refuse_shards(path: Path) -> None:
 
 
 def _count(folder: Path) -> int:
-    """Return the number of processes that a folder's run was begun with; 0 if there is no run."""
+    """Return how many processes the run in a folder was started with; 0 if there is no run."""
     found = (_NAME.fullmatch(path.name) for path in folder.iterdir())
     return max((int(name[2]) for name in found if name is not None), default=0)
 
@@ -262,7 +262,7 @@ class _ShardResults:
             self._view.tell(line)
 
     def _end(self, ended: _Ended) -> None:
-        """Raise a process's error, unless it is a spent budget: then the others may continue."""
+        """Raise the error that ended a process. After a spent budget, let the others continue."""
         if ended.kind == "limit":
             self._spent = ended.error
         elif ended.kind == "journal":

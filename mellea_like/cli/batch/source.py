@@ -119,7 +119,7 @@ class RowSource:
         return self.total or 0
 
     def __iter__(self) -> Iterator[Row]:
-        """Read the rows of a file again. Its errors have already been reported."""
+        """Read the rows of a file whose errors `look_through` has already reported."""
         with self._trouble(), self._open() as file:
             yield from self._good(file, told=True)
 

@@ -1,4 +1,4 @@
-"""``mellea-like batch status``: the jobs of a run."""
+"""``mellea-like batch status``: show a run's jobs at providers' batch APIs."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def _show(journal: Path) -> None:
 
 
 async def _refresh(file: JobFile, place: str) -> None:
-    """Ask a provider for the current states of the run's jobs there."""
+    """Ask the provider at ``place`` for the current states of the run's jobs."""
     try:
         api = api_at(place)
         try:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from mellea_like.core.slice import Slice
 
 MOST_KEYS = 5
-"""The maximum number of a vote's answers to show."""
+"""The maximum number of answers to list after a vote."""
 
 
 def write_text(text: str) -> None:
