@@ -36,7 +36,7 @@ def suggests_arguments(init: Callable[P, None]) -> Callable[P, None]:
 
 
 def renamed_arguments(**names: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Decorate a function: calls with an argument's old name raise an error with the new name."""
+    """Decorate a function: using an argument's old name raises an error that gives the new name."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         @wraps(function)
@@ -55,7 +55,7 @@ def renamed_arguments(**names: str) -> Callable[[Callable[P, R]], Callable[P, R]
 
 
 def unknown_argument(where: str, name: str, names: Sequence[str]) -> str:
-    """Return the error message for a tool's unknown argument, with a similar name if any."""
+    """Return the error message for an unknown argument of a tool, with a similar name if known."""
     close = _close_to(name, names)
     meant = f" (did you mean {close[0]}?)" if close else ""
     return f"there is no argument {where}{meant}: it takes {', '.join(names) or 'none'}"

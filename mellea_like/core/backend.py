@@ -533,10 +533,10 @@ None, they wait as long as their retries may take.
 """
 
 BUDGETS: ContextVar[tuple[Any, ...]] = ContextVar("mellea_like_budgets", default=())
-"""The call's budgets, for a selection's scorer while it scores a candidate."""
+"""The call's budgets; set while a selection scores a candidate, for the scorer's requests."""
 
 JUDGE_OPTIONS: ContextVar[Options | None] = ContextVar("mellea_like_judge_options", default=None)
-"""The strategy's judge options, for a selection's scorer while it scores a candidate."""
+"""The strategy's judge options; set while a selection scores a candidate, for the scorer."""
 
 
 def current_iteration() -> int | None:

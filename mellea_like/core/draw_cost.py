@@ -1,4 +1,4 @@
-"""The cost of a draw: of its reply, and of everything else that was asked for its sake."""
+"""The cost of a draw: its reply, and all other requests that were made for it."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def with_other_costs(
     reply: Generation | None,
     judged: Iterable[tuple[Meter, Generation | None, str | None]],
 ) -> tuple[Usage, tuple[tuple[str | None, Usage], ...]]:
-    """Return the cost of a draw, and the part of it that is not its reply's, by model.
+    """Return the cost of a draw, and how much of it was not spent on the reply, by model.
 
-    The other part is the cost of checks and tools, and of models that were asked before the last
-    one. ``usage`` is the cost of the reply's requests, and ``judged`` has the meter, the reply and
-    the model of each judge.
+    The latter is the cost of checks and tools, and of models that were asked before the last one.
+    ``usage`` is the cost of the reply's requests, and ``judged`` has the meter, the reply and the
+    model of each judge.
     """
     spent: dict[str | None, Usage] = {}
     if meter is not None and (asked := meter.asked) is not None:

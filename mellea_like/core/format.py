@@ -225,7 +225,7 @@ _SCALARS = frozenset({"string", "number", "integer", "boolean", "null"})
 
 
 def _parts_of(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Iterate over a schema and the schemas that it refers to, as a union or by reference."""
+    """Iterate over a schema, the members of its unions, and the schemas that it refers to."""
     definitions: dict[str, Any] = schema.get("$defs", {})
     pending: list[dict[str, Any]] = [schema]
     followed = set[str]()
@@ -320,7 +320,7 @@ def _only_block(text: str) -> str | None:
 
 
 def _value_inside(text: str, kinds: str) -> str | None:
-    """Find the one JSON value of a kind in a reply; None if there is none."""
+    """Find the only JSON value that begins with one of ``kinds`` (brackets); None without one."""
     rest = _after_thought(text)
     if not kinds:
         block = _only_block(rest)
@@ -341,7 +341,7 @@ def _value_inside(text: str, kinds: str) -> str | None:
 
 
 def _in_brackets(text: str, kinds: str) -> list[str] | None:
-    """Return the outermost values in brackets of some kinds; None if brackets don't match."""
+    """Return the outermost values that begin with one of ``kinds``; None if brackets mismatch."""
     found: list[str] = []
     at = 0
     while len(found) <= MOST_VALUES and (opening := _BRACKET.search(text, at)) is not None:

@@ -213,7 +213,7 @@ class Node(Protocol):
 
 
 class Shape(Protocol):
-    """The name of a reply's value, its possible first characters, and the rules for it."""
+    """The expected form of a reply's value: its title, its possible first characters, its rules."""
 
     @property
     def title(self) -> str: ...  # noqa: D102

@@ -323,7 +323,7 @@ class Meter:
         self.started = False
         self.admission = admission
         self.answered = False
-        """Whether there is a reply; calls made after that come from its checks or tools."""
+        """Whether there is a reply; calls made after that come from the reply's checks or tools."""
         self.aside: Meter | None = None
         """The cost of calls made by the reply's checks and tools; None if there were none."""
 
@@ -338,7 +338,7 @@ class Meter:
         return request
 
     def attempt(self, model: str | None = None) -> Meter:
-        """Begin another try of the request, whose cost becomes part of this meter.
+        """Begin another try of the request, with its own meter; this meter includes its cost.
 
         Args:
             model: the model that is asked, if tries may ask different ones.
@@ -428,7 +428,7 @@ class Meter:
 
     @property
     def parts(self) -> tuple[Cost, ...]:
-        """The parts of the cost, in order: requests, tries, and calls made inside."""
+        """The parts of the cost, in order: requests, tries, and nested calls."""
         return tuple(self._requests)
 
     @property

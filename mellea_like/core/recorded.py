@@ -82,7 +82,7 @@ class _Unknown:
 def picklable(
     slices: Sequence[Slice],
 ) -> tuple[tuple[Slice, ...], list[tuple[BaseException, BaseException]]]:
-    """Return slices that can be pickled, and each error with its cause, which pickle would lose."""
+    """Return picklable copies of slices, and each error with its cause: pickle drops causes."""
     known: dict[int, Any] = {}
     causes: list[tuple[BaseException, BaseException]] = []
 

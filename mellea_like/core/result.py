@@ -394,7 +394,7 @@ class SamplingResult(Generic[T]):
 def _unpickled(
     causes: Sequence[tuple[BaseException, BaseException]], *given: Any
 ) -> SamplingResult[Any]:
-    """Make a result, and give its errors their causes again."""
+    """Make a result from its pickled fields, and restore the causes of its errors."""
     for error, cause in causes:
         error.__cause__ = cause
     return SamplingResult(*given)

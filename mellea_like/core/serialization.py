@@ -97,8 +97,8 @@ def outline(
     """Write a call's record without its slices and their cost.
 
     The second part of the result has, for each slice, its iteration and the indices of its context
-    and its prompt in ``prompts``. ``write`` converts a message to plain data, in the form of a
-    record or in another.
+    and its prompt in ``prompts``. ``write`` converts a message to plain data; the default
+    writes it as records do.
     """
     prompts = Prompts()
     place = prompts.place
@@ -174,7 +174,7 @@ def slice_to_dict(s: Slice) -> dict[str, Any]:
 
 
 def check_readable(reply: Generation, format: Any) -> None:
-    """Make sure that a parsed value can be read back from the data that is written."""
+    """Make sure that a parsed value can be read back after it is written as plain data."""
     if not reply.has_value:
         return
     written = _plain(reply.value)

@@ -31,7 +31,7 @@ class Outcome(StrEnum):
     FAILED = "failed"
     """A requirement was not met, or the reply was cut off, refused, empty or not of its format."""
     ERRORED = "errored"
-    """An exception: the backend's, a validator's, or a hook's."""
+    """The backend, a validator or a hook raised an exception."""
     CANCELLED = "cancelled"
     """Another draw won, the time was up, or the caller was cancelled."""
 

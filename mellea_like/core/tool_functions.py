@@ -1,4 +1,4 @@
-"""Tools made from plain functions: JSON Schemas of their arguments, and reading of calls."""
+"""Make tools from plain functions: describe arguments by JSON Schemas, and read calls."""
 
 from __future__ import annotations
 

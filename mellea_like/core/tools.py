@@ -272,7 +272,7 @@ def _of_mapping(given: Mapping[str, Any], name: str | None) -> Tool:
 
 
 def resendable(call: ToolCall) -> ToolCall:
-    """Return a call whose arguments are a JSON object, because some servers refuse any others."""
+    """Return a call with its arguments as a JSON object, because some servers refuse any others."""
     try:
         read = json.loads(call.arguments or "{}")
     except (ValueError, RecursionError):

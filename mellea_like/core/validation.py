@@ -175,7 +175,7 @@ class Verdict(StrEnum):
     FAIL = "fail"
     """The requirement can no longer be met, so the request is closed."""
     PASS = "pass"  # noqa: S105 (no password)
-    """The requirement will be met no matter what follows. The final check still runs."""
+    """The requirement will be met no matter what follows. The complete reply is still checked."""
     UNKNOWN = "unknown"
     """The verdict depends on the rest of the reply."""
 

@@ -1,4 +1,4 @@
-"""One call: its options, composed once around its race, and its outcome."""
+"""One call of ``sample``, which wraps its options around the race of its lanes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Parts:
     backend: Backend
     validation: StagedValidation
     messages: tuple[Message, ...] | None
-    """The messages of the spec's action in its context, if they are known in advance."""
+    """The rendered prompt of the spec's action; None if each draw must render it again."""
     model: str | None
 
 
@@ -92,7 +92,7 @@ class Call:
             option.call = self
 
     def compose(self, loop_budget: int) -> Race:
-        """Compose the options around a race, once the loop budget is known."""
+        """Make the race, with the plan and the options that the loop budget requires."""
         plan, options = self._assemble(loop_budget)
         self.options += tuple(options)
         for option in options:
@@ -202,7 +202,7 @@ class Call:
         return backend
 
     def refused(self, error: LimitExceeded) -> None:
-        """Stop the call if its budget is spent; if only its last stage's is, note the reason."""
+        """Handle a spent budget: stop the call or, for the last stage's budget, only note it."""
         if error.stage is None:
             self.rule(Ruling(stop=True, why=Stop(StopReason.BUDGET, str(error), error)))
         elif error.stage == self.last_stage:

@@ -77,7 +77,7 @@ class Draw:
         self.meta = RequestMeta(call.id, ask.iteration, ask.subsample, call.started, call.deadline)
         self.messages: tuple[Message, ...] = ()
         self.rounds: tuple[Message, ...] = ()
-        """The draw's calls of tools, and their answers."""
+        """The tool calls that the draw has run, and their answers."""
         self.meter: Meter | None = None
         self.generation: Generation | None = None
         self.checking = False
@@ -85,7 +85,7 @@ class Draw:
         self.verdicts: tuple[ValidationResult, ...] = ()
         self.judged: list[tuple[Meter, Generation | None, str | None]] | None = None
         self.tried: Exception | None = None
-        """The error after which the draw's request is sent again."""
+        """The error for which the draw's request is being retried; None if it isn't."""
         self.outcome = _ERRORED
         self.error: BaseException | None = None
         self.reason = ""

@@ -1,6 +1,6 @@
-"""The ports of a call: who draws next, the consequences of a draw, and everything around it.
+"""The ports of a call: the interfaces through which its plan and its options control it.
 
-`Plan` and `Option.hear` decide; they are synchronous, so nothing else happens while they do. The
+`Plan` and `Option.hear` make decisions, synchronously, so nothing else happens meanwhile. The
 other ports of an `Option` wrap something that may wait: a request, a draw, a check, the call. The
 kernel composes them once for each call and knows nothing else about the options.
 """
@@ -54,7 +54,7 @@ class Ask:
     subsample: int
     depth: int
     chain: int
-    """The sequence of repairs that the draw belongs to."""
+    """The index of the draw's chain, a sequence of draws that each repair the one before."""
     action: Action[Any]
     context: Context
     spec: Any = None
@@ -70,7 +70,7 @@ class Ask:
 
 
 class Wait(NamedTuple):
-    """Nothing may start now: ask again after ``seconds``, or when something has happened."""
+    """The answer that no draw may start now: ask again after ``seconds``, or at the next event."""
 
     seconds: float = math.inf
     mine: bool = False
@@ -220,7 +220,7 @@ class Option:
         return None
 
     def tell(self, slice_: Slice) -> None:
-        """Look at a slice, after all options have heard of it."""
+        """Observe a slice; called after every option's `hear`."""
         del slice_
 
     def stops(self) -> None:
@@ -230,7 +230,7 @@ class Option:
         """Take note that all lanes have ended, for any reason."""
 
     async def settle(self) -> None:
-        """Do the work that needs all draws, after the race: compare them, ask a judge."""
+        """After the race, do the work that needs all draws, such as comparing them."""
 
     def choose(self, facts: Facts) -> Choice | None:
         """Choose the winner; None leaves it to the next option. Pure."""

@@ -1,4 +1,4 @@
-"""The race of a call's lanes. It knows no model: a plan decides what runs, and a body runs it.
+"""The race of a call's lanes: a plan decides what starts next; a `Body`, such as a draw, runs.
 
 Records are handed over in one synchronous step, `Race.record`: the slice is kept, every listener
 hears of it, and their rulings are carried out. A cancellation can't interrupt it, because nothing
@@ -33,10 +33,10 @@ __all__ = ["Race", "first_in"]
 class Race:
     """Runs lanes that ask a plan for their draws, until a ruling ends the race or no turn is left.
 
-    The options in ``hear`` get each slice before the call is decided, and may decide it; ``tell``
-    only looks at each slice, in the order of ``slices``. ``stops`` and ``ends`` are called once.
-    Times are on the event loop's clock. A draw that ignores its cancellation for ``grace`` seconds
-    is logged.
+    The options in ``hear`` get each slice until the call is decided. The functions in ``tell`` get
+    every new slice, in the order of ``slices``. Those in ``stops`` are called when no further draw
+    may start, and those in ``ends`` when all lanes have ended. Times are on the event loop's clock.
+    A draw that ignores its cancellation for ``grace`` seconds is logged.
     """
 
     # Slots, for these are looked up several times a draw.
@@ -170,7 +170,7 @@ class Race:
                 scope.cancel()
 
     def _stop(self) -> None:
-        """Let no further draw start."""
+        """Prevent further draws from starting."""
         if not self.stopped:
             self.stopped = True
             for stops in self._stops:
@@ -241,7 +241,7 @@ class Race:
         await checkpoint_if_cancelled()
 
     def _conclude(self) -> None:
-        """Tell everyone that the lanes have ended."""
+        """Report the slices not yet reported, and then that the lanes have ended."""
         self.stopped = self._leaving = True
         # Cancelled siblings end in whatever order the event loop keeps its tasks in. Sorted by
         # time and id, two runs can be compared.
@@ -389,7 +389,7 @@ class Race:
         return cancellation is not None and rest is None and ours
 
     def _left(self, exc: BaseException) -> BaseException | None:
-        """Return the cancellation that a lane must raise; None if the call raises the error."""
+        """Return the cancellation that a lane must raise; make other errors the call's error."""
         cancellation, _ = split_cancellation(exc)
         if cancellation is None or not self.asked_to_stop():
             self.rule(Ruling(fatal=exc))
@@ -488,7 +488,7 @@ class Race:
             self._parked[self._watcher].set()
 
     def _check_standstill(self) -> None:
-        """Stop the race if every lane waits for another one to do something, so that none will."""
+        """Stop the race if every lane waits for another one, because none would ever continue."""
         if (
             self._alive
             and self._parked_for_good == self._alive

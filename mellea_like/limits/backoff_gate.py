@@ -219,9 +219,9 @@ class BackoffGate:
     def close(self, seconds: float, *, told: float | None = None) -> None:
         """Close the gate for some seconds from now, unless it is already closed for longer.
 
-        If the server asked for a longer wait, ``told`` is that wait in seconds. While the gate is
-        closed, new requests wait for the longer time, or fail if they aren't allowed to wait so
-        long. After ``seconds``, the gate opens and the server is asked again.
+        ``told`` is the wait that the server asked for, in seconds, if it is longer. Requests that
+        arrive while the gate is closed wait that long, or fail if they aren't allowed to. After
+        ``seconds``, the gate nevertheless opens for new requests, to try the server again.
         """
         now = self._timeline.now()
         opens, back = now + seconds, now + (seconds if told is None else max(told, seconds))

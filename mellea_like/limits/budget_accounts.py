@@ -225,7 +225,7 @@ class Account:
         )
 
     def is_queued_before(self, number: int) -> bool:
-        """Return whether the first claim in the queue is older, that is, has a lower number."""
+        """Return whether the first claim in the queue is older than claim ``number``."""
         first = next(iter(self.sums.queue), None)
         return first is not None and first.number < number
 
@@ -351,7 +351,7 @@ def _tokens_in(reply: Generation) -> int:
 
 
 def _refused(end: RequestEnd, *, in_words: bool) -> bool:
-    """Return whether the server refused a request or, unless ``in_words``, was unreachable."""
+    """Return whether the server refused a request; unless ``in_words``, or was unreachable."""
     error = end.error
     if end.usage.output_tokens or isinstance(error, BackendTimeout | MalformedResponse):
         return False

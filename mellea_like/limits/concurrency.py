@@ -22,7 +22,7 @@ DECREASE = 0.7
 """The window is multiplied by this after a 429."""
 
 CUT_INTERVAL = 0.2
-"""The seconds in which further 429s don't shrink the window: they answer earlier requests."""
+"""For this many seconds after it has shrunk, the window ignores 429s: they are for old requests."""
 
 GROWTH_PAUSE = 1.0
 """The seconds without growth after a 5xx, which may have a cause other than load."""

@@ -64,9 +64,9 @@ class FallbackBackend:
     backend again. Nothing else causes a switch. A reply that fails a requirement or was cut off is
     still a reply. If a limit refuses a request, `LimitExceeded` is raised.
 
-    It retries by itself, separately for each backend, so strategies don't retry it. Each
-    generation names in ``model`` the model that answered. A request costs the sum of all backends
-    that were asked, and ledgers show each model's cost.
+    A `FallbackBackend` retries by itself, separately for each backend, so strategies don't retry
+    it. Each generation names in ``model`` the model that answered. A request costs the sum of all
+    backends that were asked, and ledgers show each model's cost.
 
     It streams if all its backends do; a stream may switch to the next backend until its first
     piece has arrived. It judges if all its backends do. Telemetry names the first backend's model.

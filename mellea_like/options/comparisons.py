@@ -47,7 +47,7 @@ NOT_FOUND = 404
 """The HTTP status for an unknown model, or for a server without a chat protocol."""
 
 ALIKE, LONG = 3, 200
-"""The number of equal replies, and their length, from which a warning is logged."""
+"""The fewest equal replies, and their least length in characters, for which to log a warning."""
 
 
 class Comparisons(Option):
@@ -69,7 +69,7 @@ class Comparisons(Option):
         """Whether no further comparison starts."""
 
     async def settle(self) -> None:
-        """Take the selection's `steps`, and have the judge compare the draws that have passed."""
+        """Run the selection's `steps`, and have the judge compare the draws that have passed."""
         selection = self._selection
         self._warn_if_all_are_alike()
         try:
@@ -139,7 +139,7 @@ class Comparisons(Option):
                 self._selection.compared((a, b), (won[a, b] + 1 - won[b, a]) / 2)
 
     def _halt(self, why: Exception) -> None:
-        """Start no further comparison, and note the error as the reason why the call ends."""
+        """Prevent further comparisons, and note the error as the reason why the call ends."""
         if self.halted:
             return
         self.halted = True

@@ -16,7 +16,7 @@ _OVER = Ruling(over=True)
 
 
 class First(Option):
-    """Ends the call when a slice has passed, which is then the winner."""
+    """Ends the call at the first slice that passes, and thus makes it the winner."""
 
     hears = Outcome.PASSED
 

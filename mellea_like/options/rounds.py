@@ -29,8 +29,8 @@ class Rounds(Option):
     Args:
         earlier: the slices of earlier rounds, in the order they were recorded.
         heard: called with each new slice in the step that records it; None for no callback.
-        marks: the scores or keys that a selection gave to earlier draws, by iteration. It adds
-            those of new draws. None if they aren't kept.
+        marks: the scores or keys that a selection gave to earlier draws, by iteration. The
+            selection adds those of new draws. None if they aren't kept.
         wrap: a function that wraps each backend of the call in another one; see `Wrapped`.
     """
 

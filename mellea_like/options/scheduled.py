@@ -75,7 +75,7 @@ class TurnPool:
 
 
 class Scheduled:
-    """The plan of a call with a schedule, or of a selection that doesn't need all possible draws.
+    """The plan of a call with a schedule, or with a selection that may not need all draws.
 
     At most ``most`` draws run at the same time, plus ``extra`` ones that the schedule may add.
     ``wanted`` returns how many more passing draws could matter; it is None if the first pass

@@ -78,7 +78,7 @@ class Stages(Repairs):
 
 
 class StageBudgets(Option):
-    """Makes a stage's requests fit into the stage's budget; a refused request ends the stage."""
+    """Limits a stage's requests to the stage's budget; a refused request ends the stage."""
 
     def __init__(self, stages: Sequence[Stage], plan: Stages) -> None:
         self._stages = stages

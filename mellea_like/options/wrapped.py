@@ -16,7 +16,7 @@ __all__ = ["Wrapped"]
 
 
 class Wrapped(Option):
-    """Wraps backends outside of retries, hooks and budgets, so a wrapper's own replies are free."""
+    """Puts the caller's wrapper around retries, hooks and budgets, so its own replies are free."""
 
     def __init__(self, wrap: Callable[[Backend, Backend], Backend]) -> None:
         self._wrap = wrap

@@ -43,7 +43,7 @@ _EARLIER: ContextVar[tuple[object, int]] = ContextVar("_EARLIER", default=(None,
 """A task, and the number of its native cancellations to ignore."""
 
 _NO_LOOP = (RuntimeError, AttributeError)
-"""The errors if no loop is running, or if the library is not or only partly imported."""
+"""The errors raised if no loop is running, or if the library isn't fully imported."""
 
 
 def call_soon(token: EventLoopToken, function: Callable[[], object]) -> None:
@@ -160,7 +160,7 @@ def cancel_requested() -> bool:
 
 
 class foreign:  # noqa: N801 (it reads as a function)
-    """A block around user code, which turns a cancellation that nobody asked for into an error.
+    """A context manager for user code: turns a cancellation nobody asked for into an error.
 
     If other errors were raised along with the cancellation, they are raised instead. A
     cancellation that somebody did ask for passes unchanged, and so do all other exceptions.

@@ -27,9 +27,9 @@ def stack_of(coroutine: Any) -> Iterator[str]:
 
 
 def log_stacks(prefix: str, seconds: float, sampling_id: str) -> None:
-    """Log where the tasks of a call are that were cancelled ``seconds`` ago and are still running.
+    """Log the stacks of a call's tasks that were cancelled ``seconds`` ago and still run.
 
-    ``prefix`` is the beginning of their names.
+    ``prefix`` is the beginning of the tasks' names.
     """
     for task in anyio.get_running_tasks():
         if (task.name or "").startswith(prefix):

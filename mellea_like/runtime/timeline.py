@@ -12,7 +12,7 @@ __all__ = ["Timeline"]
 
 
 class Timeline:
-    """A clock for an object that outlives event loops, whose clocks need not agree."""
+    """A clock for an object that outlives event loops: the clocks of two loops need not agree."""
 
     # The clocks of two event loops need not agree: trio's starts at a random number, and a virtual
     # one at 0. A timeline follows the clock of the running event loop, and between event loops it

@@ -22,7 +22,7 @@ __all__ = ["Arguments", "InConversation", "OfEachItem", "OfEachStage", "Prepared
 
 
 class Spending(TypedDict, total=False):
-    """The argument that every call takes, even one that only checks a reply."""
+    """The argument ``budget``, which every call takes, even one that only checks a reply."""
 
     budget: Budget | None
 
@@ -49,12 +49,12 @@ class OfEachItem(OfEachStage, total=False):
 
 
 class Prepared(InConversation, OfEachItem, total=False):
-    """The arguments that become a call's inputs."""
+    """The arguments of `BaseSamplingStrategy.begin` that become a call's inputs."""
 
     validation_context: Context | Sequence[MessageLike] | None
 
 
 class Arguments(Prepared, total=False):
-    """Further arguments of `BaseSamplingStrategy.sample` and its variants."""
+    """The keyword arguments of `BaseSamplingStrategy.sample`, except ``format``."""
 
     on_slice: Callable[[Slice], Awaitable[None] | None] | None

@@ -370,8 +370,8 @@ class BaseSamplingStrategy:
             marks: the scores or keys that the selection gave to passing slices in ``earlier``, by
                 iteration. The call adds those of new slices. Only some selections need them.
             wrap: a function that replaces each backend of the call. It is called with two
-                arguments: the backend inside the call's retries, hooks and budgets, and the bare
-                backend. It returns the backend to use.
+                arguments: the backend with the call's retries, hooks and budgets around it, and the
+                bare backend. It returns the backend to use.
             on_slice: see `sample`.
             format: see `sample`.
             **arguments: see `sample`.

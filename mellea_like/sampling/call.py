@@ -49,7 +49,7 @@ class RunningCall:
 
     # Class-level defaults: most calls never change these, so waiting calls use less memory.
     keeps = False
-    """Whether the call is paused and can be continued with this object, which keeps its state."""
+    """Whether to keep the state after `run`, because this object will continue the paused call."""
     _hooks: Hooks | None = None
     _call_hooks: CallHooks | None = None
     _due: Stop | None = None

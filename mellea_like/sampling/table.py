@@ -176,8 +176,8 @@ class Setup:
 def may_show(setup: Setup) -> bool:
     """Return whether a draw of a call may be certain to pass before it has ended.
 
-    It never is if a format, a parser, a judge or a plugin looks at the whole reply, if another
-    draw may win for other reasons, or if a draw runs tools or must call one.
+    The answer is no if a format, a parser, a judge or a plugin needs the whole reply, if the winner
+    also depends on other draws, or if a draw runs tools or must call one.
     """
     settings, inputs = setup.settings, setup.inputs
     return (
@@ -193,7 +193,7 @@ def may_show(setup: Setup) -> bool:
 
 
 def _lazy(module: str, name: str, *arguments: Any) -> Option:
-    """Make an option whose module most programs never need."""
+    """Import the module of an option that few programs need, and make the option."""
     made: Option = getattr(import_module(f"mellea_like.options.{module}"), name)(*arguments)
     return made
 
