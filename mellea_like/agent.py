@@ -53,8 +53,8 @@ class AgentResult(Generic[T]):
     """All rounds of an agent, and its answer; ``bool(result)`` is `success`.
 
     Args:
-        results: the result of each call of ``sample``, in order. The tools that one winner calls
-            ran before the next call of ``sample``.
+        results: the result of each call of ``sample``, in order. The tools that a winner calls
+            were run before the next call of ``sample``.
         tools_usage: the cost of the model calls made inside those tools.
     """
 
@@ -63,7 +63,7 @@ class AgentResult(Generic[T]):
 
     @property
     def final(self) -> SamplingResult[T]:
-        """The last round's result: the answer, or the round in which no draw passed."""
+        """The result of the last round, which has the answer unless no draw passed."""
         return self.results[-1]
 
     @property
@@ -76,7 +76,7 @@ class AgentResult(Generic[T]):
 
     @property
     def value(self) -> T | None:
-        """The answer's parsed value, which may itself be None; also None if there is no answer."""
+        """The answer's parsed value, or None if there is no answer. A value can be None, too."""
         return self.final.value
 
     @property

@@ -68,7 +68,7 @@ Requirements: TypeAlias = "Requirement | str | Sequence[Requirement | str]"
 """One requirement or several; the judge model judges those that are texts."""
 
 CALLS_ALLOWED = Options(extra={"tools": True})
-"""Options that let a given reply call any tool. They are never sent to a model."""
+"""Options that let a checked reply contain calls of any tool. They are never sent to a model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class CheckResult(Generic[T]):
     def verdicts(self) -> tuple[ValidationResult, ...]:
         """The verdict on each requirement, in order; empty if the reply could not be checked.
 
-        That is the case for a reply that is incomplete or doesn't parse as the ``format``;
+        A reply can't be checked if it is incomplete or doesn't parse as the ``format``. Then
         ``problems`` has the reason.
         """
         return self.slice.verdicts
@@ -159,14 +159,14 @@ class CheckResult(Generic[T]):
 
 
 class NoJudge:
-    """A stand-in for a missing judge; a call whose requirements need a judge is refused early."""
+    """The backend of a strategy that only checks: it generates nothing, and can't be a judge."""
 
     can_judge = False
     unfit = "there is none"
     retries = True
 
     async def generate(self, request: Request) -> Generation:
-        """Refuse to answer."""
+        """Raise RuntimeError, because checks generate no replies."""
         del request
         msg = "a check asks no model except judges"
         raise RuntimeError(msg)
@@ -178,7 +178,7 @@ def strategy_for_checks(
     validate_all: bool = False,
     judge_options: Options | Mapping[str, Any] | None = None,
 ) -> RejectionSamplingStrategy:
-    """Make the strategy that `check` uses; sampling a `GivenReply` with it checks that reply.
+    """Make the strategy that `check` uses. To check a reply, sample it as a `GivenReply`.
 
     Args:
         judge: the model that judges requirements without a validator; None if there is none.

@@ -98,8 +98,8 @@ class BackendError(MelleaError):
         retry_after: the seconds to wait first, if the server asked for that.
 
     Attributes:
-        retried: whether an inner call has already retried the request, so that outer ones
-            shouldn't.
+        retried: whether the request was already retried. If so, callers shouldn't retry it
+            again.
         code: the error's ``code`` in OpenAI's protocol, if the server gave one.
         param: the field of the request that is wrong, if the server named it.
         kind: the error's ``type`` in OpenAI's protocol, if the server gave one.
@@ -143,13 +143,13 @@ class BackendTimeout(BackendError):
 
 
 class BackendUnavailable(BackendError):
-    """The backend can't be reached, broke off, or answered with a 5xx."""
+    """The backend can't be reached, closed the connection early, or answered with a 5xx."""
 
     default_retryable = True
 
 
 class CircuitOpen(BackendUnavailable):
-    """The request was not sent, because too many in a row have failed; see ``retry_after``."""
+    """Too many requests in a row have failed, so this one was not sent; see ``retry_after``."""
 
     default_retryable = False
 
@@ -225,10 +225,10 @@ class ReplyBroken(SamplingFailed):
 
 
 class Shortage(NamedTuple):
-    """The limit of a budget that was too low for a request.
+    """A budget's limit that was too low for a request.
 
     Attributes:
-        what: the limit: ``requests``, ``input_tokens``, ``output_tokens`` or ``money``.
+        what: the limit's name: ``requests``, ``input_tokens``, ``output_tokens`` or ``money``.
         allowed: the limit's total.
         spent: the amount that finished requests have used.
         wanted: the most that the request could use.

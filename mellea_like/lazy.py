@@ -37,7 +37,7 @@ def lazy_exports(
 
 
 def keep_installed(exports: list[str], **needs: str) -> None:
-    """Remove from an ``__all__`` the names that need a package that isn't installed."""
+    """Remove names from an ``__all__`` if a package that they need isn't installed."""
     exports[:] = [n for n in exports if all(map(_installed, needs.get(n, "").split()))]
 
 

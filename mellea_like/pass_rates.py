@@ -103,7 +103,7 @@ def pass_at_k_interval(
 ) -> tuple[float, float]:
     """Return an interval for the chance that at least one of k draws of one item passes.
 
-    It is 1 - (1 - p)^k at both ends of the `pass_rate_interval` of p.
+    Each end is 1 - (1 - p)^k, where p is that end of the `pass_rate_interval`.
 
     Args:
         draws: the number of draws, fixed in advance.
@@ -155,7 +155,7 @@ NEAR = NormalDist().inv_cdf(0.975) ** 2 / 2
 """How far the log likelihood at the ends of a 95 % interval is below its maximum (Wilks 1938)."""
 
 _Weights: TypeAlias = "dict[int, float]"
-"""The share of items at each of the `RATES`, by index. Rates without items are left out."""
+"""The share of items that have each of the `RATES`, by the rate's index; zeros are left out."""
 
 
 class Coverage(NamedTuple):
@@ -340,11 +340,11 @@ class _Mixture:
         self.best, self._top = self._climb(start, flat, 1e-6 / self._items)
 
     def mean(self, of_rate: Sequence[float]) -> float:
-        """Return the mean of ``of_rate`` over the most likely distribution."""
+        """Return the most likely mean over items of a value that ``of_rate`` has for each rate."""
         return sum(of_rate[place] * weight for place, weight in self.best.items())
 
     def highest(self, of_rate: Sequence[float]) -> float:
-        """Return the highest mean of ``of_rate`` over distributions that fit nearly as well."""
+        """Return the highest such mean among the distributions that fit nearly as well."""
         weights, lack = self.best, NEAR / self._items
         low, high, pull = 0.0, math.inf, 2 * lack
         most = self.mean(of_rate)
@@ -370,7 +370,7 @@ class _Mixture:
     def _climb(
         self, weights: _Weights, tilt: Sequence[float], lack: float
     ) -> tuple[_Weights, float]:
-        """Maximize the mean log likelihood plus a tilt; return weights and log likelihood."""
+        """Maximize mean log likelihood plus mean ``tilt``; return weights and log likelihood."""
         value, fitted = self._value(weights, tilt)
         for _ in range(60):
             ratios = list(map(float.__truediv__, self._shares, fitted))
@@ -421,7 +421,7 @@ class _Mixture:
     def _newton(
         self, start: _Weights, slopes: Sequence[float], fitted: Sequence[float]
     ) -> _Weights:
-        """Find the maximum of the second-order approximation among non-negative weights."""
+        """Maximize the quadratic approximation of the objective over non-negative weights."""
         scaled = {
             place: [x / fit for x, fit in zip(self._columns[place], fitted, strict=True)]
             for place in start

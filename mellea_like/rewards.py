@@ -291,7 +291,7 @@ def _refuse_forgeable(requirements: Requirements) -> None:
 
 
 def _reply_of(completion: Any) -> tuple[list[Message], ReplyLike]:
-    """Split a completion into the messages before its reply and the reply, empty if missing."""
+    """Split a completion into its earlier messages and its reply, which is ``""`` if missing."""
     if isinstance(completion, str | Mapping | Message | Generation):
         return [], cast("ReplyLike", completion)
     if not _is_conversation(completion):
@@ -310,7 +310,7 @@ def _is_conversation(thing: object) -> bool:
 
 
 def _messages(conversation: Sequence[Message | Mapping[str, Any]]) -> list[Message]:
-    """Read a conversation. In TRL's, tool calls lack ids, and their arguments aren't JSON texts."""
+    """Convert a conversation to messages, adding the tool calls' ids, which TRL leaves out."""
     messages: list[Message] = []
     waiting: list[str] = []
     for message in conversation:

@@ -38,7 +38,7 @@ Answer with one JSON object and nothing else: {{"reason": "one sentence", "score
 """
 
 ASK_LOGPROBS = Options(extra={"logprobs": True, "top_logprobs": 20})
-"""Options that ask for as many alternatives to a token as OpenAI's protocol allows."""
+"""Options that ask for log-probabilities, with the most alternatives that OpenAI allows."""
 
 _SCORE = re.compile(r'(?<!\\)"score"\s*:\s*')
 _DIGITS = re.compile(r"[-.\d]+")
@@ -126,7 +126,7 @@ class _JudgeScore:
 
     @cached_property
     def _refused(self) -> list[InvalidRequest]:
-        """The judge's refusals to give log-probabilities."""
+        """The errors with which the judge refused to give log-probabilities."""
         return []
 
     async def _ask(
@@ -147,7 +147,7 @@ class _JudgeScore:
 
 
 def expected_score(reply: Generation, said: float, low: float, high: float) -> float:
-    """Return the probability-weighted mean of the possible scores; without logprobs, ``said``."""
+    """Return the probability-weighted mean of the possible scores, or ``said`` without logprobs."""
     tokens = reply.logprobs
     found = list(_SCORE.finditer("".join(token.text for token in tokens)))
     if not found:
@@ -180,7 +180,7 @@ def expected_score(reply: Generation, said: float, low: float, high: float) -> f
 
 
 def _score_of(written: str, rest: str, low: float, high: float) -> float | None:
-    """Return the score that ``written + rest`` spells; None if it is invalid or may go on."""
+    """Return the score that ``written + rest`` spells; None if invalid or perhaps incomplete."""
     digits = _digits(rest)
     number = written + digits
     score = _as_float(number)

@@ -27,7 +27,7 @@ __all__ = ["Comparison", "PairedTest", "PassRateTest", "compare"]
 T = TypeVar("T")
 
 RATES = 48
-"""The number of alternative rates on each side of the tested rate that a bet is spread over."""
+"""The number of alternative rates over which a bet is spread, on each side of the tested rate."""
 PLACES = [(k + 0.5) / RATES for k in range(RATES)]
 MOST_FORESEEN = 10_000_000
 """The number of draws beyond which `PassRateTest.more` predicts nothing."""
@@ -298,7 +298,7 @@ def _log_likelihood(passes: float, failures: float, rate: float) -> float:
 
 
 def _log_beta(passes: int, failures: int) -> float:
-    """Return the logarithm of the mean likelihood over all rates."""
+    """Return the logarithm of the outcomes' mean likelihood over all rates."""
     return math.lgamma(passes + 1) + math.lgamma(failures + 1) - math.lgamma(passes + failures + 2)
 
 

@@ -191,7 +191,7 @@ def _report(
 
 
 def _winner(one: float, other: float) -> str:
-    """Return which reply won; in each order, the points are those of the reply shown first."""
+    """Return which reply won, given the points that each got when it was shown first."""
     return "first" if one > other else "second" if one < other else "neither"
 
 

@@ -63,7 +63,7 @@ class JudgeReport:
         self_agreement: the probability that two verdicts on the same row agree; None if no row has
             two verdicts. Its interval is Wilson's for the number of rows, which is somewhat too
             wide.
-        wrong: the indices of the rows on which it disagrees with people.
+        wrong: the indices of the rows on which the judge disagrees with people.
         why_undecided: the reason why the first undecided row has no verdict. None if all rows are
             decided, and for a panel.
     """

@@ -68,9 +68,9 @@ if TYPE_CHECKING:
     # them.
 
     class Items(Protocol[I_co, T_co]):
-        """A source of texts or actions, by their type and by the type that replies are parsed to.
+        """An iterable of texts or actions.
 
-        Any iterable of them is one.
+        Generic in the type of the items, and in the type that replies are parsed to.
         """
 
         def __iter__(self) -> ItemIterator[I_co, T_co]: ...
@@ -82,7 +82,7 @@ if TYPE_CHECKING:
         def __iter__(self) -> Iterator[PlainText[T_co] | Action[T_co]]: ...
 
     class AsyncItems(Protocol[I_co, T_co]):
-        """The same as `Items`, for an async iterable."""
+        """An async iterable of texts or actions, generic in the same types as `Items`."""
 
         def __aiter__(self) -> AsyncItemIterator[I_co, T_co]: ...
 

@@ -118,7 +118,7 @@ class Waiting:
             self._journal.pause(item.id, item.attempt, item.slices, then)
 
     def begin_round(self) -> None:
-        """Prepare for another pass through all items."""
+        """Prepare to look up all items once more, from the first."""
         self._looked_up = -1
         self._block.clear()
 

@@ -70,7 +70,7 @@ class BreadthRun(BatchRun[T, I]):
         await self._take_further(send)
 
     async def _take_further(self, send: MemoryObjectSendStream[Job]) -> None:
-        """Go through the waiting items, round after round."""
+        """Queue the waiting items for their next draw, round after round."""
         for draws in range(1, self._work.strategy.settings.max_iterations):
             await self._settled()
             if not self._waiting.count:

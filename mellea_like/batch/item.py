@@ -214,7 +214,7 @@ class Work(NamedTuple):
 
 
 def budget_spent(outcome: SamplingResult[Any] | Exception) -> LimitExceeded | None:
-    """Return an error if an item has no answer because a budget is spent; else None."""
+    """Return the error of a spent budget if an item has no answer because of it; else None."""
     if isinstance(outcome, LimitExceeded):
         return LimitExceeded(str(outcome), outcome.result)
     if not isinstance(outcome, SamplingResult) or outcome.success:
@@ -246,7 +246,7 @@ def _check_digest(item_id: int, stored: str, digest: str) -> None:
 
 
 class EarlierRun:
-    """Looks up a journal's items, by ascending id: those of earlier runs or, with ``now``, all."""
+    """Looks up items by ascending id in a journal: earlier runs' and, with ``now``, this run's."""
 
     def __init__(self, journal: OpenJournal, *, now: bool = False) -> None:
         self._journal = journal
@@ -256,7 +256,7 @@ class EarlierRun:
         self._over = False
 
     async def find(self, item_id: int, digest: str) -> StoredItem | None:
-        """Return an item's stored state, or None; raise if the journal has another item there."""
+        """Return an item's stored state, or None; raise if the stored item with this id differs."""
         if item_id >= self._looked_up and not self._over:
             found = await self._journal.lookup(item_id, BLOCK, now=self._now)
             self._known = {stored.id: stored for stored in found}
@@ -302,7 +302,7 @@ def replayed(
 
 
 def _parsed(result: SamplingResult[Any], action: Action[Any]) -> SamplingResult[Any]:
-    """Parse the winners' texts with the action, because JSON may not have kept their values."""
+    """Parse the winners' texts again, because their values may have changed when stored as JSON."""
     slices = {s.iteration: s for s in result.slices}
     for winner in result.winners:
         if (reply := winner.generation) is None or not reply.parsed:

@@ -30,7 +30,7 @@ KEY = (1 << 60) - 1
 
 
 class _Reply:
-    """A reply that an item has claimed. Two replies may have the same signature."""
+    """A reply that an item has claimed. Compared by identity, because signatures may be equal."""
 
     __slots__ = ("item", "signature")
 

@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 __all__ = ["UNIQUE", "UniqueReplies", "normalised"]
 
 UNIQUE = "unlike the replies to other items"
-"""The start of the description of the requirement that replies are unique."""
+"""The beginning of the uniqueness requirement's description."""
 
 DIGEST = 12
 """The bytes of a text's digest. Among 10 million texts, the chance of a collision is 1 in 10^15."""
 
 BLOCK = 128
-"""The number of items of an earlier run to read together."""
+"""The number of an earlier run's items to read together."""
 
 _ITEM: ContextVar[int] = ContextVar("mellea_like_item")
 """The id of the item that is being sampled."""
@@ -172,7 +172,7 @@ class Sampling:
         self._then = then
 
     def __call__(self, slice_: Slice) -> None:
-        """Release the text of a draw that didn't pass; then call the caller's own listener."""
+        """Release the text of a draw that didn't pass; then call the next listener, if any."""
         if not slice_.passed:
             self._replies.release(self._item, slice_.iteration)
         if self._then is not None:

@@ -1,4 +1,4 @@
-"""The base class of the coalescers, which own tasks and settle all callers when they close."""
+"""The base class of the coalescers: it owns their tasks, and leaves no caller waiting."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["BackgroundService"]
 
 
 class BackgroundService(ABC):
-    """An async context manager with a task group that does the work of its callers.
+    """An async context manager with a task group, in which it works for its callers.
 
     Leaving the block normally first serves everything that was accepted. Leaving it with an
     exception aborts the work. Either way, each waiting caller gets a result or an error before the
@@ -73,7 +73,7 @@ class BackgroundService(ABC):
                 self._tasks = None
 
     async def drain(self, deadline: float | None = None) -> None:
-        """Accept nothing more, serve everything that was accepted, and settle all callers.
+        """Accept nothing more, serve everything that was accepted, and leave no caller waiting.
 
         Args:
             deadline: the time on ``anyio.current_time``'s clock after which the remaining callers
@@ -160,7 +160,7 @@ class BackgroundService(ABC):
             self._workers.discard(worker)
 
     def _at_work(self) -> bool:
-        """Return whether the running task is one of this service's own."""
+        """Return whether the current task is one that this service started."""
         return anyio.get_current_task().id in self._workers
 
     def _open_tasks(self) -> TaskGroup:

@@ -1,4 +1,4 @@
-"""Let draws that start together share one request for several choices, to pay for one prompt."""
+"""Let draws that start together share a request for several choices, to pay for its prompt once."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ class ChoicesBackend(BackendWrapper, BackgroundService):
     draws become one request, whose prompt the server reads and bills once. Each choice is the
     reply of one draw: it streams, is checked early, and ends independently of the others. When one
     of them wins, or none is needed any more, the joint request is closed. A draw that loses earlier
-    doesn't affect the others. The server still finishes its choice, because a single choice can't
-    be closed.
+    doesn't affect the others. The server still finishes the losing choice, because a single choice
+    can't be closed.
 
     The prompt's tokens are split evenly between the draws that share a request, and the reply's
     tokens are charged as they arrive. The request is counted for the last draw to end, because
@@ -267,7 +267,7 @@ class _Wave:
         return all(member.done for member in self.members)
 
     def settle(self, error: BaseException | None) -> None:
-        """Settle all unsettled members: they fail with ``error`` or, if None, ask separately."""
+        """Fail the members that aren't done with ``error``; if it is None, they ask separately."""
         for number, member in enumerate(m for m in self.members if not m.done):
             member.fail(error if error is None or not number else own_copy(error))
 
@@ -295,7 +295,7 @@ class _Member:
         self._put.send_nowait(piece)
 
     def fail(self, error: BaseException | None) -> None:
-        """End without a reply: with an error or, if the caller must ask separately, None."""
+        """End without a reply: with an error, or with None if the caller must ask separately."""
         self.done = True
         self._put.send_nowait(error)
 

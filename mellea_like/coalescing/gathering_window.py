@@ -9,7 +9,7 @@ __all__ = ["GatheringWindow", "due_at"]
 
 
 class GatheringWindow(NamedTuple):
-    """How long to gather: seconds without a new item, seconds in all, and the number of items."""
+    """The limits of gathering: seconds without a new item, seconds in all, and number of items."""
 
     quiet: float
     max_wait: float

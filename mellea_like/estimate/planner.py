@@ -324,7 +324,7 @@ class _Findings:
         shares = [0.0, *(curve.at(draws).share for draws in steps[1:])]
 
         def share(draws: int) -> float:
-            """Interpolate the coverage between two steps."""
+            """Return the coverage with ``draws`` draws, interpolated between computed values."""
             after = bisect_left(steps, draws)
             if steps[after] == draws:
                 return shares[after]

@@ -51,8 +51,8 @@ if TYPE_CHECKING:
 __all__ = ["PARKING", "BatchJobs", "Book", "Parking"]
 
 QUIET = 20
-"""The event-loop passes to wait before a call whose request waits for a job is set aside. In that
-time, the call's other tasks can make their own requests."""
+"""How many passes of the event loop to wait before setting a call aside. Meanwhile, the call's
+other tasks can make their own requests."""
 
 DAY = 24 * 3600.0
 
@@ -214,7 +214,7 @@ class Parking:
         answers: the answers to the item's requests so far, by their keys.
         budgets: the budgets of the run.
         direct: the `BatchJobs.place` of each backend whose requests are answered directly now.
-        charged: the iterations to repeat whose cost an earlier session has already recorded.
+        charged: the iterations that are repeated, but already charged by an earlier session.
         sitting: the number of this session: how often the run has been begun or resumed.
     """
 

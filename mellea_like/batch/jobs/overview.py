@@ -40,7 +40,7 @@ TRIES = 10**6
 
 
 class KnownJob(NamedTuple):
-    """A job of a run, with its state according to the file or, if asked, the provider."""
+    """A job of a run. The state is the file's or, after `JobFile.refresh`, the provider's."""
 
     place: str
     provider_id: str | None

@@ -17,14 +17,14 @@ class JobStage(StrEnum):
     """The stage of a job, as far as the run knows."""
 
     NOTED = "noted"
-    """Its requests are being uploaded."""
+    """The job's requests are being uploaded."""
     CREATING = "creating"
-    """The request that creates it was sent, or is about to be sent."""
+    """The request to create the job was sent, or is about to be sent."""
     AT_WORK = "at work"
     COLLECTED = "collected"
-    """It has ended, and the outcomes of its requests are in the file."""
+    """The job has ended, and the outcomes of its requests are in the file."""
     VOID = "void"
-    """It was never created, was refused, or can no longer be looked up."""
+    """The job was never created, was refused, or can no longer be looked up."""
 
 
 UNDER_WAY = (JobStage.NOTED, JobStage.CREATING, JobStage.AT_WORK)
@@ -52,7 +52,7 @@ class Answer(NamedTuple):
 
 
 class Known(NamedTuple):
-    """Answers to an item's requests, by key, and the selection's scores or keys of its draws."""
+    """Answers to an item's requests, and the scores or keys that a selection gave to its draws."""
 
     answers: dict[str, Answer]
     marks: dict[int, Any]

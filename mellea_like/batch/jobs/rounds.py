@@ -46,14 +46,14 @@ BLOCK = 100
 """The number of items to look up together."""
 
 PACKAGING = 256
-"""The bytes of a line in addition to its request's body: an id, a method, a path."""
+"""The bytes to allow for a request in a job's file in addition to its body: id, method, path."""
 
 LONGEST = 600.0
 """The most seconds to wait before submitting again to a provider that refused a job."""
 
 
 class JobRounds:
-    """The jobs of a run, from one round to the next.
+    """Submits, polls and collects the jobs of a run, round after round.
 
     Args:
         store: a function that opens the file of the jobs; it is called in a thread.
@@ -159,7 +159,7 @@ class JobRounds:
         """Submit the waiting requests, and wait until some of them are answered.
 
         Returns:
-            The items that have answers now, or that are answered directly in this pass. The set is
+            The items that have answers now, or whose requests ``direct`` answers next. The set is
             empty if no job is under way and no request is waiting.
 
         Raises:

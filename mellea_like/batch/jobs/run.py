@@ -91,7 +91,7 @@ class JobsRun(BreadthRun[T, I]):
             await self._take_again(send, partial(self._due, due))
 
     async def _due(self, due: set[int], position: int) -> WaitingItem | None:
-        """Return the item at a position if it is due and waits; else None."""
+        """Return the item at a position if it is in ``due`` and is waiting; else None."""
         return await self._waiting.find(position) if position in due else None
 
     # Items of an earlier sitting
@@ -169,7 +169,7 @@ class _JobsWork(Work):
 
 
 def _with_marks(job: Job, marks: dict[int, Any]) -> Job:
-    """Give a job its draws' scores or keys; drop the first pass without one, and later draws."""
+    """Add scores or keys to a job; drop the first passing draw without one, and all later draws."""
     for place, slice_ in enumerate(job.earlier):
         if slice_.passed and slice_.iteration not in marks:
             earlier = job.earlier[:place]

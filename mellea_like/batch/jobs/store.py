@@ -88,11 +88,11 @@ MANY = 500
 """The number of rows to read together."""
 
 DIGITS = 19
-"""A number with this many digits may be too large for SQLite."""
+"""The number of digits from which an integer may be too large for SQLite."""
 
 
 class JobStore:
-    """The jobs of one run.
+    """The file that stores the jobs of one run.
 
     Args:
         path: the file, which is created if it doesn't exist.

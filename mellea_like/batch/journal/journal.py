@@ -242,7 +242,7 @@ class OpenJournal:
         self._running[item_id, attempt] = anyio.current_time(), set(known), own_text(data)
 
     def slice(self, item_id: int, attempt: int, slice_: Slice) -> None:
-        """Record a draw of an attempt, without waiting for the disk."""
+        """Record a draw of an attempt at an item, without waiting for the disk."""
         self._usable()
         _, known, own = self._running[item_id, attempt]
         if slice_.iteration not in known:
@@ -277,7 +277,7 @@ class OpenJournal:
         slices: Sequence[Slice],
         then: Callable[[JournalError | None], object],
     ) -> None:
-        """Pause an attempt; ``then`` is called once its draws are on disk, or with an error."""
+        """Set an attempt aside; ``then`` is called once its draws are on disk, or with an error."""
         for slice_ in slices:
             self.slice(item_id, attempt, slice_)
         del self._running[item_id, attempt]

@@ -63,7 +63,7 @@ _SLICES_OF_ITEM = "SELECT * FROM slices WHERE item = ? ORDER BY attempt, iterati
 
 
 class StoredItem(NamedTuple):
-    """An item in a journal. If it is finished, ``result`` is its record; if not, see ``slices``."""
+    """An item in a journal: ``result`` is the record of a finished item, else see ``slices``."""
 
     id: int
     digest: str
@@ -168,7 +168,7 @@ def read_items(
 
 
 def repeated(paths: Iterable[Path]) -> Callable[[str], bool]:
-    """Return a function that tells whether items share a digest; it uses 8 bytes per item."""
+    """Return a function that tells whether several items have this digest; uses 8 bytes an item."""
     hashes = array("q")
     for path in paths:
         with opened(path, whole=False) as connection, journal_errors(path):

@@ -141,7 +141,7 @@ def _words_of(body: dict[str, Any], own: str | None) -> dict[str, Any]:
 
 
 def _leave_out(body: dict[str, Any], own: str | None) -> None:
-    """Leave out the action's text if it is the item's own text."""
+    """Remove the action's text from a draw's record if it equals the item's own text."""
     if body["action"]["text"] == own:
         body["action"] = body["action"]["type"]
 

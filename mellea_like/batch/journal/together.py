@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["AGAIN", "JournalsTogether"]
 
 AGAIN = "again"
-"""The key in the identity of a run that repeats the rows that didn't pass in an earlier run."""
+"""The key in a run's identity that marks a run of ``mellea-like batch --again``."""
 
 _Place = tuple[int, int]  # The index of a journal and the id of an item in it.
 

@@ -1,6 +1,6 @@
-"""A limit that all actors of a dataset share. Another actor holds it, and answers the others.
+"""A limit that all actors of a dataset share. A separate actor holds it, and the others ask.
 
-For each request, that actor is called once before the request is sent, and once after it has
+For each request, the limit's actor is called once before the request is sent, and once after it has
 ended. Two cores that were busy with other work managed 400 requests a second. Higher rates would
 need several requests per call.
 """
@@ -157,7 +157,7 @@ def limits_of(limit: ClusterLimit) -> list[Limit]:
 
 
 class Ask(NamedTuple):
-    """A worker's question of whether it may send a request, with only the size of the prompt."""
+    """A worker asks to send a request. It gives only the prompt's size, not the text."""
 
     number: int  # Increases with each request of a worker.
     input_tokens: int

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["sample_dataset"]
 
 SHARDS_AT_A_TIME = 3
-"""The number of shards that an actor works on at a time, so that it stays busy as one ends."""
+"""The number of shards that an actor works on at a time, so that it stays busy when one ends."""
 
 
 def sample_dataset(

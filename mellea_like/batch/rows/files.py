@@ -221,7 +221,7 @@ def _wrong(fields: list[str], names: list[str] | None) -> str:
 def row_writer(
     file: BinaryIO, format: RowFormat, columns: Mapping[str, str] | None = None
 ) -> RowWriter:
-    """Return a writer of inputs and results; without ``columns``, an input is written as JSON."""
+    """Return a writer of results; ``columns`` are the input's, or None to write inputs as JSON."""
     if format is RowFormat.PARQUET:
         from mellea_like.batch.rows.parquet import ParquetWriter  # noqa: PLC0415 (an extra)
 

@@ -131,7 +131,7 @@ def as_json(value: Any) -> str:
 
 
 HALVES = "rows with halves of characters, replaced by U+FFFD"
-"""The description of rows that `whole` has changed, for notices that count them."""
+"""What notices call the rows that `whole` has changed, next to their number."""
 
 
 def whole(value: Any) -> Any:
@@ -156,7 +156,7 @@ def of_results(names: Sequence[str]) -> bool:
 
 
 def input_of(row: Row, place: str) -> Row | None:
-    """Return the input of a result, or None if the result passed; raise if it isn't a result."""
+    """Return a result's input, or None if the result passed; raise if the row isn't a result."""
     told: Mapping[str, Any] = row
     names = list(row)
     given: Any = row.get("input")
@@ -181,7 +181,7 @@ def flat_names(columns: Sequence[str] | None) -> list[str]:
 
 
 def free_names(taken: Sequence[str], wanted: Sequence[str]) -> list[str]:
-    """Return the ``wanted`` names, with a prefix where needed to be unique and not ``taken``."""
+    """Return the ``wanted`` names, with prefixes for names that are ``taken`` or occur twice."""
     found: list[str] = []
     for field in wanted:
         name = field

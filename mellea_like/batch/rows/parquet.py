@@ -36,7 +36,7 @@ ROWS_READ = 256
 """The number of rows to read at a time."""
 
 ROWS_WRITTEN = 1000
-"""The number of rows in a row group of a file that is written."""
+"""The number of rows in each row group that is written."""
 
 _TYPES = {
     "id": "int64",
@@ -152,7 +152,7 @@ def _type_of(type_: Any) -> str:
 
 
 def _without_nanoseconds(batch: Any) -> Any:
-    """Round times to microseconds, the finest that Python has; pyarrow would refuse to do it."""
+    """Round times to microseconds, the finest that Python has; pyarrow alone would raise."""
     for place, field in enumerate(batch.schema):
         coarse = None
         if pa.types.is_timestamp(field.type) and field.type.unit == "ns":

@@ -31,7 +31,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class _Joined(Generic[R]):
-    """Joins several messages for a function of one text. Equal functions make equal objects."""
+    """Joins several messages for a function of one text. Equal if the functions are."""
 
     run: Callable[[str], Awaitable[R]]
 

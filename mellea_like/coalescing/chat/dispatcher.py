@@ -346,7 +346,7 @@ class ChatDispatcher(BackgroundService, Generic[M, R]):
     # --- what happens next ----------------------------------------------------------------------
 
     def _update(self, session: Session[M, R]) -> None:
-        """Queue, forget or schedule a session, as its state requires after any event."""
+        """Queue, schedule or forget a session, depending on its state; called after each event."""
         key = session.key
         if self.closing:
             session.end_window()

@@ -95,7 +95,7 @@ class Session(Generic[M, R]):
         self._grace_ends = math.inf
         self._stuck = False
         self.alarm = math.inf
-        """When the dispatcher will look at this session again."""
+        """The time at which the dispatcher will look at this session again."""
 
     @property
     def phase(self) -> ChatPhase:
@@ -157,7 +157,7 @@ class Session(Generic[M, R]):
         return due if self._stuck else min(due, self._grace_ends)
 
     def take(self) -> tuple[Submission[M, R], ...]:
-        """Move the first waiting messages with the same function to the run, and return them."""
+        """Move waiting messages to the run until one has a different function, and return them."""
         assert self.pending and not self.run  # noqa: S101, PT018 (one run at a time)
         run = self.pending[0].run
         self.run = tuple(takewhile(lambda each: each.run == run, self.pending))

@@ -1,1 +1,1 @@
-"""One model request for many callers, which is approved, priced and answered as one."""
+"""Merging the requests of many callers into one, which is approved and priced only once."""

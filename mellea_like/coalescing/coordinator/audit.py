@@ -41,7 +41,7 @@ class RequestStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AuditRecord:
-    """An entry about one request.
+    """The state of one request, when it arrives or when it has ended.
 
     Args:
         request_id: the id of the request, which is the same in both of its records.

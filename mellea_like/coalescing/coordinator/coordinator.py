@@ -58,9 +58,7 @@ DEFAULT_MAX_JOINT_TOKENS = 16_384
 """The longest joint reply to ask for, in tokens: enough for ten requests of 1,000 tokens."""
 
 RequestKey: TypeAlias = "Callable[[Request], Hashable]"
-"""A plain function that takes a request and returns a key, which is equal for requests that belong
-together.
-"""
+"""A plain function that takes a request and returns the key of its group, such as its caller."""
 
 
 class CoordinatorStatistics(NamedTuple):

@@ -49,10 +49,10 @@ ONE_REPLY_EACH = frozenset(
         "top_logprobs",
     }
 )
-"""The fields of ``options.extra`` that prescribe the form of a single reply."""
+"""The fields of ``options.extra`` that keep a request from being merged: they shape its reply."""
 
 CONTEXT_WANTED = frozenset({"include_context", "includeContext"})
-"""The fields that ask a client to add its own context, unless their value is ``"none"``."""
+"""Fields that ask a client to add context; unless ``"none"``, they also prevent merging."""
 
 BATCH_OVERHEAD = 16
 """The tokens of a joint reply that belong to no task: brackets, and perhaps a fence."""
@@ -87,7 +87,7 @@ DECODER = json.JSONDecoder()
 
 
 def share_key(request: Request, scope: Hashable = None) -> Hashable | None:
-    """Return a key that is equal for requests that may share a batch; None if this one may not."""
+    """Return a key, equal for requests that may share a batch; None if this one may not."""
     options = request.options
     messages = request.messages
     if request.format is not None or request.tools or request.tool_choice is not None:

@@ -36,7 +36,7 @@ T = TypeVar("T")
 OnBusy = Literal["queue", "ignore", "restart"]
 
 MAX_REASONS = 100
-"""How many different reasons of pokes to keep for one tick. Further pokes are only counted."""
+"""The number of different reasons to keep from one tick's `poke` calls; more are only counted."""
 
 LATE = "the request's deadline passed before a tick answered it"
 
@@ -86,7 +86,7 @@ class RerunStatus(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Submission(Generic[T]):
-    """One request with its ticket, or all pokes with the same reason, which have no ticket."""
+    """One `request` call with its ticket, or all `poke` calls with one reason, without a ticket."""
 
     reason: str
     at: float
@@ -161,7 +161,7 @@ class RerunGate(BackgroundService, Generic[T]):
         on_busy: what to do with a submission during a tick. ``"queue"`` leaves it to the next
             tick. ``"ignore"`` refuses it. ``"restart"`` cancels the tick, and the next tick answers
             the submissions of both.
-        max_wait: the seconds after a tick's oldest submission during which it may be restarted.
+        max_wait: the seconds after its oldest submission during which a tick may be restarted.
             After that, the tick may finish, so that a steady stream of submissions can't starve
             it. Use ``math.inf`` for a tick that never ends by itself.
         state: the path of a file that keeps the gate's numbers across processes. It is read when
