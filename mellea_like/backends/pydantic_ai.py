@@ -263,7 +263,7 @@ class _OpenModel:
         return self._model
 
     async def close(self) -> None:
-        """Close the client, if it is the provider's own."""
+        """Close the client, if the provider created it."""
         if self._entered:
             self._entered = False
             await self._model.__aexit__(None, None, None)

@@ -59,7 +59,7 @@ def write(text: str, stream: TextIO) -> None:
 
 
 def warn(lines: str | Iterable[str]) -> None:
-    """Write lines to standard error, without control characters and without errors."""
+    """Write lines to standard error, control characters escaped; ignore failures."""
     for line in [lines] if isinstance(lines, str) else lines:
         with contextlib.suppress(OSError):
             write(printable(line) + "\n", sys.stderr)

@@ -341,7 +341,7 @@ def _value_inside(text: str, kinds: str) -> str | None:
 
 
 def _in_brackets(text: str, kinds: str) -> list[str] | None:
-    """Return the outermost values that begin with one of ``kinds``; None if brackets mismatch."""
+    """Return the outermost bracketed texts opened by one of ``kinds``; None if unbalanced."""
     found: list[str] = []
     at = 0
     while len(found) <= MOST_VALUES and (opening := _BRACKET.search(text, at)) is not None:

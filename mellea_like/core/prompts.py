@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
 Written: TypeAlias = "list[dict[str, Any]] | dict[str, Any]"
-"""A conversation as plain data: all its messages, or those after an earlier one."""
+"""A conversation as data: all its messages, or those it adds to an earlier one."""
 
 
 class Prompts:

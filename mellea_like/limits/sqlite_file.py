@@ -68,7 +68,7 @@ CREATE TABLE buckets (
 """The tables. Numbers too large for SQLite's integers are stored as texts."""
 
 BUSY_MILLISECONDS = 200
-"""How long the event loop may block for another process's transaction, which takes 0.02 ms."""
+"""How long the event loop may block on another process's transaction (usually 0.02 ms)."""
 
 OPEN_SECONDS = 1.0
 """How long the event loop may block to open the file, which many processes may do together."""

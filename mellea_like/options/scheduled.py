@@ -75,11 +75,10 @@ class TurnPool:
 
 
 class Scheduled:
-    """The plan of a call with a schedule, or with a selection that may not need all draws.
+    """The plan of a call that has a schedule, or whose selection doesn't need all possible draws.
 
     At most ``most`` draws run at the same time, plus ``extra`` ones that the schedule may add.
-    ``wanted`` returns how many more passing draws could matter; it is None if the first pass
-    decides.
+    ``wanted()`` is how many more passing draws could matter; without it, the first pass decides.
     """
 
     def __init__(

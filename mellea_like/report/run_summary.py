@@ -1,4 +1,4 @@
-"""A summary of a run of many items in a few lines, and sentences for its HTML page."""
+"""A run of many items in words: a few lines of text, and parts of its HTML page."""
 
 from __future__ import annotations
 

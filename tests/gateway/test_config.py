@@ -8,7 +8,7 @@ import pytest
 
 from mellea_like import Price
 from mellea_like.gateway import ConfigError, GatewayConfig, read_config
-from mellea_like.gateway.http.startup import read_ready_config
+from mellea_like.gateway.http.startup import read_again, read_ready_config
 
 SECRET = "sk-very-secret-0123456789"
 
@@ -340,3 +340,14 @@ def test_a_configuration_does_not_change():
     )
     with pytest.raises(ValueError, match="frozen"):
         config.models["m"].loop = 5
+
+
+def test_each_reload_says_that_a_changed_store_needs_a_restart(tmp_path, caplog):
+    path, text = tmp_path / "gateway.yaml", TOY + "models: {m: {upstream: main}}\nstore: "
+    path.write_text(f"{text}memory\n", encoding="utf-8")
+    used = read_config(path)
+    path.write_text(f"{text}spent.db\n", encoding="utf-8")
+    for times in (1, 2):
+        used = read_again(path, used)
+        assert used.store == "memory"
+        assert caplog.text.count("store has changed: restart the gateway") == times

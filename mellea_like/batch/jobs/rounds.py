@@ -235,6 +235,7 @@ class JobRounds:
             else:
                 continue
             direct.add(place)
+        for place in direct:  # An item is answered directly wherever it waits.
             await self._do(self._store.leave_out, place, items)
         self.direct = frozenset(direct)
         return items

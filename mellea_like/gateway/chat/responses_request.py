@@ -367,7 +367,7 @@ class AskedResponse(NamedTuple):
 
 
 def read_response(body: Mapping[str, Any], rules: FieldRules = DEFAULTS) -> AskedResponse:
-    """Parse a request under the rules of the model's configuration."""
+    """Parse a ``/v1/responses`` request under the model's rules."""
     model_of(body)
     honoured, forwarded = read_fields(body, RESPONSES_FIELDS, rules.of_responses)
     labels = {name: text if isinstance(text := body.get(name), str) else None for name in LABELS}

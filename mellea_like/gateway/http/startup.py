@@ -44,17 +44,18 @@ async def reload(gateway: Gateway, path: Path, *, tell: bool = True, **server: A
 def read_again(
     path: Path, before: GatewayConfig, *, tell: bool = True, **server: Any
 ) -> GatewayConfig:
-    """Read the configuration that replaces ``before``. The section ``server`` stays as it was."""
+    """Read the configuration that replaces ``before``, except for its ``server`` and ``store``."""
 
     def further(parts: Parts) -> Iterator[Problem]:
         yield from _problems_at_the_start(parts._replace(server=before.server))
 
     config = read_config(path, further=further, **server)
-    for name in ("server", "store"):
-        if tell and getattr(config, name) != getattr(before, name):
+    kept = {name: getattr(before, name) for name in ("server", "store")}
+    for name, old in kept.items():
+        if tell and getattr(config, name) != old:
             what = "%s: %s has changed: restart the gateway to apply this"
             logger.warning(what, path, name)
-    return config.model_copy(update={"server": before.server})
+    return config.model_copy(update=kept)
 
 
 def say_unchanged(why: Exception) -> None:
