@@ -104,7 +104,7 @@ class PassRateTest:
             self.verdict = "failed"
 
     def _rules_out(self, rate: float, *, above: bool, draws: float | None = None) -> bool:
-        """Return whether the draws rule out ``rate``, in favor of the rates above or below it.
+        """Return whether the draws rule out ``rate``, in favour of the rates above or below it.
 
         With ``draws``, return whether that many draws would, if they passed at the rate so far.
         """
@@ -188,7 +188,7 @@ class PairedTest:
     """A test that decides which of two variants passes more often, on the same examples.
 
     Only the examples on which the variants differ count. If neither is better, each such example
-    is equally likely to favor either one, and the test bets against that.
+    is equally likely to favour either one, and the test bets against that.
 
     Args:
         confidence: 1 minus the chance of calling one variant better if neither is, between 0 and 1.

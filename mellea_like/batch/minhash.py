@@ -58,7 +58,7 @@ class NearTexts:
         self._claimed: dict[int, dict[int, _Reply]] = {}
 
     def claim(self, item: int, iteration: int, reply: str) -> int | None:
-        """Add a normalised reply and return None, or return another item with a similar reply."""
+        """Add a normalized reply and return None, or return another item with a similar reply."""
         signature = self._signature(reply)
         keys = self._keys(signature)
         near = {

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from mellea_like.core.slice import Slice
     from mellea_like.core.validation import Candidate
 
-__all__ = ["UNIQUE", "UniqueReplies", "normalised"]
+__all__ = ["UNIQUE", "UniqueReplies", "normalized"]
 
 UNIQUE = "unlike the replies to other items"
 """The beginning of the uniqueness requirement's description."""
@@ -49,7 +49,7 @@ class Index(Protocol):
     """Whether the index compares parsed values instead of texts."""
 
     def claim(self, item: int, iteration: int, reply: Any) -> int | None:
-        """Add a normalised reply and return None, or return another item with a similar reply."""
+        """Add a normalized reply and return None, or return another item with a similar reply."""
 
     def release(self, item: int, iteration: int) -> None:
         """Remove an item's reply."""
@@ -94,13 +94,13 @@ class UniqueReplies:
     def _reply(self, text: str, value: Any) -> Hashable:
         """Return the key by which a reply is compared; equal replies have equal keys."""
         if self._format is None or not self._index.compares_values:
-            return normalised(text)
-        return normalised(value) if isinstance(value, str) else _frozen(value)
+            return normalized(text)
+        return normalized(value) if isinstance(value, str) else _frozen(value)
 
     def _recorded(self, s: SliceView) -> Hashable:
         """Return the key by which a recorded reply is compared."""
         if self._format is None or not self._index.compares_values:
-            return normalised(s.text or "")
+            return normalized(s.text or "")
         read = slice_from_dict(s.plain, self._format, Context(), (), recorded_requirement)
         return self._reply(read.text, read.value)
 
@@ -208,7 +208,7 @@ class _Exact:
         self._claimed.pop(item, None)
 
 
-def normalised(text: str) -> str:
+def normalized(text: str) -> str:
     """Return a text in Unicode's form NFKC, case-folded, with single spaces between words."""
     return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
 

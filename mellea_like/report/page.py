@@ -91,6 +91,6 @@ def read(name: str) -> str:
 
 @cache
 def style(*names: str) -> str:
-    """Return style sheets as one text, with the colors of dark mode filled in."""
+    """Return style sheets as one text, with the colours of dark mode filled in."""
     text = "\n".join(read(f"{name}.css") for name in names)
     return text.replace("/*dark*/", read("dark.css"))

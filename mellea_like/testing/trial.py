@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 LONGEST = 500
 """The most characters of a failing reply or message that are kept."""
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-"""The color codes that pytest puts into assertion messages on a terminal."""
+"""The colour codes that pytest puts into assertion messages on a terminal."""
 
 
 @dataclass(frozen=True)

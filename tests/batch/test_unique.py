@@ -22,7 +22,7 @@ from pydantic import BaseModel, Field
 from report_kit import trace_of
 
 from mellea_like import Generation, RejectionSamplingStrategy, Requirement, Vote, sample_many
-from mellea_like.batch.unique import UniqueReplies, normalised
+from mellea_like.batch.unique import UniqueReplies, normalized
 from mellea_like.errors import JournalError
 
 pytestmark = pytest.mark.anyio
@@ -301,7 +301,7 @@ def test_whatever_is_drawn_no_two_winners_are_alike(seed, concurrency):
         )
 
     found = anyio.run(run)
-    won = [normalised(item.value) for item in found if item.success]
+    won = [normalized(item.value) for item in found if item.success]
     assert len(set(won)) == len(won)
     for item in found:  # Whoever failed as a duplicate had a twin at that time.
         assert all("item" in reason for text, reason in told(item) if "same" in reason)

@@ -307,7 +307,7 @@ def a_local_cluster(directory):
                 pass
         except RuntimeError as exc:
             said["twice"] = str(exc)
-    said["initialised"] = ray.is_initialized()
+    said["initialized"] = ray.is_initialized()
     try:
         sample_dataset(dataset, maker(log), prompt="{{ id }}")
     except RuntimeError as exc:

@@ -101,5 +101,5 @@ def test_a_local_cluster_listens_on_the_loopback_device_only(scene):
     assert said["listening"]
     assert set(said["listening"]) <= {"0100007F", mapped, "0" * 24 + "01000000"}
     assert "Ray is already running in this process" in said["twice"]
-    assert said["initialised"] is False
+    assert said["initialized"] is False
     assert "Ray is not running in this process" in said["no ray"]
