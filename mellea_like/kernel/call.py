@@ -35,7 +35,7 @@ _CANCELLED, _ERRORED = Outcome.CANCELLED, Outcome.ERRORED
 
 @dataclass(slots=True)
 class Parts:
-    """The backend, the validation and the messages that all draws with one spec share."""
+    """The backend, validation and prompt that the draws of a call (or stage) share."""
 
     spec: Any
     backend: Backend

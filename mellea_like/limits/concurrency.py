@@ -25,7 +25,7 @@ CUT_INTERVAL = 0.2
 """For this many seconds after it has shrunk, the window ignores 429s: they are for old requests."""
 
 GROWTH_PAUSE = 1.0
-"""The seconds without growth after a 5xx, which may have a cause other than load."""
+"""A 5xx may not mean overload: the window only stops growing, for these seconds."""
 
 
 class ConcurrencyLimiter(QueuedLimit):

@@ -141,7 +141,7 @@ class FairQueue(Generic[P]):
     def leave(self, entry: P, undecided_until: float | None = None) -> None:
         """Remove a request that waits or is in flight; ignore any other request.
 
-        If the request has a reply, the reply counts as being checked until ``undecided_until``.
+        While its reply is checked, at most until ``undecided_until``, its call ranks as before.
         """
         call = entry.call
         if call is None:

@@ -306,8 +306,8 @@ class GatewayConfig(Section):
         models: the models that callers may ask for, by name.
         streaming: how streamed replies are sent.
         server: the address that the gateway listens on, and its limits.
-        keys: the keys of callers, by name. Without keys, anyone who can reach the loopback may use
-            the gateway.
+        keys: the keys of callers, by name. Without keys, the host must be the loopback, and anyone
+            can use it.
         store: ``memory``, or the SQLite file in which the command records the spending of keys, as
             a path relative to the configuration file. The default is a file beside that file, with
             the same name but the ending ``.spent.db``. It is created when it is needed.
