@@ -85,7 +85,7 @@ class Metrics:
         self._waiting.labels(key.name).set(key.waiting)
 
     def sampled(self, model: str, outcome: str, iterations: int = 0) -> None:
-        """Count a call of a configured model that has ended."""
+        """Count a finished call of a configured model, and its draws."""
         self._calls.labels(model, outcome).inc()
         self._iterations.labels(model).observe(iterations)
 

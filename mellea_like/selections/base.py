@@ -61,7 +61,7 @@ class Ordered:
 
 
 class SelectionFacts(NamedTuple):
-    """The facts about a call that a selection gets at its start.
+    """The facts about a call that a selection gets when the call starts.
 
     Attributes:
         turns: the maximum number of draws that the call may start.

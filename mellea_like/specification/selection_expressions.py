@@ -1,4 +1,4 @@
-"""A grammar of selections for configuration: a name, then a criterion after a colon."""
+"""The grammar of selections in configuration, such as ``first`` or ``collect:3:lower``."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ MAX_ITERATIONS = 1000
 """The maximum of ``loop * concurrency``. It is also the default limit of a strategy."""
 
 VERDICT_TOKENS = 512
-"""The tokens that a budget assumes for a judge's reply, which has no length limit."""
+"""The tokens that a budget assumes for a reply without a length limit, such as a judge's."""
 
 StrategyName: TypeAlias = Literal["rejection", "repair", "multi-turn"]
 

@@ -52,7 +52,7 @@ MOST_MONEY = 1e12
 
 
 def beside(info: ValidationInfo, path: str | Path) -> Path:
-    """Find a file, starting from the configuration's folder if there is one; return its path."""
+    """Resolve a path from the configuration's folder, or the current one; it must be a file."""
     context: dict[str, Any] = info.context or {}
     found = Path(context.get("directory", ".")) / path
     if not (found.is_file() or found.is_fifo()):

@@ -58,7 +58,7 @@ MOST_PROBLEMS = 20
 """The maximum number of problems reported for one reply."""
 
 CALLERS_FAULT = frozenset({400, 413, 422})
-"""The statuses of upstreams' errors that blame the request itself, for example its length."""
+"""The statuses with which upstreams blame the request itself, for example for its length."""
 
 
 class Answer(ABC):
@@ -122,7 +122,7 @@ def message_of(reply: Slice, *, further: bool = False) -> dict[str, Any]:
 
 
 def further_of(reply: Slice, place: str) -> dict[str, Any]:
-    """Return the extra fields in a ``place`` of a reply (its message, ...), except `KEPT_BACK`."""
+    """Return the extra fields in a reply's ``place``, such as ``"message"``, except `KEPT_BACK`."""
     found: Mapping[str, Any] = generated(reply).extra.get(place, {})
     return {name: value for name, value in found.items() if not is_kept_back(name)}
 

@@ -184,7 +184,7 @@ class CallersChecks:
         return made
 
     async def accept(self, param: str, schema: Mapping[str, Any]) -> None:
-        """Refuse a tool's schema if it is invalid; else remember it, because agents repeat it."""
+        """Refuse a tool's schema if it is invalid; else remember it: agents send it each time."""
         digest = sha256(json.dumps(schema).encode("ascii")).digest()
         if not self._workers.knows(digest):
             await self._try(param, schema)

@@ -1,4 +1,4 @@
-"""Limit retries to the number in a model's configuration, and make no new draw after a 429."""
+"""Limit retries to the number in a model's configuration; a 429 after the last ends the lane."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ __all__ = ["LastTry"]
 
 
 class LastTry(BackendWrapper):
-    """An upstream whose errors are final after ``retries`` retries, because clients retry too."""
+    """An upstream that allows ``retries`` retries of a request, because clients retry too."""
 
     def __init__(self, inner: Backend, retries: int) -> None:
         super().__init__(inner)
         self._retries = retries
 
     async def generate(self, request: Request) -> Generation:
-        """Generate a reply; make an error final if no retries are left."""
+        """Generate a reply; mark an error as already retried if no retries are left."""
         try:
             return await self.inner.generate(request)
         except BackendError as exc:

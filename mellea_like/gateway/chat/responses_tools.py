@@ -93,7 +93,7 @@ class ToolName(NamedTuple):
 
 
 def drops_hosted(info: ValidationInfo) -> bool:
-    """Return whether hosted tools must be left out."""
+    """Return whether the model's rules leave out hosted tools, those that OpenAI's servers run."""
     context: dict[str, Any] = info.context or {}
     return context.get("hosted_tools") == "drop"
 

@@ -244,7 +244,7 @@ class _Shape(NamedTuple):
     collected: int | None
     """The number of replies that one call collects; None if it doesn't collect."""
     most: int | None
-    """The key's ``max_tokens`` if the model escalates, because each stage must apply it."""
+    """The key's ``max_tokens`` if the model escalates, as each stage must apply it; else None."""
     tools: bool
     """Whether a reply may call tools."""
 

@@ -109,7 +109,8 @@ class ModelConfig(StrategySpec):
         upstream_model: the model to request from it; the default is the upstream's own model.
         judge: the name of the upstream that judges ``requirements``; the default is ``upstream``.
         escalate: the bigger models that continue when draws fail, each with its ``upstream``.
-        tell: whether to write the requirements below the conversation's last message.
+        tell: whether to append the requirements to the user's last message, unless the
+            conversation ends with a system message.
         timeout: how long a call may take, in seconds.
         when_nothing_passed: ``error`` answers 422 with the reasons and the best failure; ``best``
             answers with the best failure and a header that says so.
@@ -170,7 +171,7 @@ class KeyBudget(CallBudgetSpec):
         cancelled: how to charge a cancelled request: an ``estimate``, the amount ``reserved`` for
             it, or the amount ``received``; see `Budget`.
         per: the period after which the budget starts again: ``hour``, ``day``, ``week`` or
-            ``month`` (in UTC; weeks begin on Mondays). None for a single budget forever.
+            ``month`` (in UTC; weeks begin on Mondays). None for one that never starts again.
     """
 
     caller_requests: Whole | None = None

@@ -142,7 +142,7 @@ class Guard:
         self.bodies = BodyMemory(server.max_bodies)
 
     def take_over(self, before: Guard) -> None:
-        """Take over the keys of another guard with their counts, but keep this guard's limits."""
+        """Take over another guard's counts for keys and bodies, but keep this guard's limits."""
         for name, key in self.keys.items():
             if name in before.keys:
                 before.keys[name].change(key)
@@ -178,7 +178,7 @@ class Guard:
 
 
 def _shown(scope: Scope) -> str:
-    """Return a request's method and path, without any text from the caller."""
+    """Return a request's method and path for logs; an unknown one is shown as ``other``."""
     method, path = scope["method"], scope["path"]
     if path.startswith("/v1/models/"):
         path = "/v1/models/..."
@@ -395,7 +395,7 @@ class Keys:
         return bool(self._owners)
 
     def owner(self, headers: Iterable[tuple[bytes, bytes]]) -> str:
-        """Return the owner of a request's token; `ANONYMOUS` if no keys are configured."""
+        """Return the owner of a request's token, or refuse; without keys, return `ANONYMOUS`."""
         # Compare equal-length digests, always with every key: constant time.
         if not self._owners:
             return ANONYMOUS
@@ -439,7 +439,7 @@ def _unauthorized(given: int) -> Refusal:
 
 
 def check_host(headers: Iterable[tuple[bytes, bytes]], server: ServerConfig) -> None:
-    """Refuse a request whose ``Host`` header names another host."""
+    """Refuse a request unless its ``Host`` is the loopback, ``host`` or in ``allowed_hosts``."""
     # Without keys, a page in a browser on this machine could send requests under its own site's
     # name, if that name resolves to 127.0.0.1 (DNS rebinding). Its requests carry that name.
     hosts = [value for name, value in headers if name == b"host"]

@@ -307,7 +307,7 @@ class Charge:
         self._tokens = tokens
         self._taken = taken
         self.headers = [(n.encode("ascii"), v.encode("ascii")) for n, v in headers]
-        """The headers that tell the caller how much is left."""
+        """The headers that tell the caller how much of the rates is left."""
 
     def settle(self, tokens: int) -> None:
         """Replace the reservation by the request's real cost in tokens."""

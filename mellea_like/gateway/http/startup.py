@@ -1,4 +1,4 @@
-"""Read a configuration that a gateway can start with."""
+"""Read a configuration at startup or to reload it, and check that a gateway can use it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ logger = logging.getLogger("mellea_like.gateway")
 
 
 def read_ready_config(path: Path, **server: Any) -> GatewayConfig:
-    """Read a configuration, or raise a `ConfigError` with a line for each mistake."""
+    """Read a configuration; check its upstreams, tokens and address, or raise `ConfigError`."""
     return read_config(path, further=_problems_at_the_start, **server)
 
 
@@ -44,7 +44,7 @@ async def reload(gateway: Gateway, path: Path, *, tell: bool = True, **server: A
 def read_again(
     path: Path, before: GatewayConfig, *, tell: bool = True, **server: Any
 ) -> GatewayConfig:
-    """Read the configuration that replaces ``before``, except for its ``server`` and ``store``."""
+    """Reread the configuration, but keep ``server`` and ``store`` of ``before``, the one in use."""
 
     def further(parts: Parts) -> Iterator[Problem]:
         yield from _problems_at_the_start(parts._replace(server=before.server))
