@@ -52,7 +52,7 @@ LIMITS = JobLimits(requests=100_000, bytes=256_000_000 - len(BEFORE + AFTER))
 KEPT = " (Anthropic keeps them for 29 days after a job's creation)"
 
 WITH_SAMPLING = "2023-06-01"
-"""The last version of the API with temperatures. A client can select it in its headers."""
+"""The last API version that accepts temperatures. A client can ask for it in its headers."""
 
 PAGE = 100
 

@@ -51,7 +51,7 @@ FORMAT_VERSION = 1
 TABLE = "CREATE TABLE replies (key BLOB NOT NULL PRIMARY KEY, reply TEXT NOT NULL)"
 
 BUSY_SECONDS = 10.0
-"""How long to wait while another process writes its one row."""
+"""How long to wait, in seconds, while another connection writes to the file."""
 
 HIT = Usage(cache_hits=1)
 
@@ -93,7 +93,7 @@ class CachedBackend(BackendWrapper):
 
     Args:
         inner: the backend inside.
-        path: the file, which is created if necessary. Only its owner may read it.
+        path: the file. If necessary, it is created, readable only by its owner.
         name: identifies the inner backend, because other backends may have replies in the same
             file. The default consists of its provider, model and URL. Give a name to functions and
             to models without one, and change it when they change.

@@ -19,8 +19,9 @@ CLOSE_SECONDS = 1.0
 async def close(response: Any, chunks: AsyncIterator[bytes]) -> None:
     """Close a response and, if the body was not read to its end, also its connection.
 
-    Then read on until a read fails because the response is closed. This ends all of the HTTP
-    library's nested generators. Closing only the outermost one would leave some open.
+    Then continue to read ``chunks``: a read fails because the response is closed, and the error
+    ends all of the HTTP library's nested generators. Closing only the outermost one would leave
+    some open.
     """
     with anyio.move_on_after(CLOSE_SECONDS, shield=True), suppress(Exception):
         await response.aclose()

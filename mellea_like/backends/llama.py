@@ -76,7 +76,7 @@ def check_gguf(path: Path) -> None:
 
 
 class ServerProcess:
-    """The child process, which is started immediately; `address` tells when the server is ready."""
+    """A child process that runs a llama.cpp server; it is started when the object is made."""
 
     def __init__(self, path: Path, config: dict[str, Any]) -> None:
         check_gguf(path)
@@ -279,7 +279,7 @@ class LlamaCppBackend(OpenAIBackend):
         self._stop()
 
     def _start(self) -> Generator[bool]:
-        """Start the server, yielding until it is ready; stop it on an error."""
+        """Start the server, and yield between checks until it is ready; stop it on an error."""
         if self._process is not None:
             msg = "this LlamaCppBackend is already entered: use it in one block at a time"
             raise RuntimeError(msg)

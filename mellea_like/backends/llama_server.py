@@ -22,8 +22,8 @@ __all__ = ["main", "serve"]
 PARENT_CHECK_SECONDS = 1.0
 
 HTTP_THREADS = 64
-"""The number of HTTP threads besides ``concurrency``. Each open connection, even if idle, needs
-one."""
+"""The number of HTTP threads to add to ``concurrency``. Each open connection needs a thread, even
+while it is idle."""
 
 
 def serve(config: dict[str, Any]) -> tuple[Any, str]:
@@ -52,7 +52,7 @@ def serve(config: dict[str, Any]) -> tuple[Any, str]:
 
 
 def _end_with_parent(parent: int) -> None:
-    """Wait until standard input ends; exit at once if the process gets a new parent."""
+    """Return when standard input ends; meanwhile, exit the process if it gets a new parent."""
 
     def watch() -> None:
         while os.getppid() == parent:

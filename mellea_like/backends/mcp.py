@@ -180,7 +180,7 @@ ROUNDS_VERSION = "2026-07-28"
 """The first protocol revision in which a tool returns its requests instead of sending them."""
 
 SamplingWay = Literal["request", "rounds"]
-"""How a connection samples: the server sends requests, or the tool returns them."""
+"""How a client is asked to sample: the server sends requests, or the tool returns them."""
 
 ToolContext: TypeAlias = "Context[Any, Any] | ServerRequestContext[Any, Any]"
 
@@ -513,7 +513,7 @@ class _Work(Generic[T]):
         return question.answer
 
     async def until_it_asks(self, gather: float) -> None:
-        """Wait for a new question, and ``gather`` seconds for more, or until the work has ended."""
+        """Wait for a new question, then ``gather`` seconds for more; return if the work ends."""
         while not self.done.is_set():
             if self._open():
                 with anyio.move_on_after(gather):
@@ -525,7 +525,7 @@ class _Work(Generic[T]):
                 await self._changed.wait()
 
     def give_out(self) -> types.InputRequests:
-        """Return the questions that are still to ask, and mark them as asked."""
+        """Return the questions that the client hasn't been asked yet, and mark them as asked."""
         given: types.InputRequests = {}
         for key, question in self._open().items():
             question.given_out = True
@@ -533,7 +533,7 @@ class _Work(Generic[T]):
         return given
 
     def take(self, answers: Mapping[str, object]) -> None:
-        """Pass the client's answers to the work; the requests without an answer fail."""
+        """Pass the client's answers to the work; fail each asked question that has no answer."""
         if self.done.is_set():
             self.fetched.set()
         for key, question in self._questions.items():

@@ -167,7 +167,7 @@ _encode = json.JSONEncoder(
 # --- the reply ------------------------------------------------------------------------------------
 
 SLACK = 0.01
-"""The fraction by which a silence may exceed its limit."""
+"""How much longer than its limit a silence may last, as a fraction of the limit."""
 
 DRAIN_SECONDS = 0.1
 """How long to wait for the end of the body, which must be read to keep the connection open."""

@@ -46,7 +46,7 @@ class _Call:
     name: str = ""
     arguments: StringIO = field(default_factory=StringIO)
     received: int = 0
-    """The number of characters of arguments received, including those moved to the reply's text."""
+    """The number of argument characters received, including any that became the reply's text."""
     further: FurtherFields = field(default_factory=FurtherFields)
 
 
@@ -136,7 +136,7 @@ class Gathered(ABC):
         arguments: str,
         further: Mapping[str, Any] | None = None,
     ) -> str:
-        """Add a piece of a tool call; return it as text if it belongs to the output tool."""
+        """Add a piece of a tool call; return it as text if it belongs to the `OutputTool`."""
         self._count(len(name) + len(arguments))
         call = self._call_of(index, id_, name)
         if further is not None:
@@ -312,8 +312,8 @@ class Reply(Gathered):
 class Replies:
     """Several replies to one request, whose chunks are interleaved.
 
-    A reply is handed over when it ends, except the last one, which waits for the usage at the end
-    of the stream. While only one reply has begun, it may be the last, so it also waits.
+    A reply that has ended is handed over while another one is arriving. Otherwise it may be the
+    last one, so it waits for the usage at the end of the stream.
     """
 
     def __init__(
@@ -420,7 +420,7 @@ def read_usage(
 
 
 def _part(counts: dict[str, Any], details: str, name: str, whole: int) -> int:
-    """Return the number of tokens of one kind; 0 if it is missing, or more than ``whole``."""
+    """Return the number of tokens of one kind, or 0 if it is missing or exceeds ``whole``."""
     said: Any = counts.get(details)
     part = cast("dict[str, Any]", said).get(name) if isinstance(said, dict) else None
     return part if type(part) is int and 0 <= part <= whole else 0

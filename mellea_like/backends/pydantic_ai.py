@@ -186,7 +186,7 @@ class PydanticAIBackend:
     async def _begin(
         self, stack: AsyncExitStack, model: Model, request: Request, asking: _Asking
     ) -> AsyncIterator[str | Generation]:
-        """Send a request; retry it without a `Preferred` temperature if the model refuses that."""
+        """Send a request; if its `Preferred` temperature is refused, send it again without one."""
         options, wanted = request.options, insisted(request.options)
         if not self._refuses_temperature:
             try:

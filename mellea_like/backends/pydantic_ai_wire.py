@@ -321,7 +321,7 @@ class Reply:
 
 
 def _calls(response: wire.ModelResponse, *, given: bool) -> Iterator[ToolCall]:
-    """Yield the tool calls; skip that of the output tool if it gave the reply (``given``)."""
+    """Yield the tool calls; with ``given``, skip the output tool's call, which is the reply."""
     for part in response.parts:
         if isinstance(part, wire.ToolCallPart) and not (given and part.tool_name == OUTPUT_TOOL):
             yield ToolCall(part.tool_call_id, part.tool_name, _arguments(part.args) or "{}")

@@ -96,8 +96,8 @@ def json_schema(
     steps, or a pattern takes too long, the requirement errs instead of blocking the event loop.
 
     Args:
-        schema: a JSON Schema, which is copied. References to other documents are not fetched,
-            except for the schemas of the drafts.
+        schema: a JSON Schema, which is copied. It may refer to its own parts and to the drafts'
+            schemas. Nothing is fetched.
         early: also check replies while they stream in, and close a request at the first value that
             violates the schema; see `mellea_like.requirements.checks`. If an object repeats a name,
             this check requires each of the name's values to be valid; the final check reads only

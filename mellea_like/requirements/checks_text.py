@@ -423,7 +423,7 @@ def _starting(
 
 
 def _settling(*, ignore_case: bool) -> Callable[[str], str]:
-    """Return a function that takes a piece and returns the folded text that is final by now."""
+    """Return a function that takes the next piece and returns the folded text that became final."""
     waiting: list[str] = []  # A character with its marks, to which the next piece may add.
 
     def settle(delta: str) -> str:

@@ -270,7 +270,7 @@ def read(verdict: object) -> ValidationResult | None:
 
 
 def errored(requirement: Requirement, exc: BaseException) -> ValidationResult:
-    """Treat an exception in a check according to the requirement's ``on_error``."""
+    """Raise an exception of a check or turn it into a verdict, as ``on_error`` says."""
     if requirement.on_error == "raise":
         add_note(exc, f"raised by requirement {requirement.name!r}, whose on_error is 'raise'")
         raise exc

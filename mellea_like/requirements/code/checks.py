@@ -329,7 +329,7 @@ def running(
     decides: tuple[object, ...],
     language: Literal["python", "sql"] = "python",
 ) -> Requirement:
-    """Return a requirement that runs code; ``decides`` becomes part of its ``version``, a hash."""
+    """Return a requirement that runs code; ``version`` is a hash of ``decides`` and settings."""
     seconds, fence = settings.pop("seconds", None), settings.pop("fence", "longest")
     runner = settings.pop("sandbox", None) or shared_sandbox()
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Unrunnable(BaseException):
-    """Raised if tests can't run, whatever the program is."""
+    """Raised if the tests can't run, through no fault of the program."""
 
 
 class _Raises:

@@ -56,7 +56,7 @@ WAYS = {"auto": ("bubblewrap", "unshare"), "limits": ("limits",)}
 
 SECONDS_TO_START = 30.0
 SECONDS_TO_ANSWER = 30.0
-"""How long the template may take after a program's time is up; programs can suspend it."""
+"""How long to wait for a report after a program's time is up. Programs can suspend the template."""
 SECONDS_TO_END = 5.0
 
 

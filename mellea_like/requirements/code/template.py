@@ -182,7 +182,7 @@ class _Template:
         return found
 
     def hear(self) -> bool:
-        """Read more data, and return whether the sender is still there."""
+        """Read more of standard input; return False at its end."""
         more = os.read(0, 2**20)
         self.inbox += more
         return bool(more)
