@@ -268,7 +268,7 @@ def run_agent_sync(
 
 @dataclass(frozen=True, slots=True)
 class _Answers(Generic[T]):
-    """An action that sends tools' answers, and parses the reply as the first action does."""
+    """An action that sends tools' answers, and parses replies like the agent's original action."""
 
     messages: tuple[Message, ...]
     action: Action[T]

@@ -163,8 +163,8 @@ class Coverage(NamedTuple):
 
     Attributes:
         draws: the number of draws of each item.
-        share: the share of the items, from 0 to 1. If items had this many draws and none were
-            cancelled, it is the most likely share, otherwise the middle of the interval.
+        share: the share of the items, from 0 to 1: the most likely one if items had this many draws
+            and no draw was cancelled; otherwise the middle of the interval.
         low: the lower end of its 95 % interval.
         high: the upper end.
         extrapolated: whether no item had this many draws.
@@ -340,11 +340,11 @@ class _Mixture:
         self.best, self._top = self._climb(start, flat, 1e-6 / self._items)
 
     def mean(self, of_rate: Sequence[float]) -> float:
-        """Return the most likely mean over items of a value that ``of_rate`` has for each rate."""
+        """Estimate the mean of a quantity over items; ``of_rate`` has its value at each rate."""
         return sum(of_rate[place] * weight for place, weight in self.best.items())
 
     def highest(self, of_rate: Sequence[float]) -> float:
-        """Return the highest such mean among the distributions that fit nearly as well."""
+        """Return the highest mean of ``of_rate`` among distributions that fit nearly as well."""
         weights, lack = self.best, NEAR / self._items
         low, high, pull = 0.0, math.inf, 2 * lack
         most = self.mean(of_rate)

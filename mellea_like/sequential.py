@@ -106,7 +106,7 @@ class PassRateTest:
     def _rules_out(self, rate: float, *, above: bool, draws: float | None = None) -> bool:
         """Return whether the draws rule out ``rate``, in favour of the rates above or below it.
 
-        With ``draws``, return whether that many draws would, if they passed at the rate so far.
+        With ``draws``, assume that many draws, with the same share of passes.
         """
         scale = 1.0 if draws is None else draws / self.draws
         passes, failures = scale * self.passes, scale * (self.draws - self.passes)
@@ -303,7 +303,7 @@ def _log_beta(passes: int, failures: int) -> float:
 
 
 def _evidence(passes: float, failures: float, rate: float, *, above: bool) -> float:
-    """Return the log of the capital of a bet against ``rate``, on the rates above or below it."""
+    """Return the log capital of a bet that the true rate is above ``rate``, or else below it."""
     here = _log_likelihood(passes, failures, rate)
     start, width = (rate, 1 - rate) if above else (0.0, rate)
     gains = [_log_likelihood(passes, failures, start + width * place) - here for place in PLACES]

@@ -48,7 +48,7 @@ def why_not_in_rounds(settings: Settings, *, marks: bool = False) -> str | None:
 
 
 class WaitingItem(NamedTuple):
-    """An item that waits for its next draw, with its draws so far and, if kept, its last job."""
+    """An item that waits for its next draw, with its draws so far and its `Job`, if in memory."""
 
     id: int
     digest: str
@@ -64,8 +64,9 @@ def earlier_draws(
 
     Draws at the end of the record are left out if they were cancelled, passed, or had a permanent
     error: they must be repeated. With ``several``, a pass is kept, because the selection waits for
-    more draws. With ``broken``, a permanent error is kept, because it ends only a stage. All draws
-    are left out if the journal lacks a text that a repair or a selection could need.
+    more draws. With ``broken``, a permanent error is kept, because it ends only one stage of an
+    escalation. All draws are left out if the journal lacks a text that a repair or a selection
+    could need.
     """
     rows = standing(stored.slices)
     if any(body["text"] is None for _, body in rows if body["outcome"] in _WITH_WORDS):

@@ -38,7 +38,7 @@ MANY = 100
 
 
 class BreadthRun(BatchRun[T, I]):
-    """The results of a batch with ``order="breadth"``. It iterates over the source once a round."""
+    """The results of a batch with ``order="breadth"``. It iterates over the source every round."""
 
     def __init__(self, work: Work, items: object, *, ordered: bool, **given: Any) -> None:
         if isinstance(items, Iterator | AsyncIterator):
@@ -179,7 +179,7 @@ class BreadthRun(BatchRun[T, I]):
         self._waiting.add(waits, self._kept_waiting)
 
     def _kept_waiting(self, error: JournalError | None) -> None:
-        """Make room for another item, because this one now waits for its next round."""
+        """Make room for another item once this one is stored; abort the batch if storing failed."""
         if error is not None:
             self._abort(error)
             return

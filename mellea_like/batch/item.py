@@ -246,7 +246,7 @@ def _check_digest(item_id: int, stored: str, digest: str) -> None:
 
 
 class EarlierRun:
-    """Looks up items by ascending id in a journal: earlier runs' and, with ``now``, this run's."""
+    """Looks up a journal's items by ascending id; with ``now``, also items added by this run."""
 
     def __init__(self, journal: OpenJournal, *, now: bool = False) -> None:
         self._journal = journal

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["Gone", "Processes", "Sender"]
 
 LENGTH = 4
-"""The bytes before each message, which hold the message's length."""
+"""The size in bytes of the length that precedes each message."""
 
 FULL = 2**20
 """The bytes that a child buffers before it waits for its parent to read them."""

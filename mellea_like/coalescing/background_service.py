@@ -23,7 +23,7 @@ __all__ = ["BackgroundService"]
 
 
 class BackgroundService(ABC):
-    """An async context manager with a task group, in which it works for its callers.
+    """An async context manager that does its callers' work in its own tasks.
 
     Leaving the block normally first serves everything that was accepted. Leaving it with an
     exception aborts the work. Either way, each waiting caller gets a result or an error before the

@@ -267,7 +267,7 @@ class _Wave:
         return all(member.done for member in self.members)
 
     def settle(self, error: BaseException | None) -> None:
-        """Fail the members that aren't done with ``error``; if it is None, they ask separately."""
+        """Fail all unfinished members with ``error``; if it is None, let them ask separately."""
         for number, member in enumerate(m for m in self.members if not m.done):
             member.fail(error if error is None or not number else own_copy(error))
 

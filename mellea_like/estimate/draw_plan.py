@@ -119,8 +119,8 @@ class DrawPlan:
         needed_surely: the same number, but for the lower end of the coverage's 95 % interval.
         splits: ways to make ``needed`` draws, from one after another to all in parallel. Empty if
             ``needed`` is None.
-        suggestion: the split with the smallest product of requests and seconds. This treats a
-            saving of one per cent in either as equally valuable.
+        suggestion: the split with the smallest product of requests and seconds, so that one per
+            cent fewer requests is worth as much as one per cent less time.
         bottleneck: the requirement that failed most often; None if none failed.
         unsolved: the items that never passed, those with the most draws first.
         complete: whether the whole cost of the draws is known; if not, tokens and cost are lower

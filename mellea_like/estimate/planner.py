@@ -259,7 +259,7 @@ class _Findings:
         item.solved |= passed
 
     def _count_judged(self, trace: TraceView, draws: Sequence[SliceView]) -> bool:
-        """Count verdicts, repairs, other models' draws; return whether the first model passed."""
+        """Count verdicts, repairs and other draws; return whether one by the first model passed."""
         asked = {s.iteration for s in draws}
         firsts = [s for s in trace.slices if s.depth == 0]
         models = {s.model for s in draws}
@@ -309,7 +309,7 @@ class _Findings:
             self.alone[lacks[0]] += 1
 
     def bottleneck(self) -> Bottleneck | None:
-        """Return the requirement that failed most often and, among equals, most often alone."""
+        """Return the requirement that failed most often; in a tie, most often as the only one."""
         worst = max(self.failed, key=lambda what: (self.failed[what], self.alone[what]), default="")
         if not self.failed[worst]:
             return None

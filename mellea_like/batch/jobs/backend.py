@@ -214,7 +214,7 @@ class Parking:
         answers: the answers to the item's requests so far, by their keys.
         budgets: the budgets of the run.
         direct: the `BatchJobs.place` of each backend whose requests are answered directly now.
-        charged: the iterations that are repeated, but already charged by an earlier session.
+        charged: the iterations that are repeated after an earlier session recorded their cost.
         sitting: the number of this session: how often the run has been begun or resumed.
     """
 

@@ -36,11 +36,11 @@ SETTLED = 30.0
 """The seconds after which a provider is sure to list a job that it has created."""
 
 TRIES = 10**6
-"""A limit on the jobs per request that is never reached, so cancelled jobs fail no request."""
+"""The limit on jobs per request, too high to be reached, so cancelling jobs fails no request."""
 
 
 class KnownJob(NamedTuple):
-    """A job of a run. The state is the file's or, after `JobFile.refresh`, the provider's."""
+    """A job of a run, in the state recorded in the file or found by `JobFile.refresh`."""
 
     place: str
     provider_id: str | None
@@ -101,7 +101,7 @@ class JobFile:
             )
 
     async def refresh(self, place: str, api: BatchAPI) -> None:
-        """Update the states of the jobs at a place, by asking the provider."""
+        """Ask the provider for the states of the jobs with this `BatchJobs.place`."""
         for n, job in enumerate(self.jobs):
             if job.place == place and job.stage is JobStage.AT_WORK and job.provider_id:
                 state = await api.look(job.provider_id)

@@ -169,7 +169,7 @@ class _JobsWork(Work):
 
 
 def _with_marks(job: Job, marks: dict[int, Any]) -> Job:
-    """Add its draws' marks to a job; drop the first passing draw without a mark, and all later."""
+    """Add the draws' scores or keys to a job; drop the first pass without one, and later draws."""
     for place, slice_ in enumerate(job.earlier):
         if slice_.passed and slice_.iteration not in marks:
             earlier = job.earlier[:place]

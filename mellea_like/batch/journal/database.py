@@ -38,7 +38,7 @@ FORMAT_VERSION = 5
 """The version of these tables, stored in the file's ``user_version``."""
 
 WITH_PARTS = 4
-"""The first version with the table ``parts``."""
+"""The first version that stores large data separately, in the table ``parts``."""
 
 READ_VERSIONS = (2, 3, WITH_PARTS, FORMAT_VERSION)
 """The versions that can be read. Before 5, each conversation was written in full."""
@@ -202,7 +202,7 @@ def make_durable(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def create(path: Path, facts: Mapping[str, str]) -> None:
-    """Create a journal with facts about its run. No file is at the path until it is complete."""
+    """Create a journal with facts about its run. It appears at the path only when complete."""
     if _has_log(path):  # SQLite would take this log for an old one and remove it.
         msg = (
             f"journal {path} does not exist, but {path.name}-wal does, with what was last written"

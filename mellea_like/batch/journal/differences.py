@@ -21,11 +21,11 @@ BEFORE_IT = 15
 """The number of characters to show before the first difference between two long values."""
 
 _OF_THE_RUN = frozenset({"strategy", "model"})
-"""The parts of a run's identity whose fields are named without a prefix: ``loop_budget``."""
+"""Groups of settings whose names are shown without the group's name, such as ``loop_budget``."""
 
 
 class Difference(NamedTuple):
-    """A part in which two runs differ. Its old and new value are shortened, or None if missing."""
+    """A setting in which two runs differ. Its two values are shortened, or None if missing."""
 
     name: str
     was: str | None
@@ -40,7 +40,7 @@ class Difference(NamedTuple):
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[Difference, ...]:
-    """Return the parts in which two runs' identities differ; None counts as missing."""
+    """Return the settings in which two runs differ, given their identities; None means missing."""
     found: list[Difference] = []
     for name in dict.fromkeys((*before, *now)):
         found += _of_part(name, before.get(name), now.get(name))
@@ -50,7 +50,7 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[Diff
 
 
 def has_more_turns(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    """Return whether only more attempts are allowed now, so that earlier draws can be continued."""
+    """Return whether only the loop budget differs, and is higher now, so draws can be continued."""
     old, new = _object(before.get("strategy")), _object(now.get("strategy"))
     was, is_ = old.get("loop_budget"), new.get("loop_budget")
     return (

@@ -57,7 +57,7 @@ OPAQUE = "<class>"
 """The only key in the description of an object that isn't data. Its value is the class name."""
 
 OWN = ("strategy", "requirements", "model", "options", "format")
-"""The parts of an identity that users can't set; they can set ``prompt`` and ``input``."""
+"""The names in an identity that ``extra`` can't contain, because the library sets their values."""
 
 REBINDING = frozenset({"STORE_GLOBAL", "DELETE_GLOBAL", "STORE_DEREF", "DELETE_DEREF"})
 """The bytecode operations by which a function rebinds names outside of it."""

@@ -114,7 +114,7 @@ def _parts_of(prompts: Iterable[Any]) -> Iterable[dict[str, Any]]:
 
 
 def _inside(part: dict[str, Any]) -> tuple[dict[str, Any] | None, str]:
-    """Return the inner dict with a part's data, None if missing, and the data's key in it."""
+    """Return the dict inside a message part that has its data (or None), and the data's key."""
     kind = part.get("type")
     name = _PLACES.get(kind) if isinstance(kind, str) else None
     inside = None if name is None else part.get(cast("str", kind))

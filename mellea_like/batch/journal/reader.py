@@ -63,7 +63,7 @@ _SLICES_OF_ITEM = "SELECT * FROM slices WHERE item = ? ORDER BY attempt, iterati
 
 
 class StoredItem(NamedTuple):
-    """An item in a journal: ``result`` is the record of a finished item, else see ``slices``."""
+    """An item in a journal: its ``result`` or, if unfinished, its draws so far (``slices``)."""
 
     id: int
     digest: str
@@ -243,7 +243,7 @@ def _unfinished_slices(
 
 
 def run_facts(connection: sqlite3.Connection, path: Path) -> dict[str, Any]:
-    """Return the facts about the run, by name."""
+    """Return the journal's facts about its run, such as ``identity`` and ``started``, by name."""
     try:
         facts = {name: json.loads(value) for name, value in connection.execute("SELECT * FROM run")}
     except (TypeError, ValueError):

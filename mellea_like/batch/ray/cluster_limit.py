@@ -157,7 +157,7 @@ def limits_of(limit: ClusterLimit) -> list[Limit]:
 
 
 class Ask(NamedTuple):
-    """A worker asks to send a request. It gives only the prompt's size, not the text."""
+    """A worker's question whether it may send a request. It has the prompt's size, not the text."""
 
     number: int  # Increases with each request of a worker.
     input_tokens: int

@@ -52,7 +52,7 @@ ONE_REPLY_EACH = frozenset(
 """The fields of ``options.extra`` that keep a request from being merged: they shape its reply."""
 
 CONTEXT_WANTED = frozenset({"include_context", "includeContext"})
-"""Fields that ask a client to add context; unless ``"none"``, they also prevent merging."""
+"""Fields that ask a client to add context. Any value but None and ``"none"`` prevents merging."""
 
 BATCH_OVERHEAD = 16
 """The tokens of a joint reply that belong to no task: brackets, and perhaps a fence."""

@@ -330,7 +330,7 @@ def _still_wanted(members: Sequence[PendingRequest]) -> list[PendingRequest]:
 
 
 def own_copy(error: BaseException) -> BaseException:
-    """Return a copy of an error for one of several callers, which may add notes to the copy."""
+    """Copy an error so that each caller can add its own notes; if that fails, return the error."""
     try:
         twin: Any = copy.copy(error)
         if type(twin) is not type(error) or twin is error or twin.args != error.args:
