@@ -271,7 +271,7 @@ class Backends:
         return openai_upstream(given["model"], url, names, price=given.get("price"))
 
     def _check_prices(self) -> None:
-        """Refuse options that depend on prices if a model's price is unknown."""
+        """With ``--escalate``, refuse options that need every model's price if one is unknown."""
         spec = self._options.spec
         limited = spec.budget is not None and spec.budget.money is not None
         if not self._bigger or not (limited or spec.escalate_when == "cheaper"):
@@ -330,7 +330,7 @@ def _opened(spec: Any) -> AbstractAsyncContextManager[Any]:
 
 
 def _named(options: DrawOptions) -> BackendName | Literal["jobs"] | None:
-    """Return the backend that the user named, or that the other options imply."""
+    """Return the backend that the user named, or that other options or the environment imply."""
     if getattr(options, "batch_api", None) is not None:
         return "jobs"
     if options.backend is not None:
@@ -348,7 +348,7 @@ def _named(options: DrawOptions) -> BackendName | Literal["jobs"] | None:
 def openai_upstream(
     model: str | None, base_url: str | None, names: Mapping[str, str], **limits: Any
 ) -> OpenAIUpstream:
-    """Specify a model on an OpenAI-compatible server; ``names`` is as in `read_section`."""
+    """Return the checked settings of an OpenAI-compatible server; `read_section` uses ``names``."""
     if base_url is None:
         base_url = os.environ.get("OPENAI_BASE_URL") or OFFICIAL_URL
         names = {**names, "base_url": "OPENAI_BASE_URL"}

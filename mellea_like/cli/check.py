@@ -128,7 +128,7 @@ class CheckOptions:
 
     @cached_property
     def spec(self) -> StrategySpec:
-        """The requirements as a specification."""
+        """The requirements (without code checks) and the judge's options, as a `StrategySpec`."""
         given = {
             "requirements": self.requirements,
             "checks": [one for one in self.fixed_checks if not is_code_check(one)],

@@ -312,7 +312,7 @@ class DrawOptions:
 def requirements_of(
     spec: StrategySpec, checks: Iterable[str], schema: Path | None
 ) -> list[Requirement]:
-    """Make a specification's requirements, and add the ``checks`` that parse or run code."""
+    """Make the requirements of ``spec``, and of those ``checks`` that parse or run code."""
     made = spec.make_requirements(schema_name="" if schema is None else f"schema:{schema.name}")
     try:
         code = [parse_check(one, code=True) for one in checks if is_code_check(one)]

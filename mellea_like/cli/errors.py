@@ -89,7 +89,7 @@ def report(error: Exception, *, debug: bool) -> str:
 
 @contextlib.contextmanager
 def reading(source: Path) -> Generator[None]:
-    """Turn errors of reading a journal or a trace into a `Problem` with one sentence."""
+    """Turn errors from reading a journal or trace into a `Problem` with a one-line message."""
     try:
         yield
     except (JournalError, ValueError) as exc:

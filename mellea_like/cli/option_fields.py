@@ -98,7 +98,7 @@ def option_names(options: type[DataclassInstance]) -> dict[str, str]:
 
 
 def read_section(section: type[S], given: Mapping[str, Any], names: Mapping[str, str]) -> S:
-    """Read a section of the specification; ``names`` maps fields to options, for errors."""
+    """Build a ``section`` from values; errors name the options, which ``names`` has by field."""
     try:
         return section.model_validate(given)
     except ImportError as exc:

@@ -325,14 +325,14 @@ def _check_words(run: Run, format: Format) -> None:
 
 
 def _settings(format: Format, how: ExampleRules) -> dict[str, Any]:
-    """Return the settings that affect the rows."""
+    """Return the arguments that affect the rows, for the data card; plain tables have none."""
     if format in PLAIN:
         return {}
     return {**how._asdict(), "drop": ", ".join(how.drop) or None}
 
 
 def _disputed_replies(run: Run, how: ExampleRules) -> AbstractSet[int]:
-    """Return the keys of replies that both passed and failed for the same prompt, in any item."""
+    """Return the keys of replies that both passed and failed for one prompt, across all items."""
     labelled: tuple[set[int], set[int]] = set(), set()
     for item in run.items():
         with _damage(item):

@@ -76,7 +76,7 @@ class Draw:
 
     @property
     def said(self) -> str:
-        """The reply without reasoning, for comparisons: its text or, with tools, all messages."""
+        """The reply without reasoning, to compare: its text or, with tool calls, all messages."""
         [*rounds, last] = self.reply
         if not rounds and "tool_calls" not in last:
             return self.text

@@ -254,7 +254,7 @@ def draw_rows(item: ItemView) -> Iterator[dict[str, Any]]:
 
 
 def _prompt(messages: Messages, reasoning: Reasoning) -> Messages:
-    """Return a prompt with reasoning in its field or left out; only replies have it inline."""
+    """Return a prompt with reasoning in its field, or without it; inline is for replies only."""
     own: Reasoning = "field" if reasoning == "field" else "drop"
     return [_with_thoughts(message, own) for message in messages]
 

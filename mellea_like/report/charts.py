@@ -20,14 +20,14 @@ __all__ = ["breakdown", "columns", "coverage_chart", "numbers", "rate_bar", "siz
 
 
 class Breakdown(NamedTuple):
-    """The parts of a whole, as a bar and as table rows with mark, name, number and share."""
+    """The parts of a whole, as a bar and as table rows: symbol, name, number and share of each."""
 
     bar: Html
     rows: list[tuple[Html, str, str, str]]
 
 
 def breakdown(parts: Iterable[tuple[str, str, int]], scope: str) -> Breakdown:
-    """Chart the parts of a whole. A part is an outcome, a name and a number."""
+    """Chart the parts of a whole, each given as an outcome (for the colour), name and number."""
     some = [part for part in parts if part[2]]
     whole = sum(number for _, _, number in some)
     boxes: list[Html] = []
@@ -62,7 +62,7 @@ LEFT, RIGHT, TOP, BOTTOM = 8, 352, 30, 160
 LETTER = 7.0
 MOST_COLUMNS = 12
 MOST_NAMES = 7
-"""The most columns that have room for a name. If there are more, every second one is named."""
+"""The most columns that can all show long names. With more, only every second column does."""
 
 
 def columns(counts: Sequence[tuple[str, int]], thing: str, along: str) -> Html | None:
@@ -105,7 +105,7 @@ def columns(counts: Sequence[tuple[str, int]], thing: str, along: str) -> Html |
 
 
 def numbers(found: Distribution) -> list[tuple[str, int]]:
-    """Count each whole number from 1 in its own column; the last column may cover a range."""
+    """Count the values by whole number, from 1 on. The last column may cover a range of numbers."""
     most = round(found.most)
     alone = most if most <= MOST_COLUMNS else MOST_COLUMNS - 1
     made = [(str(number), found.values.count(number)) for number in range(1, alone + 1)]
@@ -114,7 +114,7 @@ def numbers(found: Distribution) -> list[tuple[str, int]]:
 
 
 STEPS = ((1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8), (1, 1.5, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,))
-"""Sets of values at which columns may end, times powers of ten. The finest set is first."""
+"""Sets of upper ends for columns, to be multiplied by powers of ten. The finest set is first."""
 
 
 def sizes(found: Distribution, write: Callable[[float], str]) -> list[tuple[str, int]]:

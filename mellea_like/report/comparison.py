@@ -29,7 +29,7 @@ MOST_ROWS = 25
 """The most requirements to show, those with the greatest difference first."""
 
 EXACT = 1000
-"""The p-value is exact for up to this many items with different results, else approximate."""
+"""The p-value is exact if at most this many items differ between the runs, else approximate."""
 
 _NAME = 200
 

@@ -143,7 +143,7 @@ def tool_calls(calls: Sequence[Mapping[str, Any]] | None, limit: int) -> Html | 
 
 
 PICTURE = 65_536
-"""The most characters of the ``data:`` URL of an image that is shown."""
+"""The maximum length of an image's ``data:`` URL, in characters, for the image to be shown."""
 
 _SHOWN = re.compile(r"data:image/(?:png|jpeg|gif|webp);base64,[A-Za-z0-9+/=]*")
 
@@ -168,7 +168,7 @@ def _content(content: object, limit: int, *, pictures: bool) -> Html:
 
 
 def _placeholder(part: Mapping[str, Any]) -> str:
-    """Describe a part that isn't text, even if a journal has replaced its data by a reference."""
+    """Describe a message's image, sound or file, even if a reference replaces its data."""
     kind = part.get("type")
     inside: Any = part.get(kind) if isinstance(kind, str) else None
     values = cast("dict[str, Any]", inside).values() if isinstance(inside, dict) else ()

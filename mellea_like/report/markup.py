@@ -30,7 +30,7 @@ _INVISIBLE = re.compile(
     r"\ufeff\ufff9-\ufffb\ufffe\uffff\ud800-\udfff\U000e0000-\U000e007f]"
 )
 _PICTURES = 0x2400
-"""The code point of the first of Unicode's pictures of control characters, for U+0000."""
+"""The first code point of Unicode's block Control Pictures: the visible symbol for U+0000."""
 _CONTROLS, _DELETE, _LATIN, _FIRST_PLANE = 0x20, 0x7F, 0xFF, 0xFFFF
 
 

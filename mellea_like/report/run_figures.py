@@ -50,7 +50,7 @@ DEEPEST = 9
 """Repairs at this depth and all deeper ones are counted together."""
 
 UNREADABLE = "(it was not a readable answer)"
-"""The name under which replies that weren't answers are counted among missed requirements."""
+"""Listed as a missed requirement if a failed item's best reply could not be read as an answer."""
 
 
 class Distribution:

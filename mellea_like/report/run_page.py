@@ -53,7 +53,7 @@ MOST_DETAIL = 180_000
 
 _LABEL, _WHY = 120, 240
 _GIST, _MESSAGES = 400, 2
-"""The most characters of a text, and the most messages, in the brief form."""
+"""The most characters of a text, and the most messages, in the gist of an item."""
 
 
 def run_report(

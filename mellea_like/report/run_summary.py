@@ -231,7 +231,7 @@ def _lines(figures: RunFigures) -> list[str]:
 
 
 def depth_name(depth: int) -> str:
-    """Name the replies at a depth, in the plural."""
+    """Return a plural name for the replies at a repair depth, such as "second repairs"."""
     ordinals = {1: "first", 2: "second", 3: "third"}
     more = " or later" if depth == DEEPEST else ""
     return f"{ordinals.get(depth, f'{depth}th')}{more} repairs" if depth else "first draws"

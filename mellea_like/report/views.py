@@ -200,7 +200,7 @@ class TraceView:
 
     @property
     def models(self) -> list[str | None]:
-        """Each draw's model: named in its reply, else its stage's only model, else as requested."""
+        """Each draw's model: from its reply, else the only one in its stage, else as requested."""
         named: dict[int | None, set[str]] = {}
         for s in self.slices:
             if s.model is not None:
@@ -210,7 +210,7 @@ class TraceView:
 
     @property
     def fates(self) -> list[tuple[str, Usage]]:
-        """The pair of use (a key of `FATES`) and cost for each draw, then for any comparisons."""
+        """The use (a key of `FATES`) and the cost of each draw, then those of any comparisons."""
         decision = self.decision
         special = dict.fromkeys(() if decision is None else decision.heard, "heard")
         special |= {s.iteration: "won" for s in self.winners}
@@ -222,7 +222,7 @@ class TraceView:
 
     @cached_property
     def independent_draws(self) -> list[SliceView]:
-        """The judged draws with the same prompt, model and stage as first draws: not repairs."""
+        """The judged draws that have the prompt, model and stage of first draws; not repairs."""
         firsts = [s for s in self.slices if s.depth == 0]
         prompts = {s.prompt for s in firsts}
         models = {s.model for s in firsts} - {None}
@@ -302,9 +302,9 @@ class ItemView:
     def so_far(self, run: Mapping[str, Any] | None = None) -> TraceView | None:
         """Return the item's trace or, if it isn't finished, a trace of its draws so far.
 
-        A journal stores prompts only with an item's result. Until then, a draw counts as one with
-        the prompt of the first draws if it has the same action, and the journal keeps its text. In
-        runs with a `RejectionSamplingStrategy`, which repeats the action, all draws count as such.
+        A journal stores prompts only with an item's result. Until then, a draw is assumed to have
+        the prompt of the first draws if the journal shows that it has their action. In runs with a
+        `RejectionSamplingStrategy`, which never changes the action, this is assumed of all draws.
         """
         slices: Sequence[Mapping[str, Any]] = self.plain.get("drawn", ())
         if not slices:

@@ -26,7 +26,7 @@ _THINNEST = 0.6
 """The least width of a draw's bar, in per cent, for draws that took almost no time."""
 
 _ROOMY, _SLIM = 11, 4
-"""The least width of a bar, in per cent, for its mark and number to fit, and for the mark alone."""
+"""The least widths of a bar, in per cent, to show its symbol and number, or only its symbol."""
 
 
 class _Paint(NamedTuple):

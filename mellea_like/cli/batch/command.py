@@ -110,7 +110,7 @@ class _Batch:
     # --- checks ----------------------------------------------------------------------------------
 
     def _look_at_journals(self) -> int:
-        """Return how many finished rows the journals have; refuse journals without ``--resume``."""
+        """Count the finished rows in the journals; without ``--resume``, refuse existing ones."""
         options, path = self._options, self._options.journal
         if path is None or not path.exists():
             return 0
@@ -248,7 +248,7 @@ class _Batch:
             self._note(row)
 
     def _note(self, row: RowResult) -> None:
-        """Report new errors, and stop if a key is refused or too many consecutive rows failed."""
+        """Report a new error; stop if a key is refused, or after too many errors in succession."""
         if row.error is None:
             self._errors_in_a_row = 0
             self._only_errors = False

@@ -362,7 +362,7 @@ class BatchOptions(DrawOptions):
 
     @property
     def similarity(self) -> bool | float:
-        """The argument ``unique`` of `sample_many`."""
+        """The value of ``--unique``, as the argument ``unique`` of `sample_many` takes it."""
         if self.unique in {None, "exact"}:
             return self.unique is not None
         with suppress(ValueError):

@@ -27,7 +27,7 @@ LONGEST_HEAD = 100_000
 
 
 class ReaderLeft(Exception):
-    """The reader of standard output has gone."""
+    """Raised when the program that reads standard output has closed it."""
 
 
 class Output:
@@ -74,7 +74,7 @@ class Output:
         return self._format is RowFormat.PARQUET
 
     def begin(self, columns: Mapping[str, str] | None, *, at_once: bool) -> None:
-        """Open the output. With ``at_once``, publish the file when its first row is written."""
+        """Open the output. With ``at_once``, rename the file into place after its first row."""
         with self._trouble():
             if self.path is None:
                 self._file = io.BytesIO()

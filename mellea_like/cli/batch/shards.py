@@ -262,7 +262,7 @@ class _ShardResults:
             self._view.tell(line)
 
     def _end(self, ended: _Ended) -> None:
-        """Raise the error that ended a process. After a spent budget, let the others continue."""
+        """Raise the error that ended a process; store a spent budget's until all have ended."""
         if ended.kind == "limit":
             self._spent = ended.error
         elif ended.kind == "journal":

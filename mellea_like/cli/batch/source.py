@@ -42,7 +42,7 @@ PIECE = 2**20
 _DIGEST = re.compile(r"(\d+) bytes, sha256 ([0-9a-f]{24})")
 
 LARGE = 50 * 2**20
-"""The size in bytes of a file that takes seconds to read."""
+"""The size of a file, in bytes, above which reading it takes seconds and is announced."""
 
 
 def digest_of(option: str, path: Path, *, quiet: bool = True) -> str:
