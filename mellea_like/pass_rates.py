@@ -164,7 +164,8 @@ class Coverage(NamedTuple):
     Attributes:
         draws: the number of draws of each item.
         share: the share of the items, from 0 to 1: the most likely one if items had this many draws
-            and no draw was cancelled; otherwise the middle of the interval.
+            and no draw was cancelled; otherwise the middle of the interval. Beyond the measured
+            draws, it is at least the share at the measured number.
         low: the lower end of its 95 % interval.
         high: the upper end.
         extrapolated: whether no item had this many draws.
