@@ -20,7 +20,7 @@ LARGEST = sys.float_info.max
 
 
 def suggests_arguments(init: Callable[P, None]) -> Callable[P, None]:
-    """Decorate an ``__init__``: its error for a mistyped argument suggests the right name."""
+    """Decorate an ``__init__``: its error for a misspelled argument suggests the right name."""
     names = list(inspect.signature(init).parameters)
 
     @wraps(init)

@@ -55,8 +55,8 @@ __all__ = [
 
 
 MAX_SEED = 2**31
-"""Seeds are taken modulo this, because llama.cpp reads 32 bits, and takes the highest value for
-"random"."""
+"""Seeds are taken modulo this, because llama.cpp reads 32 bits, and the highest value means
+"random" there."""
 
 
 @dataclass(frozen=True, slots=True)

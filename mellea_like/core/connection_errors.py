@@ -20,7 +20,7 @@ _NAMES = frozenset(
         "trio.TooSlowError",
     }
 )
-"""The names of exception classes with their packages, which may not be installed."""
+"""The full names of other libraries' connection errors; the libraries may not be installed."""
 
 
 def connection_failed(error: BaseException | None) -> bool:

@@ -365,13 +365,13 @@ class Action(Protocol[T_co]):
 if TYPE_CHECKING:
 
     class PlainText(Protocol[T_co]):
-        """A str. Type checkers infer from it that the reply is a str, as they do from an action.
+        """Stands for ``str`` in `Asked`, so that type checkers infer that the reply is a ``str``.
 
-        With a plain ``str`` in `Asked`, the reply to a ``str | Action[int]`` would be an int.
+        With ``str`` itself, they would infer that the reply to a ``str | Action[int]`` is an int.
         """
 
         def format_map(self, mapping: Any, /) -> T_co:
-            """Return a str. Only texts have this method."""
+            """Return a str. Type checkers recognize a ``str`` by this method."""
             ...
 
 
@@ -436,7 +436,7 @@ class Instruction:
 
 
 Asked: TypeAlias = "PlainText[Parsed] | Action[Parsed] | Mapping[str, Any] | Sequence[MessageLike]"
-"""What may be asked, by the type that its reply is parsed to.
+"""Anything that can be asked; the type parameter is the type of the parsed reply.
 
 A text, a message or several messages are ``Asked[str]``, which may be written ``Asked``. An
 `Action` that parses replies to an int is ``Asked[int]``.

@@ -15,7 +15,7 @@ __all__ = ["Answer", "Comparison", "Decision"]
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer that got votes. Draws with equal keys (``==``) gave the same answer.
+    """An answer that got votes. Draws with equal keys (see `Vote`) gave the same answer.
 
     Args:
         label: the answer in words, for people. Two long answers may have the same label.

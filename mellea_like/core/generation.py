@@ -115,7 +115,7 @@ class Usage:
 
 
 USAGE = ("requests", "input_tokens", "output_tokens", "unknown")
-"""The fields that every written usage has."""
+"""The fields of a `Usage` that are always written to records."""
 
 USAGE_DETAILS = ("cached_input_tokens", "reasoning_tokens", "cache_hits")
 """The fields that are only written if they aren't 0."""

@@ -81,7 +81,7 @@ def prompt_at(prompts: Sequence[Any], place: int) -> list[Mapping[str, Any]]:
 def prompt_since(
     prompts: Sequence[Any], place: int, known: Container[int]
 ) -> tuple[int | None, list[Mapping[str, Any]]]:
-    """Return the nearest earlier conversation that is in ``known``, and the messages after it."""
+    """Return the index of the nearest earlier conversation in ``known``, and what follows it."""
     parts: list[list[dict[str, Any]]] = []
     before: int | None = place
     while before is not None and (not parts or before not in known):

@@ -354,7 +354,7 @@ def at_least(number: int, *parts: Requirement | str) -> Requirement:
 
 
 def ready_made(make: Callable[P, Requirement]) -> Callable[P, Requirement]:
-    """Decorate a factory: pickle its requirements as calls of it, because closures don't pickle."""
+    """Decorate a factory so that its requirements pickle as calls of it; closures don't pickle."""
 
     @wraps(make)
     def made(*args: P.args, **settings: P.kwargs) -> Requirement:

@@ -171,7 +171,7 @@ class Slice:
 
     @property
     def context_after(self) -> Context:
-        """The conversation with the prompt and the output added, exactly as it was drawn.
+        """The whole conversation of the draw: the messages that were sent, and the output.
 
         After a repair, it contains the repair's text and, with some strategies, rejected replies;
         ``result.context`` has neither. Without an output, it equals the context.

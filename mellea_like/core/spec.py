@@ -26,7 +26,7 @@ class Spec:
     options: Options
     validation_context: Context | None = None
     tools: Any = None
-    """The tools whose calls may be an answer; None if there are none."""
+    """The call's `Toolbox`; None if the call has no tools."""
 
     @property
     def model(self) -> str | None:

@@ -38,7 +38,7 @@ A token is a tenth of a second ("Managing costs", OpenAI's guide to its realtime
 """
 
 BYTES_PER_COMPRESSED_AUDIO_TOKEN = 1600
-"""The bytes in a tenth of a second at 128 kbit/s, which is common for MP3 files."""
+"""The bytes in a tenth of a second (one token) at 128 kbit/s, which is common for MP3 files."""
 
 BYTES_PER_PAGE = 65536
 """The assumed number of bytes per page of a PDF. Models read each page as an image."""

@@ -61,7 +61,7 @@ class Handler:
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
-    """The mark that `hook` leaves on a function."""
+    """The settings that `hook` attaches to a function."""
 
     hook: HookType
     mode: HookMode

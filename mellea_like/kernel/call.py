@@ -41,7 +41,7 @@ class Parts:
     backend: Backend
     validation: StagedValidation
     messages: tuple[Message, ...] | None
-    """The rendered prompt of the spec's action; None if each draw must render it again."""
+    """The rendered prompt of the original action; None if each draw must render it again."""
     model: str | None
 
 
@@ -86,7 +86,7 @@ class Call:
         self.slices: list[Slice] = []
         self._assemble = assemble
         self.parts: Parts | None = None
-        """The parts that were used last; most calls have no others."""
+        """The `Parts` of the latest draw, to find them quickly: most calls have only these."""
         self._parts: tuple[Parts, ...] = ()
         for option in around:
             option.call = self
@@ -167,7 +167,7 @@ class Call:
         return next((d for d in running if d is not None and d.ask.iteration == iteration), None)
 
     def parts_of(self, ask: Ask) -> Parts:
-        """Return the parts that the draws of an ask's spec share."""
+        """Return the `Parts` that an ask's draw shares with others of its call or stage."""
         spec = ask.spec
         for parts in self._parts:
             if parts.spec is spec:
@@ -186,7 +186,7 @@ class Call:
         return parts
 
     def judging(self, judge: Backend, ask: Ask | None = None) -> Backend:
-        """Return a judge, wrapped by the options."""
+        """Return a judge with the options' wrappers around it."""
         spec, stage = (None, None) if ask is None else (ask.spec, ask.stage)
         for known, its, surrounded in self._judges:
             if known is judge and its == stage:

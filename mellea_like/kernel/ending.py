@@ -87,7 +87,7 @@ def first_passed(facts: Facts) -> Choice:
 
 
 def _stop_of_itself(facts: Facts, hopeless: str, sampling_id: str) -> Stop:
-    """Return why a call ended, if no reason was given when it stopped."""
+    """Find out why a call ended that was not stopped for a given reason."""
     if facts.timed_out:
         error = SamplingTimeout(
             f"sampling {sampling_id}: time ran out before any draw was judged;"

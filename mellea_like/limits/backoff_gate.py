@@ -79,7 +79,7 @@ EXACT = 100.0
 """Waits of this many seconds or more are shown without fractions."""
 
 LOOK_AGAIN = 1.0
-"""The seconds after which a waiting request checks for news from other threads' event loops."""
+"""How often, in seconds, a waiting request checks for changes by other threads' event loops."""
 
 JITTER = random.Random()
 """The random number generator for the delays of retries.
@@ -219,9 +219,9 @@ class BackoffGate:
     def close(self, seconds: float, *, told: float | None = None) -> None:
         """Close the gate for some seconds from now, unless it is already closed for longer.
 
-        ``told`` is the wait that the server asked for, in seconds, if it is longer. Requests that
-        arrive while the gate is closed wait that long, or fail if they aren't allowed to. After
-        ``seconds``, the gate nevertheless opens for new requests, to try the server again.
+        After ``seconds``, the gate opens for new requests, to try the server again. ``told`` is the
+        wait that the server asked for, in seconds, if it is longer. Requests that arrive while the
+        gate is closed wait that long, or fail if they aren't allowed to.
         """
         now = self._timeline.now()
         opens, back = now + seconds, now + (seconds if told is None else max(told, seconds))
@@ -429,7 +429,7 @@ def is_answer(error: BackendError) -> bool | None:
 
     A 429, for example, shows that it is up. A backend is down if it can't be reached or answers
     with a 5xx. Some errors show neither: a timeout may only mean a long reply, a request that a
-    gate refused was never sent, and waiting doesn't help with an error that isn't retryable.
+    gate refused was never sent, and an outage or a 429 that isn't retryable won't end by waiting.
     """
     if isinstance(error, BackendUnavailable | RateLimited) and not error.retryable:
         return None

@@ -351,7 +351,7 @@ def _tokens_in(reply: Generation) -> int:
 
 
 def _refused(end: RequestEnd, *, in_words: bool) -> bool:
-    """Return whether the server refused a request; unless ``in_words``, or was unreachable."""
+    """Return whether a server refused a request. An unreachable one did, unless ``in_words``."""
     error = end.error
     if end.usage.output_tokens or isinstance(error, BackendTimeout | MalformedResponse):
         return False

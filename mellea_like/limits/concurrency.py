@@ -22,10 +22,10 @@ DECREASE = 0.7
 """The window is multiplied by this after a 429."""
 
 CUT_INTERVAL = 0.2
-"""For this many seconds after it has shrunk, the window ignores 429s: they are for old requests."""
+"""After shrinking, the window ignores 429s for this many seconds: they answer earlier requests."""
 
 GROWTH_PAUSE = 1.0
-"""A 5xx may not mean overload: the window only stops growing, for these seconds."""
+"""The window stops growing for this many seconds after a 5xx, but does not shrink."""
 
 
 class ConcurrencyLimiter(QueuedLimit):

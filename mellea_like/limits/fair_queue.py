@@ -235,7 +235,7 @@ class QueuedPermit(Entry):
         self._event: anyio.Event | None = None
 
     async def wait(self) -> None:
-        """Wait until the permit is granted, the alarm goes off, or the alarm is set earlier."""
+        """Wait until the permit is granted, or the alarm goes off or moves to an earlier time."""
         self._event = event = anyio.Event()
         # Among thousands of waiting requests only one has an alarm, and needs the scope.
         if self._alarm == math.inf:

@@ -389,7 +389,7 @@ class _Turn(NamedTuple):
 
 
 def _correct(store: StoreFile, changes: Sequence[tuple[_Bucket, float, float | None]]) -> None:
-    """Take amounts from buckets; if the total at the time of taking is given, put them back."""
+    """Take each amount from its bucket or, given the total when it was taken, put it back."""
     with suppress(StoreError), store.writing() as file:  # If not, it refills anyway.
         now = store.now()
         for bucket, amount, at in changes:

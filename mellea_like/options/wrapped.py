@@ -16,7 +16,7 @@ __all__ = ["Wrapped"]
 
 
 class Wrapped(Option):
-    """Puts the caller's wrapper around retries, hooks and budgets, so its own replies are free."""
+    """Puts the caller's wrapper around retries, hooks and budgets, which its own replies bypass."""
 
     def __init__(self, wrap: Callable[[Backend, Backend], Backend]) -> None:
         self._wrap = wrap

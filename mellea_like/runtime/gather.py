@@ -16,7 +16,10 @@ R = TypeVar("R")
 
 
 async def gather(items: Sequence[T], concurrency: int, run: Callable[[T], Awaitable[R]]) -> list[R]:
-    """Return the results in the items' order; the first error cancels the rest and is raised."""
+    """Run a function on each item, and return the results in the items' order.
+
+    The first error cancels the rest and is raised.
+    """
     results: dict[int, R] = {}
     raised: list[Exception] = []
     places = iter(range(len(items)))

@@ -157,7 +157,7 @@ class _Threads:
         return ", ".join(f"{name} ({n})" for name, n in names[:SHOWN]) + more
 
     def error(self) -> ThreadsExhausted:
-        """Return the error for a function that needs a thread while none can be free."""
+        """Return the error for a function that gets no thread, as abandoned functions hold all."""
         msg = (
             f"no thread is free: all {MAX_THREADS} run functions that were left behind when their"
             f" time was up or another draw won: {self.holders()}. {_WHAT_TO_DO}"

@@ -169,7 +169,7 @@ class Setup:
         return self.hooks is not None and not self.hooks.run.types.isdisjoint(types)
 
     def streams(self) -> bool:
-        """Return whether a backend streams its replies."""
+        """Return whether replies may be streamed: the backend can stream, or there are stages."""
         return hasattr(self.inputs.backend, "stream") or bool(self.inputs.stages)
 
 

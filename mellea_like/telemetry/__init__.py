@@ -133,7 +133,7 @@ class Telemetry:
         return self._instruments[1]
 
     def _may_be_heard(self) -> bool:
-        """Return whether a provider could be set, without importing OpenTelemetry (30 ms)."""
+        """Return whether there may be a provider, without importing OpenTelemetry (30 ms)."""
         return (
             self._tracer_provider is not None
             or self._meter_provider is not None
