@@ -166,10 +166,10 @@ class Sent(NamedTuple):
 
 
 class Option:
-    """An optional feature of one call; a subclass overrides the ports that it needs.
+    """An optional feature of one call; a subclass overrides the ports (methods) that it needs.
 
-    A port that wraps something gets ``go``, a function that runs it. A call's options are in the
-    order of the table of options; the first is the outermost.
+    A port that gets ``go`` wraps a step, and ``go`` runs that step. Options wrap one another in the
+    order of `sampling/table.py`; the first is the outermost.
     """
 
     call: Call

@@ -482,7 +482,7 @@ class Race:
             self._parked[self._watcher].set()
 
     def _promote(self) -> None:
-        """Make the first queued lane the watcher (see `_wake`), if there is none."""
+        """If there is no watcher (see `_wake`), take one from the queue."""
         if self._queue and self._watcher is None:
             self._watcher = self._queue.pop(0)
             self._parked[self._watcher].set()

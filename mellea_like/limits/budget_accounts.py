@@ -62,7 +62,7 @@ Cancelled: TypeAlias = Literal["estimate", "reserved", "received"]
 """How to charge the output of a request of unknown cost; see `Budget`."""
 
 CALLS_KNOWN = 128
-"""The lengths of replies are kept separately for this number of calls, to bound the memory."""
+"""The maximum number of pairs of a call and a kind of request that have their own lengths."""
 
 Limits: TypeAlias = tuple[float, float, float, float]
 

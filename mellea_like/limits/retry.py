@@ -79,11 +79,11 @@ class Retry:
     ``trip_after`` such failures in a row, in any call, and no answer in the last 10 s, one request
     is sent after 0.2 s as a probe. If the probe fails, the next one follows after 0.4 s, then
     0.8 s, and so on up to 30 s. Any answer ends this state. In the meantime, the other requests
-    wait, which doesn't count as a try. A request may wait up to `longest_wait` before its first
-    try, and again up to `longest_wait`, including its backoffs, over all later tries. Time during
-    which a probe is in progress isn't counted. Items of a batch may wait up to ``max_retry_after``.
-    A request that may not wait until the next probe fails immediately with a `CircuitOpen`. A reply
-    that takes too long (`BackendTimeout`) counts neither as a failure nor as an answer.
+    wait, which doesn't count as a try: before the first try at most for the sum of the longest
+    backoffs (`longest_wait`) and, backoffs included, as long again over all later tries. Time
+    during a probe isn't counted. Items of a batch may wait up to ``max_retry_after``. A request
+    that may not wait until the next probe fails immediately with a `CircuitOpen`. A reply that
+    takes too long (`BackendTimeout`) counts neither as a failure nor as an answer.
 
     Args:
         attempts: how often a request may be tried in all, not counting 429s; 1 means no retries.

@@ -46,7 +46,7 @@ class Repairs:
     """Decides what a chain asks next: the same again or, after a failure, what ``repair`` returns.
 
     Args:
-        ways: each stage's inputs and ``repair`` function; one pair for a call without stages.
+        ways: inputs and ``repair``, as a pair; with `Escalate`, one pair for each stage.
         strategy: the strategy's name, for errors.
         several: whether several draws must pass, so that a chain continues after a pass.
     """

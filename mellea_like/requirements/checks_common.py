@@ -28,7 +28,7 @@ LONG_SECONDS = 10.0
 Decision: TypeAlias = "ValidationResult | Awaitable[ValidationResult]"
 
 
-class Settings(TypedDict, total=False):
+class CheckSettings(TypedDict, total=False):
     """Arguments that every ready-made check takes; see `Requirement`.
 
     Attributes:
@@ -48,11 +48,11 @@ def check(
     name: str,
     description: str,
     validator: Callable[[Candidate], Decision],
-    settings: Settings,
+    settings: CheckSettings,
     stream: StreamCheck | None = None,
 ) -> Requirement:
     """Return an inline requirement that checks long replies in a thread, with a time limit."""
-    asked: Settings = {"name": name, **settings}
+    asked: CheckSettings = {"name": name, **settings}
 
     def decide(candidate: Candidate) -> Decision:
         if len(candidate.text) <= LONG:

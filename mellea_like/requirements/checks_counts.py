@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, Unpack
 from mellea_like.core.argument_checks import whole_number
 from mellea_like.core.requirement import ready_made
 from mellea_like.core.validation import ValidationResult, Verdict
-from mellea_like.requirements.checks_common import Answer, Fresh, Look, Settings, check
+from mellea_like.requirements.checks_common import Answer, CheckSettings, Fresh, Look, check
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -83,7 +83,7 @@ def word_count(
     at_most: int | None = None,
     exactly: int | None = None,
     early: bool = False,
-    **settings: Unpack[Settings],
+    **settings: Unpack[CheckSettings],
 ) -> Requirement:
     """Require that the number of words is within limits.
 
@@ -117,7 +117,7 @@ def char_count(
     at_most: int | None = None,
     exactly: int | None = None,
     early: bool = False,
-    **settings: Unpack[Settings],
+    **settings: Unpack[CheckSettings],
 ) -> Requirement:
     """Require that the number of characters is within limits.
 
@@ -150,7 +150,7 @@ def line_count(
     at_most: int | None = None,
     exactly: int | None = None,
     early: bool = False,
-    **settings: Unpack[Settings],
+    **settings: Unpack[CheckSettings],
 ) -> Requirement:
     """Require that the number of lines is within limits.
 
@@ -182,7 +182,7 @@ def sentence_count(
     at_least: int | None = None,
     at_most: int | None = None,
     exactly: int | None = None,
-    **settings: Unpack[Settings],
+    **settings: Unpack[CheckSettings],
 ) -> Requirement:
     """Require that the number of sentences, as `sentences_of` finds them, is within limits.
 
@@ -274,7 +274,7 @@ def _counted(
     noun: str,
     given: tuple[int | None, int | None, int | None],
     count: Callable[[str], int],
-    settings: Settings,
+    settings: CheckSettings,
     early: Callable[[], Callable[[str], int]] | None = None,
 ) -> Requirement:
     allowed = given_range(name, *given)

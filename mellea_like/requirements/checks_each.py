@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, Unpack
 from mellea_like.core.display import quoted
 from mellea_like.core.requirement import CheckStage, Requirement, ready_made
 from mellea_like.core.validation import ValidationResult, ValidationStatus
-from mellea_like.requirements.checks_common import Decision, Settings, check, listed
+from mellea_like.requirements.checks_common import CheckSettings, Decision, check, listed
 from mellea_like.requirements.checks_counts import sentences_of
 from mellea_like.requirements.staged_validation import StagedValidation
 
@@ -45,7 +45,7 @@ _PARTS: dict[str, Callable[[str], list[str]]] = {
 
 
 @ready_made
-def each(part: Part, check_of_part: Requirement, **settings: Unpack[Settings]) -> Requirement:
+def each(part: Part, check_of_part: Requirement, **settings: Unpack[CheckSettings]) -> Requirement:
     """Require that each part of the reply passes a check. A reply without such parts fails.
 
     Examples are ``each("sentence", word_count(at_most=15))`` and ``each("line", ends_with("!") &

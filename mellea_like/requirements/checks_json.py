@@ -13,7 +13,7 @@ from mellea_like.core.format_watch import FormatWatch
 from mellea_like.core.requirement import Requirement, ready_made
 from mellea_like.core.validation import ValidationResult
 from mellea_like.errors import RequirementError
-from mellea_like.requirements.checks_common import Fresh, Settings, check
+from mellea_like.requirements.checks_common import CheckSettings, Fresh, check
 from mellea_like.runtime.logs import warn
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ MAX_STEPS = 100_000
 
 
 @ready_made
-def is_json(*, early: bool = False, **settings: Unpack[Settings]) -> Requirement:
+def is_json(*, early: bool = False, **settings: Unpack[CheckSettings]) -> Requirement:
     """Require a reply that is one JSON value as RFC 8259 defines it, without comments or NaN.
 
     White space and one Markdown code fence around the reply are allowed.
@@ -83,7 +83,7 @@ def json_schema(
     *,
     early: bool = False,
     max_steps: int = MAX_STEPS,
-    **settings: Unpack[Settings],
+    **settings: Unpack[CheckSettings],
 ) -> Requirement:
     r"""Require a reply that is JSON and valid under a JSON Schema.
 
@@ -227,7 +227,7 @@ def _wrong_with(value: Any, validator: Any, max_steps: int, *, call: bool) -> tu
 
 @ready_made
 def parses_as(
-    model: TypeForm[Any], *, early: bool = False, **settings: Unpack[Settings]
+    model: TypeForm[Any], *, early: bool = False, **settings: Unpack[CheckSettings]
 ) -> Requirement:
     """Require a reply that is JSON for a pydantic model or another type pydantic can validate.
 

@@ -11,7 +11,7 @@ from mellea_like.core.display import clipped
 from mellea_like.core.requirement import ready_made
 from mellea_like.core.validation import ValidationResult
 from mellea_like.errors import RequirementError
-from mellea_like.requirements.checks_common import Settings, check, how_found
+from mellea_like.requirements.checks_common import CheckSettings, check, how_found
 from mellea_like.requirements.checks_counts import given_range
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def matches(
     full: bool = False,
     ignore_case: bool = False,
     timeout: float = 0.1,
-    **settings: Unpack[Settings],
+    **settings: Unpack[CheckSettings],
 ) -> Requirement:
     """Require a match of a regular expression, in the dialect of the ``regex`` package.
 
@@ -81,7 +81,7 @@ def occurrences(
     words: bool = False,
     ignore_case: bool = False,
     timeout: float = 0.1,
-    **settings: Unpack[Settings],
+    **settings: Unpack[CheckSettings],
 ) -> Requirement:
     r"""Require that the number of matches of a regular expression is within limits.
 

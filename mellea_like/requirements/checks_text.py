@@ -13,9 +13,9 @@ from mellea_like.core.requirement import ready_made
 from mellea_like.core.validation import ValidationResult, Verdict
 from mellea_like.requirements.checks_common import (
     Answer,
+    CheckSettings,
     Fresh,
     Look,
-    Settings,
     check,
     folded,
     found_in,
@@ -42,7 +42,7 @@ MAX_DIGITS = 1_000
 
 @ready_made
 def contains(
-    *texts: str, ignore_case: bool = False, words: bool = False, **settings: Unpack[Settings]
+    *texts: str, ignore_case: bool = False, words: bool = False, **settings: Unpack[CheckSettings]
 ) -> Requirement:
     """Require that the reply contains all of the texts, by default also inside longer words.
 
@@ -84,7 +84,7 @@ def excludes(
     ignore_case: bool = False,
     words: bool = False,
     early: bool = False,
-    **settings: Unpack[Settings],
+    **settings: Unpack[CheckSettings],
 ) -> Requirement:
     """Require that the reply contains none of the texts, by default also inside longer words.
 
@@ -126,7 +126,7 @@ def excludes(
 
 @ready_made
 def starts_with(
-    *texts: str, ignore_case: bool = False, early: bool = False, **settings: Unpack[Settings]
+    *texts: str, ignore_case: bool = False, early: bool = False, **settings: Unpack[CheckSettings]
 ) -> Requirement:
     """Require that the reply starts with one of several texts, ignoring leading white space.
 
@@ -164,7 +164,9 @@ def starts_with(
 
 
 @ready_made
-def ends_with(*texts: str, ignore_case: bool = False, **settings: Unpack[Settings]) -> Requirement:
+def ends_with(
+    *texts: str, ignore_case: bool = False, **settings: Unpack[CheckSettings]
+) -> Requirement:
     """Require that the reply ends with one of several texts, ignoring trailing white space.
 
     Args:
@@ -196,7 +198,7 @@ def ends_with(*texts: str, ignore_case: bool = False, **settings: Unpack[Setting
 
 
 @ready_made
-def casing(kind: Casing, **settings: Unpack[Settings]) -> Requirement:
+def casing(kind: Casing, **settings: Unpack[CheckSettings]) -> Requirement:
     """Require lower or upper case. Characters without a case, such as digits, always pass.
 
     Args:
@@ -229,7 +231,7 @@ def casing(kind: Casing, **settings: Unpack[Settings]) -> Requirement:
 
 @ready_made
 def one_of(
-    choices: Iterable[str], *, ignore_case: bool = False, **settings: Unpack[Settings]
+    choices: Iterable[str], *, ignore_case: bool = False, **settings: Unpack[CheckSettings]
 ) -> Requirement:
     """Require a reply that is one of several texts, ignoring white space at its ends.
 
@@ -267,7 +269,7 @@ def one_of(
 
 @ready_made
 def number_between(
-    low: float | None = None, high: float | None = None, **settings: Unpack[Settings]
+    low: float | None = None, high: float | None = None, **settings: Unpack[CheckSettings]
 ) -> Requirement:
     """Require a reply that is one number within a range.
 

@@ -8,7 +8,7 @@ from mellea_like.core.display import bounded, shown
 from mellea_like.core.requirement import Requirement, or_else, ready_made
 from mellea_like.core.tools import as_json
 from mellea_like.core.validation import ValidationResult
-from mellea_like.requirements.checks_common import Settings, check, given_texts
+from mellea_like.requirements.checks_common import CheckSettings, check, given_texts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -59,7 +59,7 @@ def calls_tool(tool: str, /, **where: Any) -> Requirement:
 
 
 @ready_made
-def no_tool_calls(**settings: Unpack[Settings]) -> Requirement:
+def no_tool_calls(**settings: Unpack[CheckSettings]) -> Requirement:
     """Require an answer, that is, a reply that calls no tool.
 
     Calls of ``read_only`` tools during the draw don't count.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mellea_like.core.requirement import Requirement
-    from mellea_like.requirements.checks_common import Settings
+    from mellea_like.requirements.checks_common import CheckSettings
 
 __all__ = ["CHECK_FORMS", "CODE_FORMS", "is_code_check", "parse_check"]
 
@@ -58,7 +58,7 @@ _MOST_DIGITS = 9
 
 
 def parse_check(
-    expression: str, *, early: bool = False, code: bool = False, **settings: Unpack[Settings]
+    expression: str, *, early: bool = False, code: bool = False, **settings: Unpack[CheckSettings]
 ) -> Requirement:
     """Return the requirement that a short text describes.
 
@@ -100,7 +100,7 @@ def parse_check(
 
 
 def _text_check(
-    expression: str, kind: str, text: str, *, early: bool, settings: Settings
+    expression: str, kind: str, text: str, *, early: bool, settings: CheckSettings
 ) -> Requirement:
     settings.setdefault("name", expression)
     given = text if kind == "regex" else text.strip()
@@ -119,7 +119,7 @@ def _text_check(
 
 
 def _count_check(
-    expression: str, noun: str, operator: str, text: str, *, early: bool, settings: Settings
+    expression: str, noun: str, operator: str, text: str, *, early: bool, settings: CheckSettings
 ) -> Requirement:
     if operator not in _OPERATORS:
         known = " ".join(_OPERATORS)
@@ -199,7 +199,7 @@ def is_code_check(expression: str) -> bool:
     return expression.partition(":")[0].strip() in _FORMS
 
 
-def _code_check(expression: str, settings: Settings) -> Requirement:
+def _code_check(expression: str, settings: CheckSettings) -> Requirement:
     from mellea_like.requirements import code  # noqa: PLC0415 (few programs check code)
 
     kind, _, text = (part.strip() for part in expression.partition(":"))

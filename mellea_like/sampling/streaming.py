@@ -136,7 +136,7 @@ class StreamedReply(Generic[T]):
         return self._pieces.popleft()
 
     def _take(self, piece: str) -> None:
-        """Queue a piece of the winner's text for the iteration, and remember it as shown."""
+        """Queue a piece of the winner's text for `__anext__`, and add it to `released`."""
         if piece:
             self._shown += piece
             self._pieces.append(piece)

@@ -53,7 +53,7 @@ _CHECK_HOOKS = (HookType.VALIDATION_PRE_CHECK, HookType.VALIDATION_POST_CHECK)
 
 
 class Setup:
-    """The inputs from which the options of one call are made."""
+    """The inputs from which the `Option` objects of one call are made."""
 
     def __init__(
         self,

@@ -96,7 +96,7 @@ class Vote(BaseSelection):
 
     @property
     def mark(self) -> Callable[[Candidate], Any | Awaitable[Any]]:
-        """The function that returns the key and the weight of the vote."""
+        """The function that returns a candidate's answer and weight."""
         keyed = keying(self.key)
         if self.weight is None:
             return lambda candidate: (keyed(candidate), 1.0)
@@ -335,7 +335,7 @@ class Collect(BaseSelection):
 
     @property
     def features(self) -> tuple[str, ...]:
-        """``several`` and ``collect``; see `BaseSelection.features`."""
+        """``several`` and ``collect``, as explained at `EXCLUSIONS`."""
         return ("several", "collect")
 
     @property

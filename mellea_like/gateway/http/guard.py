@@ -102,16 +102,16 @@ class Connection:
     """Whether the connection must be closed after this answer."""
 
     def request_began(self) -> None:
-        """Note that a request's head is complete."""
+        """Take note that a request's head is complete."""
 
     def owner_known(self) -> None:
-        """Note that the caller has shown a key, so the connection isn't closed to make room."""
+        """Take note that the caller has shown a key: the connection isn't closed to make room."""
 
     def body_read(self) -> None:
-        """Note that the request is complete."""
+        """Take note that the request is complete."""
 
     def answer_ended(self) -> None:
-        """Note that the request is over."""
+        """Take note that the request is over."""
 
 
 CONNECTION: ContextVar[Connection] = ContextVar("connection", default=Connection())  # noqa: B039 (it has no state)

@@ -12,7 +12,7 @@ from mellea_like.core.display import clipped, plural, quoted
 from mellea_like.core.requirement import Requirement, ready_made
 from mellea_like.core.validation import ValidationResult
 from mellea_like.errors import RequirementError
-from mellea_like.requirements.checks_common import Settings
+from mellea_like.requirements.checks_common import CheckSettings
 from mellea_like.requirements.code.extract import fenced
 from mellea_like.requirements.code.plain import decode, encode, same
 from mellea_like.requirements.code.report import CLIPPED, ENDED, CodeJob, CodeReport
@@ -39,7 +39,7 @@ QUICK = 2**14
 """The most characters to compile in this process; more would block the event loop."""
 
 
-class CodeSettings(Settings, total=False):
+class CodeSettings(CheckSettings, total=False):
     """Arguments of each check that runs code, in addition to those of `Requirement`.
 
     Attributes:

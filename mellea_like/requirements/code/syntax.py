@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from mellea_like.core.validation import Candidate
-    from mellea_like.requirements.checks_common import Settings
+    from mellea_like.requirements.checks_common import CheckSettings
     from mellea_like.requirements.code.extract import Fence
     from mellea_like.requirements.code.report import CodeReport
 
@@ -30,7 +30,7 @@ def parses(
     *,
     dialect: str | None = None,
     fence: Fence = "longest",
-    **settings: Unpack[Settings],
+    **settings: Unpack[CheckSettings],
 ) -> Requirement:
     """Require code that parses: Python with this Python's compiler, SQL with ``sqlglot``.
 
