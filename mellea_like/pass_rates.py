@@ -103,7 +103,8 @@ def pass_at_k_interval(
 ) -> tuple[float, float]:
     """Return an interval for the chance that at least one of k draws of one item passes.
 
-    Each end is 1 - (1 - p)^k, where p is that end of the `pass_rate_interval`.
+    Each end is 1 - (1 - p)^k, where p is that end of the `pass_rate_interval`. If the estimate of
+    `pass_at_k` is beyond an end, it is that end.
 
     Args:
         draws: the number of draws, fixed in advance.
@@ -120,8 +121,11 @@ def pass_at_k_interval(
     if k < 1:
         msg = f"k must be at least 1, not {k}"
         raise ValueError(msg)
-    low, high = pass_rate_interval(draws, passes, confidence)
-    return 1 - (1 - low) ** k, 1 - (1 - high) ** k
+    low, high = (1 - (1 - p) ** k for p in pass_rate_interval(draws, passes, confidence))
+    if k > draws:
+        return low, high
+    estimate = pass_at_k(draws, passes, k)
+    return min(low, estimate), max(high, estimate)
 
 
 def _wilson(rate: float, draws: float, confidence: float = 0.95) -> tuple[float, float]:
@@ -149,7 +153,10 @@ FURTHEST = 4
 """Forecasts extend to this multiple of the measured draws (tried in `benchmarks/forecasts.py`)."""
 
 RATES = tuple(math.sin(math.pi * n / 200) ** 2 for n in range(101))
-"""A grid of possible pass rates, denser near 0 and 1, where counts distinguish them better."""
+"""A grid of possible pass rates, denser near 0 and 1, where counts distinguish them better.
+
+The smallest above 0 is 1 in 4,050.
+"""
 
 NEAR = NormalDist().inv_cdf(0.975) ** 2 / 2
 """How far the log likelihood at the ends of a 95 % interval is below its maximum (Wilks 1938)."""
@@ -185,7 +192,8 @@ class CoverageCurve:
     Nothing is assumed about how pass rates are distributed over items. An interval contains the
     results of all distributions that fit the draws nearly as well as the best one, with a log
     likelihood that is at most 1.92 lower. So an interval is wide if the draws say little, as with
-    one draw of each item.
+    one draw of each item. Pass rates between 0 and 1 in 4,050 are not represented, so for items
+    with thousands of draws of which hardly any pass, the coverage is overestimated.
 
     Args:
         shown: the number of items for each triple of draws, passes and cancelled draws.
@@ -299,18 +307,20 @@ def coverage_curve(seen: Iterable[tuple[int, int] | tuple[int, int, int]]) -> Co
     Args:
         seen: for each item, the number of draws that were judged, the number that passed and, if
             draws raced, the number that were cancelled. Items that occur several times must be
-            added up first. Items without a judged draw are left out.
+            added up first. Items without any draw are left out.
 
     Returns:
         The curve.
 
     Raises:
-        ValueError: nothing was drawn, or passes exceed draws.
+        ValueError: no draw was judged, or passes exceed draws.
     """
-    shown = Counter((item[0], item[1], item[2] if len(item) > 2 else 0) for item in seen if item[0])  # noqa: PLR2004 (a pair or a triple)
+    triples = ((item[0], item[1], item[2] if len(item) > 2 else 0) for item in seen)  # noqa: PLR2004 (a pair or a triple)
+    shown = Counter((draws, passes, cut) for draws, passes, cut in triples if draws or cut)
     for draws, passes, _ in shown:
-        _check(draws, passes, 1)
-    if not shown:
+        if draws or passes:
+            _check(draws, passes, 1)
+    if not any(draws for draws, _, _ in shown):
         msg = "there is nothing to fit: no item has any draws"
         raise ValueError(msg)
     return CoverageCurve(shown, max(draws + cut for draws, _, cut in shown))
@@ -342,19 +352,22 @@ class _Mixture:
 
     def mean(self, of_rate: Sequence[float]) -> float:
         """Estimate the mean of a quantity over items; ``of_rate`` has its value at each rate."""
-        return sum(of_rate[place] * weight for place, weight in self.best.items())
+        return _mean(self.best, of_rate)
 
     def highest(self, of_rate: Sequence[float]) -> float:
         """Return the highest mean of ``of_rate`` among distributions that fit nearly as well."""
-        weights, lack = self.best, NEAR / self._items
+        weights = fitting = self.best
+        lack = NEAR / self._items
         low, high, pull = 0.0, math.inf, 2 * lack
         most = self.mean(of_rate)
         for _ in range(24):
             tilt = [pull * value for value in of_rate]
             weights, height = self._climb(weights, tilt, 0.02 * lack)
-            value = sum(of_rate[place] * weight for place, weight in weights.items())
-            if near := self._top - height <= 1.05 * lack:
-                most = max(most, value)
+            value = _mean(weights, of_rate)
+            near = self._top - height <= 1.05 * lack
+            # The best distribution may jump past all those that fit, as the pull grows.
+            fitting = weights if near else self._toward(weights, fitting, lack)
+            most = max(most, _mean(fitting, of_rate))
             if abs(self._top - height - lack) < 0.05 * lack or (
                 near and max(of_rate) - value < 1e-6  # noqa: PLR2004 (there is no more)
             ):
@@ -366,7 +379,16 @@ class _Mixture:
             pull = (
                 math.sqrt(low * high) if low and high < math.inf else pull * (4 if near else 0.25)
             )
-        return most
+        return min(most, max(of_rate))
+
+    def _toward(self, weights: _Weights, fitting: _Weights, lack: float) -> _Weights:
+        """Return the last distribution that fits, on the way from one that does to ``weights``."""
+        flat, low, high = [0.0] * len(RATES), 0.0, 1.0
+        for _ in range(12):  # The log likelihood is concave, so it falls only once on the way.
+            share = (low + high) / 2
+            height, _fitted = self._value(_mixed(fitting, weights, share), flat)
+            low, high = (share, high) if self._top - height <= lack else (low, share)
+        return _mixed(fitting, weights, low)
 
     def _climb(
         self, weights: _Weights, tilt: Sequence[float], lack: float
@@ -453,6 +475,14 @@ class _Mixture:
             if first is None:
                 return here
             del here[first]
+
+
+def _mean(weights: _Weights, of_rate: Sequence[float]) -> float:
+    return sum(of_rate[place] * weight for place, weight in weights.items())
+
+
+def _mixed(start: _Weights, end: _Weights, step: float) -> _Weights:
+    return {place: _between(start, end, place, step) for place in {*start, *end}}
 
 
 def _between(start: _Weights, end: _Weights, place: int, step: float) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +41,9 @@ class ScoreReport:
             wrong passes and wrong failures (Youden 1950). Infinity if no threshold is better than
             passing nothing; None if all labels are the same.
         decisions: the decisions with a threshold that was determined on other rows (10-fold
-            cross-validation), so that they don't look better than on new replies.
+            cross-validation, with each fold's share of either label), so that they don't look
+            better than on new replies. A row has no decision if all rows of one label are in its
+            fold.
         usage: the cost of the scores.
         why_undecided: the reason why the first row without a score has none; None if all rows have
             a score.
@@ -127,11 +130,17 @@ def _report(
     ]
     numbers, labels = [points for points, _ in known], [label for _, label in known]
     decided: list[tuple[bool, bool]] = []
-    for fold in range(FOLDS):
-        others = [pair for i, pair in enumerate(known) if i % FOLDS != fold]
+    # Each fold gets its share of either label: without both, the others have no threshold.
+    seen: Counter[bool] = Counter()
+    folds: list[list[tuple[float, bool]]] = [[] for _ in range(FOLDS)]
+    for points, label in known:
+        folds[seen[label] % FOLDS].append((points, label))
+        seen[label] += 1
+    for fold in folds:
+        others = [pair for other in folds if other is not fold for pair in other]
         bar = best_threshold([p for p, _ in others], [label for _, label in others])
         if bar is not None:
-            decided += [(points >= bar, label) for points, label in known[fold::FOLDS]]
+            decided += [(points >= bar, label) for points, label in fold]
     return ScoreReport(
         scores,
         ranking(numbers, labels),

@@ -231,8 +231,8 @@ class DrawPlan:
             )
         if cut := self.curve.cut:
             yield (
-                f"{plural(cut, 'draw')} raced and were cancelled: each may have passed or failed,"
-                " so the intervals are wide. A run with --lanes 1 tells more."
+                f"{plural(cut, 'draw')} were cancelled (by a race or a time limit): each may have"
+                " passed or failed, so the intervals are wide. A run with --lanes 1 tells more."
             )
         yield f"Never pass: at most {percent(self.curve.hopeless, 1)} of the items."
         yield from self._answer()

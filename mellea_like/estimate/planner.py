@@ -222,7 +222,7 @@ class _Findings:
 
     def _settle(self, item: _Item) -> None:
         """Count an item once all its draws are known."""
-        if not item.draws:
+        if not (item.draws or item.cut):
             return
         self.shown[item.draws, item.passes, item.cut] += 1
         self.items += 1
@@ -246,7 +246,7 @@ class _Findings:
             self.durations.append(s.seconds)
             if self.prices is not None:
                 self.money = self.money.plus(money_of(s, s.model, self.prices))
-        if draws and not item.label:
+        if trace.slices and not item.label:
             about = label or trace.slices[0].action
             item.label = clip(" ".join(about.split()), _LABEL)
         shown = trace.shown

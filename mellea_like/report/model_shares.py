@@ -78,6 +78,7 @@ class ModelShare:
     """The draws, usage and cost of one model."""
 
     draws: int = 0
+    judged: int = 0
     passed: int = 0
     usage: Usage = Usage()
     money: Money = field(default_factory=Money)
@@ -121,6 +122,7 @@ def add_shares(trace: TraceView, shares: Shares, prices: Prices | None = None) -
                 key = (None, "(others)")
             share = shares.setdefault(key, ModelShare())
             share.draws += not at
+            share.judged += not at and s.judged
             share.passed += not at and s.passed
             share.usage += usage
             share.money = share.money.plus(cost)
@@ -134,10 +136,11 @@ def share_rows(shares: Shares, currency: str | None = None) -> list[tuple[str, .
     order = sorted(shares.items(), key=lambda share: -1 if share[0][0] is None else share[0][0])
     for (stage, model), share in order if len(shares) > 1 else ():
         where = "" if stage is None else f"stage {stage}: "
+        of_judged = "" if share.judged == share.draws else f" of {count(share.judged)} judged"
         cells = [
             where + clip(model or "unknown model", 100),
             count(share.draws),
-            f"{count(share.passed)} ({percent(share.passed, share.draws)})",
+            f"{count(share.passed)} ({percent(share.passed, share.judged)}{of_judged})",
             ("≥ " if share.usage.unknown else "") + amount(share.usage.total_tokens),
         ]
         if currency is not None:

@@ -241,6 +241,15 @@ def staged(*models: str | None, outcome="failed"):
 PRICED = {"a": [0.0, 1.0], "b": [0.0, 10.0]}
 
 
+def test_a_models_pass_rate_is_that_of_its_judged_draws():
+    raced = staged("a", "a", "b", "b")
+    raced["slices"][0] |= {"outcome": "passed"}
+    raced["slices"][1] |= {"outcome": "cancelled"}
+    rows = share_rows(figures(item(0, raced)).models)
+    assert rows[0][:3] == ("stage 0: a", "2", "1 (100 % of 1 judged)")
+    assert "2 draws, 1 (100 % of 1 judged) passed" in call_text(raced)
+
+
 def test_each_stage_and_model_has_its_draws_passes_tokens_and_cost():
     first = staged("a", None, "b", "b")
     first["slices"][3] |= {"outcome": "passed"}

@@ -230,6 +230,19 @@ def test_one_label_has_no_ranking_and_no_threshold():
     assert best_threshold([1, 2], [True, True]) is None
 
 
+async def test_decisions_are_made_of_all_rows_even_if_one_label_comes_at_each_tenth():
+    rows = [Labelled(f"reply {i}", i % 10 > 0) for i in range(100)]
+    right = {row.reply: float(row.label) for row in rows}
+
+    async def score(candidate):
+        return right[candidate.text], "so"
+
+    report = await score_agreement(rows, score)
+    both = report.decisions
+    assert (both.both_passed, both.both_failed) == (90, 10)
+    assert both.accuracy.value == 1
+
+
 def test_scores_that_are_the_wrong_way_round_pass_nothing():
     assert best_threshold([1, 2, 3, 4], [True, True, False, False]) == math.inf
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import statistics
 from collections import Counter
@@ -68,6 +69,13 @@ def test_pass_at_k_has_the_interval_of_the_rate(k):
     assert pass_at_k_interval(10, 3, k) == pytest.approx((1 - (1 - low) ** k, 1 - (1 - high) ** k))
     with pytest.raises(ValueError, match="k must be at least 1, not 0"):
         pass_at_k_interval(10, 3, 0)
+
+
+def test_pass_at_k_is_in_its_interval():
+    for draws, passes in ((1, 1), (2, 1), (10, 1), (10, 9), (10, 10), (30, 0)):
+        for k in range(1, draws + 1):
+            low, high = pass_at_k_interval(draws, passes, k)
+            assert 0 <= low <= pass_at_k(draws, passes, k) <= high <= 1
 
 
 # --- the curve --------------------------------------------------------------------------------
@@ -147,6 +155,25 @@ def test_of_one_draw_of_each_item_nothing_is_known_of_more_and_no_number_is_name
     assert at.low < 0.3
     assert at.high > 1 - 0.7**8
     assert curve.needed(0.95) is None
+
+
+@pytest.mark.parametrize("items", [20, 100, 1000, 10_000])
+@pytest.mark.parametrize("passes", [0, 8])
+def test_an_interval_at_its_edge_is_as_wide_as_the_likelihood_says(items, passes):
+    curve = coverage_curve([(8, passes)] * items)
+    at = curve.at(8)
+    # If a share s of the items differed from all those seen, the log likelihood would be
+    # items * log(1 - s), which is 1.92 lower at:
+    share = 1 - math.exp(-1.9207 / items)
+    assert (at.low, at.high) == pytest.approx((1 - share, 1) if passes else (0, share), abs=1e-5)
+    assert curve.hopeless == pytest.approx(share if passes else 1, abs=1e-5)
+
+
+def test_an_item_whose_draws_were_all_cancelled_may_have_passed_or_not():
+    at = coverage_curve([(1, 1)] * 20 + [(0, 0, 1)] * 20).at(1)
+    assert at.low < 0.5 < at.high == 1
+    with pytest.raises(ValueError, match="no item has any draws"):
+        coverage_curve([(0, 0, 1)])
 
 
 def test_without_censoring_the_measured_share_is_that_of_the_items():

@@ -103,7 +103,21 @@ def test_what_was_cancelled_would_have_taken_longer():
     assert made.needed == 1
     assert made.splits[0].seconds == pytest.approx(0.4 * 1 + 0.6 * 9)
     assert made.curve.cut == 2
-    assert "2 draws raced and were cancelled: each may have passed or failed" in str(made)
+    assert (
+        "2 draws were cancelled (by a race or a time limit): each may have passed or failed"
+        in str(made)
+    )
+
+
+def test_items_whose_draws_were_all_cut_off_may_pass_or_not():
+    made = plan(results(*[passed_at_once] * 20, *[([("cancelled", 4)], None)] * 20), 0.9)
+    assert made.items == 40
+    assert made.curve.at(1).low < 0.5
+    assert made.needed is None
+    assert (
+        "20 draws were cancelled (by a race or a time limit): each may have passed or failed"
+        in str(made)
+    )
 
 
 def test_of_one_draw_of_each_item_it_says_what_cannot_be_known():
