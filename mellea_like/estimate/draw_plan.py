@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from mellea_like.core.display import plural
 from mellea_like.report.markup import clip
-from mellea_like.report.numbers import amount, count, money, percent, seconds
+from mellea_like.report.numbers import amount, bounds, count, money, percent, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -311,4 +311,4 @@ def _budgets(split: Split) -> str:
 
 
 def _between(low: float, high: float) -> str:
-    return f"{100 * low:.1f} to {100 * high:.1f} %"
+    return f"{bounds(low, high)} %"

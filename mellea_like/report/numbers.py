@@ -13,7 +13,17 @@ if TYPE_CHECKING:
 
     from mellea_like.core.generation import Usage
 
-__all__ = ["amount", "capital", "count", "moment", "money", "percent", "seconds", "tokens_of"]
+__all__ = [
+    "amount",
+    "bounds",
+    "capital",
+    "count",
+    "moment",
+    "money",
+    "percent",
+    "seconds",
+    "tokens_of",
+]
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 _SMALL, _TEN = 0.0095, 10
@@ -50,6 +60,17 @@ def percent(part: float, whole: float) -> str:
     elif part > 0 and share < _SMALL:
         text = "< 0.01"
     return f"{text.removesuffix('.0')} %"
+
+
+def bounds(low: float, high: float) -> str:
+    """Format the ends of an interval in per cent. Only 0 and 1 are written as 0.0 and 100.0."""
+    return f"{_end(low)} to {_end(high)}"
+
+
+def _end(share: float) -> str:
+    text = f"{100 * share:.1f}"
+    rounded = 0 < share < 1 and text in {"0.0", "100.0"}
+    return percent(share, 1).removesuffix(" %") if rounded else text
 
 
 def seconds(duration: float) -> str:

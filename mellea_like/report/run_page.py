@@ -15,7 +15,7 @@ from mellea_like.report.draw_details import (
     tool_calls,
 )
 from mellea_like.report.markup import Html, clip, html, joined, swatch, text_block
-from mellea_like.report.numbers import count, money, percent, seconds
+from mellea_like.report.numbers import bounds, count, money, percent, seconds
 from mellea_like.report.page import SCOPE, environment, page
 from mellea_like.report.run_figures import LISTED, figures_of, why
 from mellea_like.report.run_summary import (
@@ -168,7 +168,7 @@ def _coverage(figures: RunFigures) -> dict[str, Any]:
 
 
 def _between(at: Coverage) -> str:
-    return f"{100 * at.low:.1f} to {100 * at.high:.1f} %"
+    return f"{bounds(at.low, at.high)} %"
 
 
 def _steps(first: int, last: int) -> list[int]:

@@ -10,7 +10,16 @@ from mellea_like.core.prices import with_currency
 from mellea_like.pass_rates import pass_rate_interval
 from mellea_like.report.markup import clip
 from mellea_like.report.model_shares import share_rows
-from mellea_like.report.numbers import amount, count, moment, money, percent, seconds, tokens_of
+from mellea_like.report.numbers import (
+    amount,
+    bounds,
+    count,
+    moment,
+    money,
+    percent,
+    seconds,
+    tokens_of,
+)
 from mellea_like.report.run_figures import DEEPEST, LISTED, figures_of, why
 from mellea_like.report.views import FATES, ItemView, damage
 
@@ -90,7 +99,7 @@ def headline(figures: RunFigures, *, advise: bool = True) -> list[tuple[str, str
         cost = ("cost", written(known), each)
     begun = figures.begun
     per_item = f"{usage.requests / begun:.3g} per item" if begun else ""
-    sure = f"95 % interval {100 * low:.1f} to {100 * high:.1f}" if done else ""
+    sure = f"95 % interval {bounds(low, high)}" if done else ""
     if begun > done:  # Items that pass finish earlier than items that keep failing.
         whose = "of those finished; " if done else ""
         sure = f"{whose}{percent(passed, begun)} of the {count(begun)} that had a draw"

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from mellea_like.report.numbers import amount, moment, money, percent, seconds
+from mellea_like.report.numbers import amount, bounds, moment, money, percent, seconds
 
 
 @pytest.mark.parametrize(
@@ -66,6 +66,19 @@ def test_a_number_is_written_for_people(write, number, text):
 )
 def test_a_share_is_never_rounded_to_all_or_nothing(part, whole, text):
     assert percent(part, whole) == text
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "text"),
+    [
+        (0, 1, "0.0 to 100.0"),
+        (0.4123, 0.5881, "41.2 to 58.8"),
+        (0, 0.00038, "0.0 to 0.038"),
+        (1e-9, 0.99999, "< 0.01 to > 99.9"),
+    ],
+)
+def test_an_end_of_an_interval_is_never_rounded_to_all_or_nothing(low, high, text):
+    assert bounds(low, high) == text
 
 
 def test_money_has_its_currency_and_a_lower_bound_says_so():
