@@ -400,7 +400,7 @@ class _Mixture:
             slopes = [
                 sum(map(mul, ratios, c)) + t for c, t in zip(self._columns, tilt, strict=True)
             ]
-            mean = sum(slopes[place] * weight for place, weight in weights.items())
+            mean = _mean(weights, slopes)
             if max(slopes) - mean < lack:  # No distribution is better by more.
                 break
             # If many rates are equally good, as for a coverage of nearly 1, the first is enough.
@@ -428,7 +428,7 @@ class _Mixture:
                 value, fitted = self._value(weights, tilt)
                 break
             weights = mixed
-        return weights, value - sum(tilt[place] * weight for place, weight in weights.items())
+        return weights, value - _mean(weights, tilt)
 
     def _value(self, weights: _Weights, tilt: Sequence[float]) -> tuple[float, list[float]]:
         fitted = [0.0] * len(self._shares)
@@ -438,8 +438,8 @@ class _Mixture:
             ]
         if min(fitted) <= 0:
             return -math.inf, fitted
-        tilted = sum(tilt[place] * weight for place, weight in weights.items())
-        return sum(map(mul, self._shares, map(math.log, fitted))) + tilted, fitted
+        likely = sum(map(mul, self._shares, map(math.log, fitted)))
+        return likely + _mean(weights, tilt), fitted
 
     def _newton(
         self, start: _Weights, slopes: Sequence[float], fitted: Sequence[float]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -130,17 +129,13 @@ def _report(
     ]
     numbers, labels = [points for points, _ in known], [label for _, label in known]
     decided: list[tuple[bool, bool]] = []
-    # Each fold gets its share of either label: without both, the others have no threshold.
-    seen: Counter[bool] = Counter()
-    folds: list[list[tuple[float, bool]]] = [[] for _ in range(FOLDS)]
-    for points, label in known:
-        folds[seen[label] % FOLDS].append((points, label))
-        seen[label] += 1
-    for fold in folds:
-        others = [pair for other in folds if other is not fold for pair in other]
+    # Sorted, each fold gets its share of either label: without both, there is no threshold.
+    dealt = sorted(known, key=lambda pair: pair[1])
+    for fold in range(FOLDS):
+        others = [pair for i, pair in enumerate(dealt) if i % FOLDS != fold]
         bar = best_threshold([p for p, _ in others], [label for _, label in others])
         if bar is not None:
-            decided += [(points >= bar, label) for points, label in fold]
+            decided += [(points >= bar, label) for points, label in dealt[fold::FOLDS]]
     return ScoreReport(
         scores,
         ranking(numbers, labels),

@@ -341,8 +341,7 @@ class BaseSamplingStrategy:
             tool_choice=tool_choice,
             tool_rounds=tool_rounds,
         )
-        if on_slice is not None:
-            _check_on_slice(on_slice)
+        _check_on_slice(on_slice)
         return await RunningCall(self, inputs, on_slice).run()
 
     def begin(
@@ -388,8 +387,7 @@ class BaseSamplingStrategy:
         from mellea_like.sampling.rounds import CallInRounds  # noqa: PLC0415
 
         inputs = prepare_call(self.__settings, action, requirements, format=format, **arguments)
-        if on_slice is not None:
-            _check_on_slice(on_slice)
+        _check_on_slice(on_slice)
         return CallInRounds(self, inputs, on_slice, earlier, marks, wrap)
 
     @overload
@@ -460,8 +458,7 @@ class BaseSamplingStrategy:
         from mellea_like.sampling.streaming import StreamedReply  # noqa: PLC0415
 
         inputs = prepare_call(self.__settings, action, requirements, **arguments)
-        if on_slice is not None:
-            _check_on_slice(on_slice)
+        _check_on_slice(on_slice)
         return StreamedReply(self, inputs, on_slice, release)
 
     @overload
@@ -522,6 +519,8 @@ class BaseSamplingStrategy:
 
 def _check_on_slice(on_slice: object) -> None:
     """Make sure that ``on_slice`` is a function that can be called, and isn't a generator."""
+    if on_slice is None:
+        return
     if not callable(on_slice):
         msg = f"on_slice must be a function of one slice, not {on_slice!r}"
         raise TypeError(msg)

@@ -186,7 +186,8 @@ class RunningCall:
             await self._call.run(self._settings.loop_budget)
             # If the caller was cancelled during the call's end, it gets no result.
             await checkpoint_if_cancelled()
-            if self._rounds is not None and self.paused:
+            rounds = self._rounds
+            if rounds is not None and rounds.paused and self._call.fatal is None:
                 # It continues as it is if nothing listens to its rounds.
                 self.keeps = self._telemetry is None and self._call_hooks is None
                 return self._result(self._ending or _PAUSED)
@@ -203,11 +204,6 @@ class RunningCall:
                 self._call_hooks = self._hooks = None  # They refer to this call.
 
     # Rounds
-
-    @property
-    def paused(self) -> bool:
-        """Whether the call has made its draws for now, and isn't over."""
-        return self._rounds is not None and self._rounds.paused and self._call.fatal is None
 
     def resume(self, draws: int | None, heard: Callable[[Slice], None] | None) -> Rounds:
         """Let a paused call make more draws at its next `run`; its clock skips the pause."""

@@ -164,10 +164,6 @@ class Setup:
         """Return whether a plugin takes part in deciding which draws pass."""
         return self.hooks is not None and any(map(self.hooks.run.decides, _CHECK_HOOKS))
 
-    def hears(self, *types: HookType) -> bool:
-        """Return whether a plugin listens to one of these hooks."""
-        return self.hooks is not None and not self.hooks.run.types.isdisjoint(types)
-
     def streams(self) -> bool:
         """Return whether replies may be streamed: the backend can stream, or there are stages."""
         return hasattr(self.inputs.backend, "stream") or bool(self.inputs.stages)
@@ -198,6 +194,11 @@ def _lazy(module: str, name: str, *arguments: Any) -> Option:
     return made
 
 
+def _hear(hooks: Hooks, *types: HookType) -> bool:
+    """Return whether a plugin listens to one of these hooks."""
+    return not hooks.run.types.isdisjoint(types)
+
+
 def _same_bug(setup: Setup) -> Option:
     lanes = setup.settings.concurrency_budget
     return (SameBugWaits if lanes > 1 and not setup.is_scheduled else SameBug)(lanes)
@@ -208,14 +209,16 @@ OPTIONS: tuple[Callable[[Setup], Option | None], ...] = (
     lambda s: None if isinstance(s.inputs.action, GivenReply) else LoggedErrors(),
     lambda s: s.rounds,
     lambda s: DrawSpans(s.telemetry) if s.telemetry else None,
-    lambda s: RepairHooks(s.hooks) if s.hooks and s.hears(HookType.SAMPLING_REPAIR) else None,
+    lambda s: (
+        RepairHooks(s.hooks) if s.hooks and _hear(s.hooks, HookType.SAMPLING_REPAIR) else None
+    ),
     lambda s: TimeLimit(s.settings.iteration_timeout) if s.settings.iteration_timeout else None,
     lambda s: First() if s.settings.selection == "first" and s.show is None else None,
     lambda s: Ordered() if s.settings.selection == "ordered" else None,
     lambda s: s.selected,
     lambda s: _lazy("comparisons", "Comparisons", s) if s.selected else None,
     lambda s: GivingUp(s.settings.give_up.begin()) if s.settings.give_up else None,
-    lambda s: CheckHooks(s.hooks) if s.hooks and s.hears(*_CHECK_HOOKS) else None,
+    lambda s: CheckHooks(s.hooks) if s.hooks and _hear(s.hooks, *_CHECK_HOOKS) else None,
     lambda s: CheckSpans(s.telemetry) if s.telemetry else None,
     lambda s: _lazy("early_rejection", "TakenVerdicts") if s.streams() else None,
     lambda s: ToolRounds() if s.inputs.tools is not None else None,
@@ -224,7 +227,7 @@ OPTIONS: tuple[Callable[[Setup], Option | None], ...] = (
     lambda s: _same_bug(s) if s.settings.selection != "ordered" else None,
     lambda s: _lazy("wrapped", "Wrapped", s.rounds.wrap) if s.rounds and s.rounds.wrap else None,
     lambda s: Retries(s.settings.retry),
-    lambda s: RequestHooks(s.hooks) if s.hooks and s.hears(*_REQUEST_HOOKS) else None,
+    lambda s: RequestHooks(s.hooks) if s.hooks and _hear(s.hooks, *_REQUEST_HOOKS) else None,
     lambda s: RequestSpans(s.telemetry) if s.telemetry else None,
     lambda s: _lazy("budgets", "Budgets", s.inputs.budgets) if s.inputs.budgets else None,
     lambda s: s.stage_budgets,

@@ -98,7 +98,7 @@ def calls(request, monkeypatch) -> int:
 
 @pytest.fixture(params=[True, False], ids=["journal", "memory"])
 def journal(request, path):
-    """Where the run's journal is to be, or None: it is in memory only."""
+    """The path of the run's journal; None for a run that is kept in memory only."""
     return path if request.param else None
 
 

@@ -1,4 +1,4 @@
-"""What can be asked for."""
+"""Actions: texts, messages, instructions and objects of one's own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests of selections share: a requirement, and a judge that compares."""
+"""Helpers for tests of selections: a requirement, and a judge that compares."""
 
 from __future__ import annotations
 

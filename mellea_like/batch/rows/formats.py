@@ -131,7 +131,7 @@ def as_json(value: Any) -> str:
 
 
 HALVES = "rows with halves of characters, replaced by U+FFFD"
-"""What notices call the rows that `whole` has changed, next to their number."""
+"""The label of rows that `whole` has changed, for notices that show their number."""
 
 
 def whole(value: Any) -> Any:
