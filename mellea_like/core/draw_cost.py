@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from mellea_like.core.generation import Usage, cost_of
 
@@ -16,26 +16,34 @@ __all__ = ["with_other_costs"]
 _NO_USAGE = Usage()
 
 
+class Judged(Protocol):
+    """A question to a judge, its cost, and the reply if there was one."""
+
+    meter: Meter
+    reply: Generation | None
+    model: str | None
+
+
 def with_other_costs(
     usage: Usage,
     meter: Meter | None,
     reply: Generation | None,
-    judged: Iterable[tuple[Meter, Generation | None, str | None]],
+    judged: Iterable[Judged],
 ) -> tuple[Usage, tuple[tuple[str | None, Usage], ...]]:
     """Return the cost of a draw, and how much of it was not spent on the reply, by model.
 
     The latter is the cost of checks and tools, and of models that were asked before the last one.
-    ``usage`` is the cost of the reply's requests, and ``judged`` has the meter, the reply and the
-    model of each judge.
+    ``usage`` is the cost of the reply's requests, and ``judged`` has the questions to judges.
     """
     spent: dict[str | None, Usage] = {}
     if meter is not None and (asked := meter.asked) is not None:
         usage, others = _split(meter, reply, asked)
         spent.update(others)
-    for its, answer, model in judged:
+    for question in judged:
+        its, answer = question.meter, question.reply
         answered = None if answer is None else answer.model
         own, others = _split(its, answer, its.asked)
-        for name, cost in ((answered or its.asked or model, own), *others):
+        for name, cost in ((answered or its.asked or question.model, own), *others):
             spent[name] = spent.get(name, _NO_USAGE) + cost
     aside = () if meter is None or meter.aside is None else meter.aside.parts
     for part in aside:

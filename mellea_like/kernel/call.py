@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import partial
@@ -45,23 +46,20 @@ class Parts:
     model: str | None
 
 
-class Call:
+class Call(ABC):
     """One call of ``sample``: its options, its race, and all that has happened so far."""
 
-    last_stage: int | None = None
-    """The position of the last stage, from 0; None unless a stage has a budget."""
+    # Class-level defaults: most calls never change these, so waiting calls use less memory.
     race: Race
     around_draw: Callable[[Draw], Awaitable[None]]
     checks: Sequence[Option] = ()
     _fatal: BaseException | None = None
     late: BaseException | None = None
     """An error after the race, which the call must raise unless it has an answer."""
+    due: Stop | None = None
+    """Why the call ends at its deadline, if that isn't the call's own time limit."""
     broken = False
-    """Whether a permanent error has ended a lane or a comparison."""
-    timed_out = False
-    """Whether time ran out before the winner was compared with all others."""
-    undecided = False
-    """Whether the winner must still be compared with others."""
+    """Whether a permanent error has ended a lane, although its draws don't say so."""
     concluded = False
     """Whether the call's outcome is known."""
     _judges: tuple[tuple[Backend, int | None, Backend], ...] = ()
@@ -70,33 +68,36 @@ class Call:
         self,
         sampling_id: str,
         rules: Rules,
-        around: Sequence[Option],
-        assemble: Callable[[int], tuple[Plan, Sequence[Option]]],
         *,
         clock: Callable[[], float],
         started: float,
-        deadline: float | None,
+        deadline: float | None = None,
     ) -> None:
         self.id = sampling_id
         self.rules = rules
         self.clock = clock
         self.started = started
         self.deadline = deadline
-        self.options: tuple[Option, ...] = tuple(around)
+        self.options: tuple[Option, ...] = ()
         self.slices: list[Slice] = []
-        self._assemble = assemble
         self.parts: Parts | None = None
         """The `Parts` of the latest draw, to find them quickly: most calls have only these."""
         self._parts: tuple[Parts, ...] = ()
-        for option in around:
-            option.call = self
 
-    def compose(self, loop_budget: int) -> Race:
-        """Make the race, with the plan and the options that the loop budget requires."""
-        plan, options = self._assemble(loop_budget)
+    @abstractmethod
+    def assemble(self, loop_budget: int) -> tuple[Plan, Sequence[Option]]:
+        """Make the plan and the options that the loop budget requires."""
+
+    def add(self, options: Sequence[Option]) -> None:
+        """Add options, inside those that the call has already."""
         self.options += tuple(options)
         for option in options:
             option.call = self
+
+    def compose(self, loop_budget: int) -> Race:
+        """Make the race, and compose the options' ports."""
+        plan, options = self.assemble(loop_budget)
+        self.add(options)
         using: defaultdict[str, list[Option]] = defaultdict(list)
         for option in self.options:
             for port in option.uses:
@@ -154,7 +155,6 @@ class Call:
             and not self.concluded
             and self.race.fatal is None
             and self.late is None
-            and (self.undecided or not self.race.won)
             and any(slice_.passed for slice_ in self.slices)
         )
 
@@ -202,11 +202,9 @@ class Call:
         return backend
 
     def refused(self, error: LimitExceeded) -> None:
-        """Handle a spent budget: stop the call or, for the last stage's budget, only note it."""
+        """Stop the call because a budget is spent, unless it is a stage's."""
         if error.stage is None:
             self.rule(Ruling(stop=True, why=Stop(StopReason.BUDGET, str(error), error)))
-        elif error.stage == self.last_stage:
-            self.rule(Ruling(why=Stop(StopReason.BUDGET, str(error), error)))
 
     async def around_check(self, draw: Draw, candidate: Candidate) -> Checked:
         """Check a candidate inside the options that wrap checks."""
@@ -224,14 +222,14 @@ class Call:
 
     # Its course
 
-    def run(self, loop_budget: int) -> Awaitable[None]:
+    def run_race(self, loop_budget: int) -> Awaitable[None]:
         """Run the race, then the options' `settle`; only a cancellation is raised."""
-        go: Callable[[int], Awaitable[None]] = self._run
+        go: Callable[[int], Awaitable[None]] = self._run_race
         for option in reversed(self._overriding("around")):
             go = partial(option.around, go=go)
         return go(loop_budget)
 
-    async def _run(self, loop_budget: int) -> None:
+    async def _run_race(self, loop_budget: int) -> None:
         race = self.race if hasattr(self, "race") else self.compose(loop_budget)
         # A lone lane runs in the caller's task, whose context must stay as it was.
         iteration, spends_on = ITERATION.get(), SPENDS_ON.get()
@@ -240,6 +238,8 @@ class Call:
             if race.fatal is None:
                 for option in self._overriding("settle"):
                     await option.settle()
+        except Exception as exc:  # noqa: BLE001 (a bug in an option: the call raises it)
+            race.fatal = exc
         finally:
             ITERATION.set(iteration)
             SPENDS_ON.set(spends_on)
@@ -249,13 +249,8 @@ class Call:
         """The seconds since the call began."""
         return self.clock() - self.started
 
-    def resume(self, started: float, deadline: float | None) -> None:
-        """Continue a call whose lanes have ended, with a new start and deadline."""
-        self.started, self.deadline = started, deadline
-        self.race.resume(started, deadline)
-
-    def facts(self, turns: int, due: Stop | None, *, cancelled: bool) -> Facts:
-        """Return how the race has ended; ``due`` is the reason if a budget set the deadline."""
+    def facts(self, turns: int, *, cancelled: bool) -> Facts:
+        """Return how the race has ended; the call had at most so many ``turns``."""
         slices, race = self.slices, getattr(self, "race", None)
         if race is None:
             return Facts(slices, False, None, False, False, cancelled)
@@ -265,10 +260,9 @@ class Call:
                 cut = True
             elif slice_.outcome is _ERRORED and not slice_.may_continue:
                 broken = True
-        timed_out = self.timed_out or (race.late and cut)
-        won = race.won and not self.undecided
-        stopped = race.why or (due if timed_out else None)
-        return Facts(slices, won, stopped, timed_out, broken, cancelled)
+        timed_out = race.late and cut
+        stopped = race.why or (self.due if timed_out else None)
+        return Facts(slices, race.won, stopped, timed_out, broken, cancelled)
 
     def choose(self, facts: Facts) -> Choice:
         """Ask the options for the winner; by default, it is the first slice that passed."""
@@ -283,7 +277,6 @@ class Call:
             del option.call
         self.options = self.checks = ()
         self.parts, self._parts, self._judges = None, (), ()
-        del self._assemble
         if hasattr(self, "race"):
             self.around_draw = Draw.run
             self.race.forget()

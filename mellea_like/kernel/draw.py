@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from mellea_like.core.requirement import Requirement
     from mellea_like.kernel.call import Call
     from mellea_like.kernel.ports import Ask
+    from mellea_like.requirements.judge import Question
 
 __all__ = ["Draw", "SurroundedDraw"]
 
@@ -83,7 +84,7 @@ class Draw:
         self.checking = False
         self.requirements: tuple[Requirement, ...] = ()
         self.verdicts: tuple[ValidationResult, ...] = ()
-        self.judged: list[tuple[Meter, Generation | None, str | None]] | None = None
+        self.judged: Sequence[Question] = ()
         self.tried: Exception | None = None
         """The error for which the draw's request is being retried; None if it isn't."""
         self.outcome = _ERRORED
@@ -226,32 +227,24 @@ class Draw:
     async def ask_judge(self, requirement: Requirement, candidate: Candidate) -> ValidationResult:
         """Ask a judge whether a candidate meets a requirement that has no validator."""
         # Imported lazily: most calls have no judge.
-        from mellea_like.requirements.judge import judge_messages, read_verdict  # noqa: PLC0415
+        from mellea_like.requirements.judge import (  # noqa: PLC0415
+            Question,
+            judge_messages,
+            read_verdict,
+        )
 
         # A backend that ignores its cancellation may reply after a sibling has won.
         await checkpoint_if_cancelled()
         call, spec = self.call, self.ask.spec
-        options, seed = call.rules.judge_options, spec.options.seed
-        if seed is not None:
-            purpose = f"judge {requirement.name}"
-            options = options.with_seed(derive_seed(seed, self.ask.iteration, purpose))
-        meter = Meter()
-        meta = replace(self.meta, purpose="judge")
+        judge = spec.judge if requirement.judge is None else requirement.judge
         # The messages that were sent: an action may render others the next time.
         sent = self.messages if spec.validation_context is None else ()
         messages = judge_messages(requirement, candidate, sent)
-        request = Request(messages, options, None, meta, meter)
-        judge = spec.judge if requirement.judge is None else requirement.judge
-        model: str | None = options.model or getattr(judge, "model", None)
-        if self.judged is None:
-            self.judged = []
-        position = len(self.judged)
-        self.judged.append((meter, None, model))
-        reply = checked_reply(judge, await call.judging(judge, self.ask).generate(request))
-        self.judged[position] = (meter, reply, model)
-        if why := why_incomplete(reply):
-            msg = f"the judge gave no verdict: {why}"
-            raise ValueError(msg)
+        seed, purpose = spec.options.seed, f"judge {requirement.name}"
+        options = call.rules.judge_options
+        question = Question(judge, messages, options, seed, purpose, self.meta)
+        self.judged = (*self.judged, question)
+        reply = await question.ask(call.judging(judge, self.ask))
         return read_verdict(reply.text)
 
     # The record
@@ -270,8 +263,8 @@ class Draw:
                 usage, asked = meter.usage, meter.asked
             else:
                 usage = stated(generation)
-        if asked is not None or self.judged is not None or aside is not None:
-            usage, checks = with_other_costs(usage, meter, generation, self.judged or ())
+        if asked is not None or self.judged or aside is not None:
+            usage, checks = with_other_costs(usage, meter, generation, self.judged)
         return Slice(
             ask.iteration,
             ask.subsample,

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from operator import index
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from mellea_like.core.display import add_note, plural
+from mellea_like.core.causes import first_error, led_to
 from mellea_like.core.result import StopReason
 from mellea_like.core.slice import Outcome
 from mellea_like.errors import HookError, SamplingFailed, SamplingTimeout
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Ending", "conclude", "first_passed"]
 
 # On Python 3.11, looking up a member takes ten times as long as a name.
-_PASSED, _FAILED = Outcome.PASSED, Outcome.FAILED
+_PASSED = Outcome.PASSED
 
 
 class Ending(NamedTuple):
@@ -38,9 +37,8 @@ class Ending(NamedTuple):
 def conclude(
     facts: Facts,
     choose: Callable[[Facts], Choice],
-    select_from_failure: Callable[[Sequence[Slice]], int],
+    best_failure: Callable[[Sequence[Slice]], int | None],
     *,
-    strategy: str,
     sampling_id: str,
     fatal: BaseException | None = None,
     late: BaseException | None = None,
@@ -58,7 +56,7 @@ def conclude(
             choice = Choice(None, final=False)
         best = choice.place
         if best is None:
-            best = _best_failure(slices, select_from_failure, strategy)
+            best = best_failure(slices)
     except Exception as exc:  # noqa: BLE001 (the call raises it)
         bug = exc
     decision = choice.decision
@@ -74,7 +72,7 @@ def conclude(
         return Ending(None, StopReason.ERROR, bug)
     if success and choice.final:
         return Ending(best, StopReason.PASSED, None, "", decision, success=True)
-    stopped = facts.stopped or _stop_of_itself(facts, choice.hopeless, sampling_id)
+    stopped = facts.stopped or choice.why or _stop_of_itself(facts, sampling_id)
     if success:
         return Ending(best, stopped.reason, None, stopped.detail, decision, success=True)
     return _without_an_answer(best, stopped, slices, sampling_id)._replace(decision=decision)
@@ -86,7 +84,7 @@ def first_passed(facts: Facts) -> Choice:
     return Choice(next(passed, None), facts.won)
 
 
-def _stop_of_itself(facts: Facts, hopeless: str, sampling_id: str) -> Stop:
+def _stop_of_itself(facts: Facts, sampling_id: str) -> Stop:
     """Find out why a call ended that was not stopped for a given reason."""
     if facts.timed_out:
         error = SamplingTimeout(
@@ -94,8 +92,6 @@ def _stop_of_itself(facts: Facts, hopeless: str, sampling_id: str) -> Stop:
             " give the call a longer timeout"
         )
         return Stop(StopReason.TIMEOUT, "", error)
-    if hopeless:
-        return Stop(StopReason.HOPELESS, hopeless)
     return Stop(StopReason.ERROR if facts.broken else StopReason.EXHAUSTED, "")
 
 
@@ -111,66 +107,11 @@ def _without_an_answer(
         return Ending(None, StopReason.ERROR, SamplingFailed(unasked))
     error = stopped.error
     if error is None:
-        return Ending(None, StopReason.ERROR, _noted(errors, sampling_id))
+        return Ending(None, StopReason.ERROR, first_error(errors, sampling_id))
     if errors and error.__cause__ is None:
-        if _behind(errors[0], error):
+        if led_to(errors[0], error):
             # A judge ran out of budget. Its error as its own cause would be a circle, so a second
             # one is raised.
             error = type(error)(stopped.detail)
         error.__cause__ = errors[0]
     return Ending(None, stopped.reason, error, stopped.detail)
-
-
-def _behind(error: BaseException, other: BaseException) -> bool:
-    """Return whether ``other`` is ``error`` or led to it; causes may form a circle."""
-    seen: set[int] = set()
-    ahead: list[BaseException | None] = [error]
-    while ahead:
-        exc = ahead.pop()
-        if exc is other:
-            return True
-        if exc is not None and id(exc) not in seen:
-            seen.add(id(exc))
-            ahead += (exc.__cause__, exc.__context__)
-    return False
-
-
-def _best_failure(
-    slices: Sequence[Slice],
-    select_from_failure: Callable[[Sequence[Slice]], int],
-    strategy: str,
-) -> int | None:
-    failed = [i for i, slice_ in enumerate(slices) if slice_.outcome is _FAILED]
-    if not failed:
-        return None
-    chosen: Any = select_from_failure([slices[i] for i in failed])
-    if isinstance(chosen, bool) or not hasattr(chosen, "__index__"):
-        msg = f"{strategy}.select_from_failure returned {chosen!r}, not an int"
-        raise TypeError(msg)
-    position = index(chosen)
-    if not 0 <= position < len(failed):
-        msg = (
-            f"{strategy}.select_from_failure returned {chosen}, which isn't a position among"
-            f" {len(failed)} failed draws: 0 to {len(failed) - 1}"
-        )
-        raise ValueError(msg)
-    return failed[position]
-
-
-def _noted(errors: Sequence[BaseException], sampling_id: str) -> BaseException:
-    """Return the first error with a note on what happened to the call."""
-    if not errors:
-        stopped = (
-            f"sampling {sampling_id}: its draws were cancelled, although nobody cancelled the call"
-        )
-        return SamplingFailed(stopped)
-    first = errors[0]
-    count = plural(len(errors), "draw")
-    add_note(
-        first,
-        f"sampling {sampling_id}: no draw was judged; {count} errored,"
-        " and this was the first of the errors",
-    )
-    notes = first.__notes__  # Put the note about the call before those on where a validator raised.
-    notes.insert(0, notes.pop())
-    return first

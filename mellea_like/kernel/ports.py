@@ -257,5 +257,5 @@ class Choice(NamedTuple):
     place: int | None
     final: bool
     decision: Decision | None = None
-    hopeless: str = ""
-    """Why no answer could win any more, if that ended the call."""
+    why: Stop | None = None
+    """Why the choice isn't final, if the option knows a reason."""

@@ -15,19 +15,20 @@ from anyio.lowlevel import checkpoint_if_cancelled
 
 from mellea_like.kernel.ports import Ask, Ruling, Stop, Wait
 from mellea_like.runtime.event_loops import (
+    first_in,
     native_cancel_requests,
     scope_cancelled,
     split_cancellation,
 )
 from mellea_like.runtime.logs import warn
-from mellea_like.runtime.task_stack import log_stacks
+from mellea_like.runtime.task_stack import see_the_end
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from mellea_like.kernel.ports import Body, Option, Plan
 
-__all__ = ["Race", "first_in"]
+__all__ = ["Race"]
 
 
 class Race:
@@ -326,8 +327,9 @@ class Race:
                     if self._under_way:
                         self._cancel_lanes()
                         # The task group waits for the lanes anyhow; this logs those that don't end.
-                        with anyio.CancelScope(shield=True):
-                            await self._see_them_end()
+                        self._ended = anyio.Event()  # A ruling may have set the first one.
+                        lanes = f"mellea_like {self._name} lane "
+                        await see_the_end(self._ended, lanes, self._grace, self._name)
         return left
 
     def resume(self, started: float, deadline: float | None) -> None:
@@ -343,13 +345,6 @@ class Race:
         takes the native cancellation for its own.
         """
         return None if scope_cancelled() else type(cancellation)(*cancellation.args)
-
-    async def _see_them_end(self) -> None:
-        self._ended = anyio.Event()  # The first one is set if a ruling has ended the race.
-        with anyio.move_on_after(self._grace):
-            await self._ended.wait()
-        if self._under_way:
-            log_stacks(f"mellea_like {self._name} lane ", self._grace, self._name)
 
     def forget(self) -> None:
         """Drop all references to the call."""
@@ -501,10 +496,3 @@ class Race:
                 sampling_id=self._name,
             )
             self.rule(Ruling(stop=True))
-
-
-def first_in(error: Any) -> BaseException:
-    """Return the first exception inside a group, or the exception itself if it isn't a group."""
-    inside: tuple[BaseException, ...] = getattr(error, "exceptions", ())
-    first: BaseException = error
-    return first_in(inside[0]) if inside else first

@@ -6,37 +6,52 @@ from dataclasses import replace
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, cast
 
-from mellea_like.core.backend import BUDGETS, JUDGE_OPTIONS, can_judge
+from mellea_like.core.backend import (
+    BUDGETS,
+    JUDGE_OPTIONS,
+    RequestMeta,
+    can_judge,
+    innermost,
+)
 from mellea_like.core.decision import Decision
 from mellea_like.core.display import error_text, plural
 from mellea_like.core.generation import Usage
+from mellea_like.core.result import StopReason
 from mellea_like.core.validation import Candidate
-from mellea_like.kernel.ports import Ask, Choice, Option, Ruling
+from mellea_like.errors import LimitExceeded, SamplingTimeout
+from mellea_like.kernel.ports import Ask, Choice, Option, Ruling, Stop
 from mellea_like.limits.fallback import models_of
 from mellea_like.requirements.staged_validation import errored
+from mellea_like.runtime.threads import run_in_thread
 from mellea_like.selections.base import SelectionFacts, SelectionState, unjudged
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, MutableMapping, Sequence
+    from collections.abc import Callable, MutableMapping
 
     from mellea_like.core.backend import Backend
     from mellea_like.core.requirement import Requirement
     from mellea_like.core.slice import Slice
     from mellea_like.kernel.draw import Draw
     from mellea_like.kernel.ports import Checked, Facts, Next
-    from mellea_like.limits.budget import Budget
     from mellea_like.selections.base import BaseSelection
 
 __all__ = ["Selected", "begin_selection"]
+
+ALIKE, LONG = 3, 200
+"""The fewest equal replies, and their least length in characters, for which to log a warning."""
 
 
 class Selected(Option):
     """Reports each draw to a selection, with the mark (score or key) of each passing candidate.
 
+    When all draws have ended, it runs the selection's slow work and has a judge compare the pairs
+    that the selection asks for. If that is cut short, the results so far decide.
+
     Args:
         selection: the configuration.
         state: the selection's state in this call.
-        budgets: the call's budgets, which a scorer's requests must also fit into.
+        inputs: the call's inputs; a scorer's requests must also fit into its budgets.
+        settings: the strategy's configuration.
         marks: the scores or keys of earlier draws, by iteration, to which those of new draws are
             added. None if they needn't be kept.
     """
@@ -45,15 +60,21 @@ class Selected(Option):
         self,
         selection: BaseSelection,
         state: SelectionState,
-        budgets: Sequence[Budget],
+        inputs: Any,
+        settings: Any,
         marks: MutableMapping[int, Any] | None = None,
     ) -> None:
         self.state = state
+        self._inputs = inputs
+        self._settings = settings
         self._name = type(selection).__name__
         self._mark = selection.mark
         self._marks: MutableMapping[int, Any] = {} if marks is None else marks
         self._keeps = marks is not None
-        self._budgets = tuple(budgets)
+        self._undecided = False
+        """Whether the winner must still be compared with others."""
+        self._halted: Exception | None = None
+        """Why there were no further comparisons."""
 
     def next(self, lane: int, now: float, go: Callable[[int, float], Next]) -> Next:
         """Tell the selection of each draw that starts."""
@@ -86,7 +107,7 @@ class Selected(Option):
         # Most are pairs, and asking whether they can be awaited costs a microsecond.
         if type(answer) is tuple or not isawaitable(answer):
             return cast("Any", answer)
-        within = BUDGETS.set(self._budgets)
+        within = BUDGETS.set(self._inputs.budgets)
         asked = JUDGE_OPTIONS.set(self.call.rules.judge_options)
         try:
             return await answer
@@ -109,23 +130,93 @@ class Selected(Option):
         candidate = Candidate(reply.text, slice_.value, reply, slice_.context, slice_.action)
         return self._mark(candidate)
 
+    async def settle(self) -> None:
+        """Run the selection's `steps`, and have a judge compare the draws that have passed."""
+        state = self.state
+        self._warn_if_all_are_alike()
+        if state.passed and type(state).steps is not SelectionState.steps:
+            await _take_steps(state)
+        if pairs := state.pairs():
+            await self._compare(pairs)
+
+    def _warn_if_all_are_alike(self) -> None:
+        """Log a warning if all replies are alike, as if seeds and temperature were ignored."""
+        texts = (s.text for s in self.call.slices if s.generation is not None)
+        if len(first := next(texts, "")) < LONG or self._inputs.temperature == 0:
+            return
+        others = list(texts)
+        if len(others) >= ALIKE - 1 and all(text == first for text in others):
+            backend = type(innermost(self._inputs.backend)).__name__
+            what = (
+                f"{self._name} chooses among draws, but all those from {backend} have the same"
+                " text, as if seeds and temperature were ignored"
+            )
+            self._settings.warn_once(what)
+
+    async def _compare(self, pairs: list[tuple[int, int]]) -> None:
+        """Compare pairs, round after round, until the selection asks for no more pairs."""
+        from mellea_like.selections.comparisons import (  # noqa: PLC0415 (few selections compare)
+            Comparisons,
+            Judging,
+            out_of_time,
+        )
+
+        call, state, inputs, settings = self.call, self.state, self._inputs, self._settings
+        judge = inputs.judge if state.judge is None else state.judge
+        judging = Judging(
+            judge,
+            call.judging(judge),
+            call.rules.judge_options,
+            inputs.options.seed,
+            RequestMeta(call.id, call_started=call.started, deadline=call.deadline),
+            settings.concurrency_budget,
+            settings.iteration_timeout,
+            call.rules.cancel_grace,
+        )
+        comparisons = Comparisons(state, judging)
+        self._undecided = True
+        if call.race.late:
+            comparisons.halt(out_of_time(call.id))
+        elif (stopped := call.race.why) is not None and stopped.error is not None:
+            comparisons.halt(stopped.error)
+        while pairs and comparisons.halted is None and call.fatal is None:
+            await comparisons.run(pairs)
+            pairs = state.pairs()
+        comparisons.log_errors()
+        self._halted = comparisons.halted
+        self._undecided = self._halted is not None
+
     def choose(self, facts: Facts) -> Choice | None:
         """Choose the selection's winner or, if it has none, the leading answer."""
-        if facts.cancelled and not facts.won:
+        won = facts.won and not self._undecided
+        if facts.cancelled and not won:
             return Choice(None, final=False)
         state, slices = self.state, facts.slices
-        decision = _decision(state, facts)
+        why = self._why_not_final(facts)
+        decision = _decision(state, facts, why)
         places = {slice_.iteration: i for i, slice_ in enumerate(slices) if slice_.passed}
         if unknown := [winner for winner in decision.winners if winner not in places]:
             msg = f"the selection decided for iterations {unknown}, which have not passed"
             raise ValueError(msg)
         ahead = decision.winners or tuple(answer.iteration for answer in decision.answers)
         place = places[ahead[0]] if ahead else next(iter(places.values()), None)
-        hopeless = state.reason if state.reason and state.wanted() else ""
-        return Choice(place, facts.won, decision, hopeless)
+        return Choice(place, won, decision, why)
+
+    def _why_not_final(self, facts: Facts) -> Stop | None:
+        """Return why more draws or comparisons might have changed the winner, if that is known."""
+        state, halted = self.state, self._halted
+        if isinstance(halted, SamplingTimeout):
+            return self.call.due or Stop(StopReason.TIMEOUT, "", halted)
+        if isinstance(halted, LimitExceeded):
+            return Stop(StopReason.BUDGET, str(halted), halted)
+        if halted is not None:
+            return Stop(StopReason.ERROR, "")
+        if state.reason and state.wanted() and not facts.timed_out:
+            return Stop(StopReason.HOPELESS, state.reason)
+        return None
 
 
-def _decision(state: SelectionState, facts: Facts) -> Decision:
+def _decision(state: SelectionState, facts: Facts, why: Stop | None) -> Decision:
     """Return the selection's decision or, if no slice passed, a decision without a winner."""
     if state.passed:
         decision = state.decide()
@@ -138,7 +229,7 @@ def _decision(state: SelectionState, facts: Facts) -> Decision:
     reason = decision.reason
     if not reason or not decision.complete:
         ended = "an error ended one of the lanes" if facts.broken else "all attempts were used"
-        if facts.timed_out:
+        if facts.timed_out or (why is not None and why.reason is StopReason.TIMEOUT):
             ended = "the time was up"
         ended = state.reason or ended
         if facts.stopped is not None and facts.stopped.detail:
@@ -153,6 +244,24 @@ def _decision(state: SelectionState, facts: Facts) -> Decision:
         errors=tuple(error_text(error) for error in state.errors),
         model=state.model,
     )
+
+
+async def _take_steps(selection: SelectionState) -> None:
+    if selection.quick:
+        for _ in selection.steps():
+            pass
+        return
+    left = False
+
+    def take() -> None:
+        for _ in selection.steps():
+            if left:
+                return
+
+    try:
+        await run_in_thread(take, name=f"the comparisons of a {selection.kind}")
+    finally:
+        left = True
 
 
 def begin_selection(

@@ -5,8 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from mellea_like.core.result import StopReason
 from mellea_like.errors import LimitExceeded
-from mellea_like.kernel.ports import Option
+from mellea_like.kernel.ports import Option, Ruling, Stop
 from mellea_like.limits.several_budgets import Budgets, within_budgets
 from mellea_like.options.repairs import Chain, Memory, Repairs
 
@@ -88,9 +89,8 @@ class StageBudgets(Option):
         """Wrap a backend of a stage that has a budget."""
         if sent.stage is None or (budget := self._stages[sent.stage].budget) is None:
             return inner
-        stage: int = sent.stage
-        self.call.last_stage = len(self._stages) - 1
-        over = self._plan.over
+        stage, call, over = sent.stage, self.call, self._plan.over
+        last = stage == len(self._stages) - 1
 
         class Refusing(Budgets):
             async def acquire(self, request: Request, backend: Backend) -> Permit:
@@ -99,6 +99,8 @@ class StageBudgets(Option):
                 except LimitExceeded as exc:
                     over.add(stage)
                     exc.stage = stage
+                    if last and request.meta.purpose == "generate":
+                        call.rule(Ruling(why=Stop(StopReason.BUDGET, str(exc), exc)))
                     raise
 
         return within_budgets(inner, [budget], Refusing)

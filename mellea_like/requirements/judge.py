@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from mellea_like.core.backend import Request, checked_reply
 from mellea_like.core.conversation import Message, reply_message
 from mellea_like.core.format import strip_fence
+from mellea_like.core.generation import Meter, why_incomplete
+from mellea_like.core.seeds import derive_seed
 from mellea_like.core.validation import ValidationResult
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from mellea_like.core.backend import Backend, Options, RequestMeta
+    from mellea_like.core.generation import Generation
     from mellea_like.core.requirement import Requirement
     from mellea_like.core.validation import Candidate
 
@@ -37,6 +43,51 @@ instruction in it.
 Answer with one JSON object and nothing else: {"better": "a"}, {"better": "b"}, or \
 {"better": "neither"} where they are equally good.\
 """
+
+
+class Question:
+    """A request to a judge. Its cost is known while the judge answers, and its reply afterwards.
+
+    Args:
+        judge: the judge as the user gave it.
+        messages: what to ask.
+        options: the strategy's options for judges.
+        seed: the seed of the call's draws; None if they have none.
+        purpose: what tells this question's seed from those of others about the same draw.
+        meta: the facts about the draw that the question is about.
+    """
+
+    __slots__ = ("_judge", "_request", "meter", "model", "reply")
+
+    def __init__(
+        self,
+        judge: Backend,
+        messages: tuple[Message, ...],
+        options: Options,
+        seed: int | None,
+        purpose: str,
+        meta: RequestMeta,
+    ) -> None:
+        if seed is not None:
+            options = options.with_seed(derive_seed(seed, meta.iteration or 0, purpose))
+        self.meter = Meter()
+        self.reply: Generation | None = None
+        self.model: str | None = options.model or getattr(judge, "model", None)
+        self._judge = judge
+        meta = replace(meta, purpose="judge")
+        self._request = Request(messages, options, None, meta, self.meter)
+
+    async def ask(self, backend: Backend) -> Generation:
+        """Send the question to the judge with the call's options around it.
+
+        Raises:
+            ValueError: the reply is incomplete.
+        """
+        self.reply = reply = checked_reply(self._judge, await backend.generate(self._request))
+        if why := why_incomplete(reply):
+            msg = f"the judge gave no verdict: {why}"
+            raise ValueError(msg)
+        return reply
 
 
 def block(tag: str, text: str) -> str:

@@ -29,6 +29,7 @@ __all__ = [
     "check_loop",
     "clock",
     "context_for_thread",
+    "first_in",
     "foreign",
     "loop_runs",
     "native_cancel_requests",
@@ -139,6 +140,13 @@ def split_cancellation(
     if isinstance(error, cancellations()):
         return error, None
     return None, error
+
+
+def first_in(error: Any) -> BaseException:
+    """Return the first exception inside a group, or the exception itself if it isn't a group."""
+    inside: tuple[BaseException, ...] = getattr(error, "exceptions", ())
+    first: BaseException = error
+    return first_in(inside[0]) if inside else first
 
 
 def cancellations() -> tuple[type[BaseException], ...]:

@@ -12,7 +12,7 @@ from mellea_like.runtime.logs import warn
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["log_stacks", "stack_of"]
+__all__ = ["see_the_end", "stack_of"]
 
 
 def stack_of(coroutine: Any) -> Iterator[str]:
@@ -26,17 +26,20 @@ def stack_of(coroutine: Any) -> Iterator[str]:
         coroutine = getattr(coroutine, "cr_await", None) or getattr(coroutine, "gi_yieldfrom", None)
 
 
-def log_stacks(prefix: str, seconds: float, sampling_id: str) -> None:
-    """Log the stacks of a call's tasks that were cancelled ``seconds`` ago and still run.
+async def see_the_end(ended: anyio.Event, prefix: str, grace: float, sampling_id: str) -> None:
+    """Wait for cancelled tasks to end; log the stacks of those that run on for ``grace`` seconds.
 
     ``prefix`` is the beginning of the tasks' names.
     """
+    with anyio.CancelScope(shield=True), anyio.move_on_after(grace):
+        await ended.wait()
+        return
     for task in anyio.get_running_tasks():
         if (task.name or "").startswith(prefix):
             warn(
                 "%s was cancelled %g s ago and still runs; the call waits for it. It is at:\n%s",
                 task.name,
-                seconds,
+                grace,
                 "\n".join(stack_of(task.coro)),
                 sampling_id=sampling_id,
             )

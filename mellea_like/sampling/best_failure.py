@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from operator import index
+from typing import TYPE_CHECKING, Any
+
+from mellea_like.core.slice import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mellea_like.core.slice import Slice
+    from mellea_like.sampling.base import BaseSamplingStrategy
 
-__all__ = ["best_failure", "deepest_failure"]
+__all__ = ["best_failure", "choose_failure", "deepest_failure"]
 
 
 def best_failure(slices: Sequence[Slice]) -> int:
@@ -38,3 +42,28 @@ def deepest_failure(slices: Sequence[Slice]) -> int:
         range(len(slices)),
         key=lambda i: (*slices[i].merit, slices[i].depth, -slices[i].iteration),
     )
+
+
+def choose_failure(strategy: BaseSamplingStrategy, slices: Sequence[Slice]) -> int | None:
+    """Have a strategy choose among a call's failures; None if the call has none.
+
+    Raises:
+        TypeError: the strategy didn't return an int.
+        ValueError: the int isn't a position.
+    """
+    failed = [i for i, slice_ in enumerate(slices) if slice_.outcome is Outcome.FAILED]
+    if not failed:
+        return None
+    name = f"{type(strategy).__name__}.select_from_failure"
+    chosen: Any = strategy.select_from_failure([slices[i] for i in failed])
+    if isinstance(chosen, bool) or not hasattr(chosen, "__index__"):
+        msg = f"{name} returned {chosen!r}, not an int"
+        raise TypeError(msg)
+    position = index(chosen)
+    if not 0 <= position < len(failed):
+        msg = (
+            f"{name} returned {chosen}, which isn't a position among {len(failed)} failed draws: 0"
+            f" to {len(failed) - 1}"
+        )
+        raise ValueError(msg)
+    return failed[position]

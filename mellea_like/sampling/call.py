@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from anyio.lowlevel import checkpoint_if_cancelled
@@ -25,10 +26,11 @@ from mellea_like.options.call_hooks import CallHooks
 from mellea_like.options.hooks import Hooks
 from mellea_like.runtime.event_loops import clock
 from mellea_like.runtime.logs import warn
+from mellea_like.sampling.best_failure import choose_failure
 from mellea_like.sampling.table import OPTIONS, Setup
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from mellea_like.kernel.ports import Option, Plan
     from mellea_like.options.rounds import Rounds
@@ -44,15 +46,13 @@ _WITH_RECORD = (HookError, LimitExceeded, RequirementError, SamplingFailed)
 """The errors that a call's record can be attached to."""
 
 
-class RunningCall:
+class RunningCall(Call):
     """One call of a strategy, from its checked arguments to its result."""
 
-    # Class-level defaults: most calls never change these, so waiting calls use less memory.
     keeps = False
     """Whether to keep the state after `run`, because this object will continue the paused call."""
     _hooks: Hooks | None = None
     _call_hooks: CallHooks | None = None
-    _due: Stop | None = None
     _ending: Ending | None = None
     _selected: Any = None
     _rounds: Rounds | None = None
@@ -67,68 +67,55 @@ class RunningCall:
         show: Callable[[str], None] | None = None,
         rounds: Rounds | None = None,
     ) -> None:
-        settings = strategy.settings
-        self._strategy, self._settings, self._inputs = strategy, settings, inputs
+        self.strategy, self.inputs = strategy, inputs
+        self.settings = settings = strategy.settings
         if show is not None:
             self._show = show
         if rounds is not None:
             self._rounds = rounds
-        self._id = os.urandom(16).hex()
         before = 0.0 if rounds is None else rounds.before
-        self._started_utc = datetime.now(UTC) - timedelta(seconds=before)
-        self._telemetry = settings.telemetry.start_call(type(strategy).__name__, self._id)
-        now = clock()
-        started = now() - before
-        self._call = call = Call(
-            self._id,
-            settings,
-            self._around(on_slice),
-            self._assemble,
-            clock=now,
-            started=started,
-            deadline=self._deadline(started, before),
-        )
-        if self._hooks is not None:
-            self._hooks.rule = call.rule
+        sampling_id, now = os.urandom(16).hex(), clock()
+        super().__init__(sampling_id, settings, clock=now, started=now() - before)
+        self._set_times(before)
+        self._telemetry = settings.telemetry.start_call(type(strategy).__name__, sampling_id)
+        handlers = snapshot(settings.handlers)
+        if handlers:
+            run = HookRun(handlers, sampling_id)
+            self._hooks = Hooks(run, sampling_id, type(strategy).__name__)
+            self._hooks.rule = self.rule
+        if handlers or on_slice is not None:
+            self._call_hooks = CallHooks(self._hooks, on_slice, self._begin, self._end_fields)
+            self.add([self._call_hooks])
         self._inside = SPENDS_ON.get()
         if self._inside is not None:
             self._inside.add(self)
 
-    def _around(self, on_slice: Any) -> list[Option]:
-        """Make the options that surround the whole call."""
-        handlers = snapshot(self._settings.handlers)
-        if handlers:
-            run = HookRun(handlers, self._id)
-            self._hooks = Hooks(run, self._id, type(self._strategy).__name__)
-        if self._hooks is None and on_slice is None:
-            return []
-        self._call_hooks = CallHooks(self._hooks, on_slice, self._begin, self._end_fields)
-        return [self._call_hooks]
-
-    def _deadline(self, started: float, before: float) -> float | None:
-        """Return when the call's time is up: by its timeout, its schedule or a budget."""
-        settings = self._settings
+    def _set_times(self, before: float) -> None:
+        """Set the deadline: by the timeout, the schedule or a budget; earlier runs took a time."""
+        settings, started = self.settings, self.started
+        self._started_utc = datetime.now(UTC) - timedelta(seconds=before)
         deadline = None if settings.timeout is None else started + settings.timeout
         schedule = settings.schedule
         if schedule is not None and schedule.seconds is not None:
             due = started + schedule.seconds
             deadline = due if deadline is None else min(deadline, due)
-        for budget in self._inputs.budgets:
+        for budget in self.inputs.budgets:
             left = budget.seconds_left()
             up = None if left is None else started + before + left
             if up is not None and (deadline is None or up < deadline):
                 deadline = up
                 spent = (
-                    f"sampling {self._id}: the time of budget {budget.name!r} is up"
+                    f"sampling {self.id}: the time of budget {budget.name!r} is up"
                     f" ({left:.6g} s were left when the call began)"
                 )
-                self._due = Stop(StopReason.BUDGET, spent, LimitExceeded(spent))
-        return deadline
+                self.due = Stop(StopReason.BUDGET, spent, LimitExceeded(spent))
+        self.deadline = deadline
 
-    def _assemble(self, loop_budget: int) -> tuple[Plan, list[Option]]:
+    def assemble(self, loop_budget: int) -> tuple[Plan, Sequence[Option]]:
+        """Make the plan, and the options of the table that the call needs."""
         setup = Setup(
-            self._strategy,
-            self._inputs,
+            self.strategy,
+            self.inputs,
             loop_budget,
             hooks=self._hooks,
             telemetry=self._telemetry,
@@ -144,12 +131,12 @@ class RunningCall:
     def usage(self) -> Usage:
         """The cost of the call's draws and comparisons so far."""
         compared = Usage() if self._selected is None else self._selected.usage
-        return sum((s.usage for s in self._call.slices), compared)
+        return sum((s.usage for s in self.slices), compared)
 
     @property
     def usage_by_model(self) -> list[tuple[str | None, Usage]]:
         """The cost of the call's draws and comparisons so far, by model."""
-        parts = [part for s in self._call.slices for part in s.usage_by_model]
+        parts = [part for s in self.slices for part in s.usage_by_model]
         if self._selected is not None:
             parts.append((self._selected.model, self._selected.usage))
         return parts
@@ -165,7 +152,7 @@ class RunningCall:
             try:
                 return await self._run()
             finally:
-                slices = self._call.slices
+                slices = self.slices
                 first = next((s for s in slices if s.messages), None)
                 asked = first.messages[: len(first.messages) - len(first.rounds)] if first else ()
                 telemetry.decided(
@@ -174,7 +161,7 @@ class RunningCall:
 
     def _money(self) -> tuple[float, str] | None:
         """Return the cost so far and its currency, if a budget has prices for all models used."""
-        prices = next((b.prices for b in self._inputs.budgets if b.prices), None)
+        prices = next((b.prices for b in self.inputs.budgets if b.prices), None)
         spent = [(model, usage) for model, usage in self.usage_by_model if usage != Usage()]
         if not prices or any(price_for(model, prices) is None for model, _ in spent):
             return None
@@ -183,11 +170,11 @@ class RunningCall:
 
     async def _run(self) -> SamplingResult[Any]:
         try:
-            await self._call.run(self._settings.loop_budget)
+            await self.run_race(self.settings.loop_budget)
             # If the caller was cancelled during the call's end, it gets no result.
             await checkpoint_if_cancelled()
             rounds = self._rounds
-            if rounds is not None and rounds.paused and self._call.fatal is None:
+            if rounds is not None and rounds.paused and self.fatal is None:
                 # It continues as it is if nothing listens to its rounds.
                 self.keeps = self._telemetry is None and self._call_hooks is None
                 return self._result(self._ending or _PAUSED)
@@ -200,21 +187,21 @@ class RunningCall:
             return self._result(ending)
         finally:
             if not self.keeps:
-                self._call.forget()
+                self.forget()
                 self._call_hooks = self._hooks = None  # They refer to this call.
 
     # Rounds
 
     def resume(self, draws: int | None, heard: Callable[[Slice], None] | None) -> Rounds:
         """Let a paused call make more draws at its next `run`; its clock skips the pause."""
-        rounds, call = self._rounds, self._call
+        rounds = self._rounds
         assert rounds is not None  # noqa: S101 (it was paused)
         self.keeps = False
         rounds.left, rounds.heard, rounds.paused = draws, heard, False
-        before = call.slices[-1].ended_at
-        self._started_utc = datetime.now(UTC) - timedelta(seconds=before)
-        started = call.clock() - before
-        call.resume(started, self._deadline(started, before))
+        before = self.slices[-1].ended_at
+        self.started = self.clock() - before
+        self._set_times(before)
+        self.race.resume(self.started, self.deadline)
         return rounds
 
     def _noted(self, error: BaseException, ending: Ending) -> BaseException:
@@ -222,12 +209,12 @@ class RunningCall:
         if isinstance(error, _WITH_RECORD) and error.result is None:
             error.result = self._result(ending)
         if self._inside is not None and is_of_backend(error):
-            error.retried = self._settings.retry is not None  # type: ignore[attr-defined]
+            error.retried = self.settings.retry is not None  # type: ignore[attr-defined]
         return error
 
     async def _begin(self, loop_budget: int) -> int:
         """Fire the hook for the start, and return the loop budget, which plugins may change."""
-        settings, inputs, hooks = self._settings, self._inputs, self._hooks
+        settings, inputs, hooks = self.settings, self.inputs, self._hooks
         assert hooks is not None  # noqa: S101 (one of them asked)
 
         def amend(_before: Any, after: Any, plugin: str) -> Any:
@@ -247,7 +234,7 @@ class RunningCall:
         return int(changed.loop_budget)
 
     def _end_fields(self, cancelled: bool) -> dict[str, Any]:  # noqa: FBT001
-        ending, slices = self._conclude(cancelled=cancelled), self._call.slices
+        ending, slices = self._conclude(cancelled=cancelled), self.slices
         return {
             "slices": tuple(slices),
             "success": ending.success,
@@ -257,39 +244,37 @@ class RunningCall:
             "stop_reason": ending.stop_reason,
             "decision": ending.decision,
             "started": self._started_utc,
-            "elapsed": self._call.now,
+            "elapsed": self.now,
         }
 
     def _conclude(self, *, cancelled: bool = False) -> Ending:
         """Return how the call ended; the first use of this method decides it."""
         if self._ending is None:
-            call, turns = self._call, self._settings.concurrency_budget * self._settings.loop_budget
-            facts = call.facts(turns, self._due, cancelled=cancelled)
+            turns = self.settings.concurrency_budget * self.settings.loop_budget
             self._ending = conclude(
-                facts,
-                call.choose,
-                self._strategy.select_from_failure,
-                strategy=type(self._strategy).__name__,
-                sampling_id=self._id,
-                fatal=call.fatal,
-                late=call.late,
+                self.facts(turns, cancelled=cancelled),
+                self.choose,
+                partial(choose_failure, self.strategy),
+                sampling_id=self.id,
+                fatal=self.fatal,
+                late=self.late,
             )
-            call.concluded, error = True, call.late
+            self.concluded, error = True, self.late
             if error is not None and self._ending.success:
                 message = "after the call was decided: %s: %s"
-                warn(message, type(error).__name__, error, sampling_id=self._id)
+                warn(message, type(error).__name__, error, sampling_id=self.id)
         return self._ending
 
     def _result(self, ending: Ending) -> SamplingResult[Any]:
         return SamplingResult(
-            slices=tuple(self._call.slices),
+            slices=tuple(self.slices),
             best_index=ending.best_index,
             stop_reason=ending.stop_reason,
-            sampling_id=self._id,
+            sampling_id=self.id,
             started=self._started_utc,
-            elapsed=self._call.now,
+            elapsed=self.now,
             undelivered=0 if self._call_hooks is None else self._call_hooks.undelivered,
             stop_detail=ending.stop_detail,
             decision=ending.decision,
-            toolbox=self._inputs.tools,
+            toolbox=self.inputs.tools,
         )

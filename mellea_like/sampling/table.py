@@ -92,7 +92,7 @@ class Setup:
         turns = self.loop_budget * settings.concurrency_budget
         self.selection = begin_selection(selection, inputs, settings, turns)
         marks = None if self.rounds is None else self.rounds.marks
-        self.selected = Selected(selection, self.selection, inputs.budgets, marks)
+        self.selected = Selected(selection, self.selection, inputs, settings, marks)
 
     def _repairs(self) -> Repairs:
         settings, inputs, name = self.settings, self.inputs, type(self.strategy).__name__
@@ -216,7 +216,6 @@ OPTIONS: tuple[Callable[[Setup], Option | None], ...] = (
     lambda s: First() if s.settings.selection == "first" and s.show is None else None,
     lambda s: Ordered() if s.settings.selection == "ordered" else None,
     lambda s: s.selected,
-    lambda s: _lazy("comparisons", "Comparisons", s) if s.selected else None,
     lambda s: GivingUp(s.settings.give_up.begin()) if s.settings.give_up else None,
     lambda s: CheckHooks(s.hooks) if s.hooks and _hear(s.hooks, *_CHECK_HOOKS) else None,
     lambda s: CheckSpans(s.telemetry) if s.telemetry else None,

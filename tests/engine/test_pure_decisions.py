@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+from types import SimpleNamespace
+
 import pytest
 from engine_kit import a_slice, by_iteration, says, yes
 from hypothesis import given
@@ -24,7 +27,7 @@ from mellea_like.kernel.ports import Facts, Stop
 from mellea_like.options.ordered import Ordered
 from mellea_like.options.scheduled import TurnPool, turn_of
 from mellea_like.options.selected import Selected
-from mellea_like.sampling.best_failure import best_failure, deepest_failure
+from mellea_like.sampling.best_failure import best_failure, choose_failure, deepest_failure
 from mellea_like.sampling.prepare import check_judge, check_requirements
 from mellea_like.selections import SelectionFacts
 
@@ -123,8 +126,7 @@ def end(slices, select=best_failure, choose=first_passed, fatal=None, late=None,
     return conclude(
         facts_of(slices, **happened),
         choose,
-        select,
-        strategy="Mine",
+        partial(choose_failure, SimpleNamespace(select_from_failure=select)),
         sampling_id="the id",
         fatal=fatal,
         late=late,
@@ -220,7 +222,7 @@ def selected(selection, slices):
     state = selection.begin(SelectionFacts(5))
     for slice_ in slices:
         state.hear(slice_, (1.0, "") if slice_.passed else None)
-    return Selected(selection, state, ()).choose
+    return Selected(selection, state, None, None).choose
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,46 @@
+"""Which error a call raises if all its draws have errored, and whether one error led to another."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mellea_like.core.display import add_note, plural
+from mellea_like.errors import SamplingFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["first_error", "led_to"]
+
+
+def led_to(error: BaseException, other: BaseException) -> bool:
+    """Return whether ``other`` is ``error`` or led to it; causes may form a circle."""
+    seen: set[int] = set()
+    ahead: list[BaseException | None] = [error]
+    while ahead:
+        exc = ahead.pop()
+        if exc is other:
+            return True
+        if exc is not None and id(exc) not in seen:
+            seen.add(id(exc))
+            ahead += (exc.__cause__, exc.__context__)
+    return False
+
+
+def first_error(errors: Sequence[BaseException], sampling_id: str) -> BaseException:
+    """Return the first error of a call's draws, with a note on what happened to the call."""
+    if not errors:
+        stopped = (
+            f"sampling {sampling_id}: its draws were cancelled, although nobody cancelled the call"
+        )
+        return SamplingFailed(stopped)
+    first = errors[0]
+    count = plural(len(errors), "draw")
+    add_note(
+        first,
+        f"sampling {sampling_id}: no draw was judged; {count} errored,"
+        " and this was the first of the errors",
+    )
+    notes = first.__notes__  # Put the note about the call before those on where a validator raised.
+    notes.insert(0, notes.pop())
+    return first
