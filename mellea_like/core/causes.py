@@ -10,10 +10,21 @@ from mellea_like.errors import SamplingFailed
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["first_error", "led_to"]
+__all__ = ["caused_by", "first_error"]
 
 
-def led_to(error: BaseException, other: BaseException) -> bool:
+def caused_by(error: Exception, cause: BaseException) -> Exception:
+    """Return an error with a cause. If it led to that cause, return a second one like it.
+
+    A judge that runs out of budget is such an error; as its own cause, it would be in a circle.
+    """
+    if _led_to(cause, error):
+        error = type(error)(str(error))
+    error.__cause__ = cause
+    return error
+
+
+def _led_to(error: BaseException, other: BaseException) -> bool:
     """Return whether ``other`` is ``error`` or led to it; causes may form a circle."""
     seen: set[int] = set()
     ahead: list[BaseException | None] = [error]

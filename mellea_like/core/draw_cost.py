@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from mellea_like.core.generation import Usage, cost_of
+from mellea_like.core.generation import Usage, cost_of, stated
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
     from mellea_like.core.generation import Generation, Meter
 
-__all__ = ["with_other_costs"]
+__all__ = ["cost_of_draw"]
 
 _NO_USAGE = Usage()
 
@@ -24,19 +24,29 @@ class Judged(Protocol):
     model: str | None
 
 
-def with_other_costs(
-    usage: Usage,
-    meter: Meter | None,
-    reply: Generation | None,
-    judged: Iterable[Judged],
-) -> tuple[Usage, tuple[tuple[str | None, Usage], ...]]:
-    """Return the cost of a draw, and how much of it was not spent on the reply, by model.
+def cost_of_draw(
+    meter: Meter | None, reply: Generation | None, judged: Sequence[Judged]
+) -> tuple[Usage, str | None, tuple[tuple[str | None, Usage], ...]]:
+    """Return the cost of a draw, the model asked last, and what was not spent on the reply.
 
-    The latter is the cost of checks and tools, and of models that were asked before the last one.
-    ``usage`` is the cost of the reply's requests, and ``judged`` has the questions to judges.
+    The latter is the cost of checks and tools, and of models that were asked before the last one,
+    by model. ``meter`` is None if the draw hasn't begun.
     """
+    if meter is None:
+        return _NO_USAGE, None, ()
+    usage, asked = (meter.usage, meter.asked) if meter.started else (stated(reply), None)
+    if asked is None and not judged and meter.aside is None:
+        return usage, None, ()
+    usage, parts = _with_other_costs(usage, meter, reply, judged)
+    return usage, asked, parts
+
+
+def _with_other_costs(
+    usage: Usage, meter: Meter, reply: Generation | None, judged: Sequence[Judged]
+) -> tuple[Usage, tuple[tuple[str | None, Usage], ...]]:
+    """Add the cost of other requests to that of the reply, and return how they are shared."""
     spent: dict[str | None, Usage] = {}
-    if meter is not None and (asked := meter.asked) is not None:
+    if (asked := meter.asked) is not None:
         usage, others = _split(meter, reply, asked)
         spent.update(others)
     for question in judged:
@@ -45,7 +55,7 @@ def with_other_costs(
         own, others = _split(its, answer, its.asked)
         for name, cost in ((answered or its.asked or question.model, own), *others):
             spent[name] = spent.get(name, _NO_USAGE) + cost
-    aside = () if meter is None or meter.aside is None else meter.aside.parts
+    aside = () if meter.aside is None else meter.aside.parts
     for part in aside:
         # A call of a tool, validator or scorer tells its models apart; a request does not.
         by_model = getattr(part, "usage_by_model", None) or [(None, part.usage)]

@@ -5,9 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from mellea_like.core.backend import Options, innermost
+from mellea_like.core.format import parse_reply, parse_value
+
 if TYPE_CHECKING:
-    from mellea_like.core.backend import Backend, Options
+    from mellea_like.core.backend import Backend
     from mellea_like.core.conversation import Action, Context
+    from mellea_like.core.generation import Generation
     from mellea_like.core.requirement import Requirement
 
 __all__ = ["Rules", "Spec"]
@@ -32,6 +36,30 @@ class Spec:
     def model(self) -> str | None:
         """The model that generates, if the options or the backend name one."""
         return self.options.model or getattr(self.backend, "model", None)
+
+    @property
+    def offers_tools(self) -> bool:
+        """Whether requests offer tools to the model: the call's, or the backend's own."""
+        if self.tools is not None:
+            return True
+        asked = (self.options, getattr(innermost(self.backend), "defaults", None))
+        extras = [options.extra for options in asked if isinstance(options, Options)]
+        return any(extra.get("tools") or extra.get("functions") for extra in extras)
+
+    def value_of(self, reply: Generation, action: Action[Any]) -> Any:
+        """Return the parsed value of a reply to an action; None if the reply only calls tools.
+
+        Raises:
+            ValueError: the reply doesn't parse.
+        """
+        if reply.tool_calls and self.tools is not None:
+            return None  # It isn't an answer yet.
+        if self.format is not None:
+            if reply.has_value:
+                return parse_value(self.format, reply.value)
+            return parse_reply(self.format, reply.text)
+        parsed = reply.parsed or reply.value is not None
+        return reply.value if parsed else action.parse(reply.text)
 
 
 @dataclass(frozen=True, slots=True)

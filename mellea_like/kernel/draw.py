@@ -14,20 +14,16 @@ from anyio.lowlevel import checkpoint_if_cancelled
 from mellea_like.core.backend import (
     ITERATION,
     SPENDS_ON,
-    Options,
     Request,
     RequestMeta,
     checked_reply,
-    innermost,
 )
-from mellea_like.core.draw_cost import with_other_costs
-from mellea_like.core.format import parse_reply, parse_value, why_unread
+from mellea_like.core.draw_cost import cost_of_draw
+from mellea_like.core.format import why_unread
 from mellea_like.core.generation import (
     INCOMPLETE,
     Generation,
     Meter,
-    Usage,
-    stated,
     why_incomplete,
 )
 from mellea_like.core.seeds import derive_seed
@@ -56,7 +52,6 @@ _PASSED, _FAILED, _ERRORED, _CANCELLED = (
     Outcome.CANCELLED,
 )
 _PASS, _ERROR = ValidationStatus.PASSED, ValidationStatus.ERRORED
-_NO_USAGE = Usage()
 
 
 class Draw:
@@ -180,16 +175,7 @@ class Draw:
         ) and (why := self.why_incomplete(generation)):
             raise NotAnAnswer(why)
         try:
-            if generation.tool_calls and spec.tools is not None:
-                value = None  # It isn't an answer yet.
-            elif spec.format is None and not (generation.parsed or generation.value is not None):
-                value = ask.action.parse(text)
-            elif spec.format is None:
-                value = generation.value
-            elif generation.has_value:
-                value = parse_value(spec.format, generation.value)
-            else:
-                value = parse_reply(spec.format, text)
+            value = spec.value_of(generation, ask.action)
         except ValueError as exc:
             raise NotAnAnswer(why_unread(exc)) from exc
         if value is not text and (value is not generation.value or value is None):
@@ -199,13 +185,8 @@ class Draw:
 
     def why_incomplete(self, reply: Generation) -> str:
         """Return the reason why a reply is incomplete; empty if it is complete or accepted."""
-        if self.call.rules.accept_incomplete:
-            return ""
-        spec = self.ask.spec
-        asked = (spec.options, getattr(innermost(spec.backend), "defaults", None))
-        extras = [options.extra for options in asked if isinstance(options, Options)]
-        tools = any(extra.get("tools") or extra.get("functions") for extra in extras)
-        return why_incomplete(reply, tools=tools or spec.tools is not None)
+        accepted = self.call.rules.accept_incomplete
+        return "" if accepted else why_incomplete(reply, tools=self.ask.spec.offers_tools)
 
     def conclude(
         self, requirements: tuple[Requirement, ...], verdicts: Sequence[ValidationResult]
@@ -255,16 +236,7 @@ class Draw:
         if self.error is not None and self.outcome is not _CANCELLED:
             self.outcome = _ERRORED
         ask, generation, meter = self.ask, self.generation, self.meter
-        usage, asked, aside = _NO_USAGE, None, None
-        checks: tuple[tuple[str | None, Usage], ...] = ()
-        if meter is not None:
-            aside = meter.aside
-            if meter.started:
-                usage, asked = meter.usage, meter.asked
-            else:
-                usage = stated(generation)
-        if asked is not None or self.judged or aside is not None:
-            usage, checks = with_other_costs(usage, meter, generation, self.judged)
+        usage, asked, checks = cost_of_draw(meter, generation, self.judged)
         return Slice(
             ask.iteration,
             ask.subsample,

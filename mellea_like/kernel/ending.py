@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from mellea_like.core.causes import first_error, led_to
+from mellea_like.core.causes import caused_by, first_error
 from mellea_like.core.result import StopReason
 from mellea_like.core.slice import Outcome
 from mellea_like.errors import HookError, SamplingFailed, SamplingTimeout
@@ -109,9 +109,5 @@ def _without_an_answer(
     if error is None:
         return Ending(None, StopReason.ERROR, first_error(errors, sampling_id))
     if errors and error.__cause__ is None:
-        if led_to(errors[0], error):
-            # A judge ran out of budget. Its error as its own cause would be a circle, so a second
-            # one is raised.
-            error = type(error)(stopped.detail)
-        error.__cause__ = errors[0]
+        error = caused_by(error, errors[0])
     return Ending(None, stopped.reason, error, stopped.detail)

@@ -22,6 +22,7 @@ from mellea_like.runtime.event_loops import (
 )
 from mellea_like.runtime.logs import warn
 from mellea_like.runtime.task_stack import see_the_end
+from mellea_like.runtime.waiting_lanes import WaitingLanes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -44,9 +45,9 @@ class Race:
     __slots__ = (
         *("plan", "next", "slices", "running", "over", "won", "stopped", "late", "fatal", "why"),
         *("replayed", "_body", "_clock", "_started", "_hear", "_tell", "_stops", "_ends"),
-        *("_deadline", "_grace", "_name", "_scopes", "_parked", "_queue", "_too_late", "_alone"),
-        *("_leaving", "_begun", "_native", "_told", "_alive", "_under_way", "_parked_for_good"),
-        *("_watcher", "_ended", "_dropped", "_decided", "_scope_type"),
+        *("_deadline", "_grace", "_name", "_scopes", "_waiting", "_too_late", "_alone"),
+        *("_leaving", "_begun", "_native", "_told", "_alive", "_under_way"),
+        *("_ended", "_dropped", "_decided", "_scope_type"),
     )
 
     def __init__(
@@ -77,8 +78,7 @@ class Race:
         # By lane: dicts would take three times the memory, and a thousand calls may wait.
         self._scopes: list[anyio.CancelScope | None] = [None] * plan.lanes
         self.running: list[Body | None] = [None] * plan.lanes
-        self._parked: dict[int, anyio.Event] = {}
-        self._queue: list[int] = []  # A deque takes 0.7 KB, and most calls have one lane.
+        self._waiting: WaitingLanes | None = None  # Most calls have no lane that waits.
         self.over = False
         """Whether running draws were cancelled: the call is won, hopeless, or has to raise."""
         self.won = False
@@ -96,8 +96,7 @@ class Race:
         self._too_late: BaseException | None = None
         self._alone = self._leaving = self._begun = False
         self._native = self._told = self._decided = 0
-        self._alive = self._under_way = self._parked_for_good = 0
-        self._watcher: int | None = None
+        self._alive = self._under_way = 0
         self._ended: anyio.Event | None = None
         self._dropped: tuple[Callable[[Ask], bool], ...] = ()
 
@@ -118,8 +117,8 @@ class Race:
         # end after the decision are told later, in an order that doesn't depend on the event loop.
         if self._tell and running:
             self._tell_all()
-        if self._watcher is not None:
-            self._wake()
+        if self._waiting is not None:
+            self._waiting.wake()
 
     def replay(self, slice_: Any) -> None:
         """Keep a slice of an earlier round of the call, and report it to the plan and listeners."""
@@ -176,8 +175,8 @@ class Race:
             self.stopped = True
             for stops in self._stops:
                 stops()
-        for event in self._parked.values():
-            event.set()
+        if self._waiting is not None:
+            self._waiting.wake_all()
 
     @property
     def ended(self) -> bool:
@@ -395,9 +394,8 @@ class Race:
         self._scopes[lane] = None
         self._alive -= 1
         self._under_way -= 1
-        if self._queue:
-            self._promote()
-        if self._parked_for_good:
+        if self._waiting is not None:
+            self._waiting.promote()
             self._check_standstill()
         done = not self._under_way if self._leaving else not self._alive
         if done and self._ended is not None:
@@ -419,9 +417,9 @@ class Race:
                 self.plan.unused(ask)
                 continue
             draw = self.running[lane] = self._body(ask, now)
-            if self._watcher is not None or self._queue:
-                self._wake()  # A draw that starts is news to a plan that hedges.
-                self._promote()
+            if self._waiting is not None:
+                self._waiting.wake()  # A draw that starts is news to a plan that hedges.
+                self._waiting.promote()
             try:
                 await draw.run()
             finally:
@@ -443,53 +441,17 @@ class Race:
         # have tasks of their own.
         return scope_cancelled() or native_cancel_requests() > (self._native if self._alone else 0)
 
-    # Lanes that have to wait. One of them, the watcher, asks the plan again at each piece of news;
-    # the others queue behind it. If all of them asked, a thousand waiting lanes would ask a million
-    # times.
-
     async def _park(self, lane: int, wait: Wait) -> None:
-        event = self._parked[lane] = anyio.Event()
-        seconds = wait.seconds
-        if not wait.mine:
-            if self._watcher is None:
-                self._watcher = lane
-            else:
-                self._queue.append(lane)
-                seconds = math.inf
-        for_good = seconds == math.inf
-        self._parked_for_good += for_good
-        try:
-            self._check_standstill()
-            if not self.stopped:
-                with anyio.move_on_after(seconds):
-                    await event.wait()
-        finally:
-            self._parked_for_good -= for_good
-            del self._parked[lane]
-            if self._watcher == lane:
-                self._watcher = None
-            elif lane in self._queue:
-                self._queue.remove(lane)
-
-    def _wake(self) -> None:
-        """Wake the watcher, the waiting lane that asks the plan again."""
-        if self._watcher is not None:
-            self._parked[self._watcher].set()
-
-    def _promote(self) -> None:
-        """If there is no watcher (see `_wake`), take one from the queue."""
-        if self._queue and self._watcher is None:
-            self._watcher = self._queue.pop(0)
-            self._parked[self._watcher].set()
+        """Let a lane wait until the plan may have another answer."""
+        if self._waiting is None:
+            self._waiting = WaitingLanes()
+        before = self._check_standstill
+        await self._waiting.wait(lane, wait.seconds, mine=wait.mine, before=before)
 
     def _check_standstill(self) -> None:
         """Stop the race if every lane waits for another one, because none would ever continue."""
-        if (
-            self._alive
-            and self._parked_for_good == self._alive
-            and not self.stopped
-            and not any(event.is_set() for event in self._parked.values())
-        ):
+        waiting, alive = self._waiting, self._alive
+        if waiting and alive and not self.stopped and waiting.all_wait_for_good(alive):
             warn(
                 "every lane is waiting and no draw is running: %s has a bug",
                 type(self.plan).__name__,

@@ -1,0 +1,77 @@
+"""Lanes that wait for news, of which only one asks what it may do at each piece of news."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import anyio
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["WaitingLanes"]
+
+
+class WaitingLanes:
+    """The waiting lanes of a call.
+
+    One of them, the watcher, wakes at each piece of news; the others queue behind it. If all of
+    them woke, a thousand waiting lanes would ask a million times.
+    """
+
+    __slots__ = ("_events", "_for_good", "_queue", "_watcher")
+
+    def __init__(self) -> None:
+        self._events: dict[int, anyio.Event] = {}
+        self._queue: list[int] = []
+        self._watcher: int | None = None
+        self._for_good = 0
+
+    async def wait(
+        self, lane: int, seconds: float, *, mine: bool, before: Callable[[], None]
+    ) -> None:
+        """Wait for ``seconds``, or for news; call ``before`` just before the wait.
+
+        A lane that waits for a reason of its own (``mine``) needn't hear the news.
+        """
+        event = self._events[lane] = anyio.Event()
+        if not mine:
+            if self._watcher is None:
+                self._watcher = lane
+            else:
+                self._queue.append(lane)
+                seconds = math.inf
+        for_good = seconds == math.inf
+        self._for_good += for_good
+        try:
+            before()
+            with anyio.move_on_after(seconds):
+                await event.wait()
+        finally:
+            self._for_good -= for_good
+            del self._events[lane]
+            if self._watcher == lane:
+                self._watcher = None
+            elif lane in self._queue:
+                self._queue.remove(lane)
+
+    def wake(self) -> None:
+        """Wake the watcher, because there is news."""
+        if self._watcher is not None:
+            self._events[self._watcher].set()
+
+    def promote(self) -> None:
+        """If there is no watcher, wake the lane that has queued longest, which may become it."""
+        if self._queue and self._watcher is None:
+            self._watcher = self._queue.pop(0)
+            self._events[self._watcher].set()
+
+    def wake_all(self) -> None:
+        """Wake all lanes."""
+        for event in self._events.values():
+            event.set()
+
+    def all_wait_for_good(self, lanes: int) -> bool:
+        """Return whether so many lanes wait without a time limit, and none of them was woken."""
+        return self._for_good == lanes and not any(e.is_set() for e in self._events.values())
