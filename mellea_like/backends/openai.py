@@ -25,16 +25,12 @@ except ImportError as exc:  # pragma: no cover
 
 from mellea_like.backends.loop_clients import LoopClient, LoopClients
 from mellea_like.backends.openai_chat import request_body
-from mellea_like.backends.openai_connection import (
-    Incoming,
-    OwnClient,
-    tell_when_sent,
-)
+from mellea_like.backends.openai_connection import Incoming, OwnClient
 from mellea_like.backends.openai_reply import Gathered, Replies, Reply
 from mellea_like.backends.openai_responses import Response, responses_body
 from mellea_like.backends.openai_server import OpenAIServer
 from mellea_like.backends.output_mode import OutputModes
-from mellea_like.backends.sending import SENDING, Sending
+from mellea_like.backends.sending import SENDING, Sending, notify_when_sent
 from mellea_like.backends.server_address import (
     digest,
     is_here,
@@ -96,9 +92,10 @@ class OpenAIBackend:
         api_key: the key. The default is ``OPENAI_API_KEY``; without a key, servers other than
             OpenAI's get a placeholder. Both variables are read when they are first needed.
         client: an `openai.AsyncOpenAI` instead of the URL and the key, or an object of a subclass
-            such as `openai.AsyncAzureOpenAI`, whose deployment is the default model. It is used
-            unchanged, except that its retries are turned off. It belongs to one event loop, and is
-            never closed here.
+            such as `openai.AsyncAzureOpenAI`, whose deployment is the default model. Its retries
+            are turned off for this backend's requests. Its HTTP client gets an event hook that
+            notices when these requests are sent, and does nothing for others. The client belongs
+            to one event loop, and is never closed here.
         timeout: how long the server may send nothing, in seconds; None for no limit. Bytes that
             aren't part of a reply, such as keep-alive comments, don't count.
         options: defaults for the options that a request leaves open.
@@ -462,7 +459,7 @@ class OpenAIBackend:
     def _make_client(self) -> Client:
         if self._where.given is not None:
             given = self._where.given.with_options(max_retries=0)
-            tell_when_sent(given)
+            notify_when_sent(given._client)  # pyright: ignore[reportPrivateUsage]
             return given
         try:
             url = split_url(self._where.url, "OPENAI_BASE_URL")

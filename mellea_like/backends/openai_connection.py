@@ -15,13 +15,9 @@ from pydantic_core import from_json
 
 from mellea_like.backends.closing import close
 from mellea_like.backends.openai_events import EventDecoder, ReplyTooLongError, ServerError
-from mellea_like.backends.sending import SENDING, tells_when_sent
 from mellea_like.core.backend import CallPiece
 from mellea_like.core.generation import Generation
-from mellea_like.errors import (
-    BackendError,
-    BackendUnavailable,
-)
+from mellea_like.errors import BackendError, BackendUnavailable
 from mellea_like.runtime.event_loops import clock
 
 if TYPE_CHECKING:
@@ -30,30 +26,7 @@ if TYPE_CHECKING:
     from mellea_like.backends.openai_reply import Gathered, Replies
     from mellea_like.backends.sdk_errors import Translator
 
-__all__ = ["Incoming", "OwnClient", "tell_when_sent"]
-
-# --- what has been sent ---------------------------------------------------------------------------
-
-
-def tell_when_sent(client: openai.AsyncOpenAI) -> None:
-    """Make a client notify the `Sending` in `SENDING` when it has sent a request."""
-    transport: Any = getattr(client._client, "_transport", None)  # pyright: ignore[reportPrivateUsage]
-    tells = tells_when_sent(transport)
-    prepare = client._prepare_request  # pyright: ignore[reportPrivateUsage]
-
-    async def prepared(request: Any) -> None:
-        await prepare(request)
-        sending = SENDING.get()
-        if sending is None:
-            return
-        if tells:
-            request.extensions["trace"] = sending.trace
-        else:
-            sending.sent()
-
-    # The SDK provides this hook, which is called for each request.
-    client._prepare_request = prepared  # type: ignore[method-assign]  # pyright: ignore[reportPrivateUsage]
-
+__all__ = ["Incoming", "OwnClient"]
 
 # --- the client -----------------------------------------------------------------------------------
 

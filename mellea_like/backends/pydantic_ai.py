@@ -35,7 +35,7 @@ from mellea_like.backends.pydantic_ai_wire import (
     never_sent,
     request_parameters,
 )
-from mellea_like.backends.sending import SENDING, Sending, tells_when_sent
+from mellea_like.backends.sending import SENDING, Sending, notify_when_sent, reports_progress
 from mellea_like.backends.server_address import digest
 from mellea_like.backends.server_errors import refuses_temperature
 
@@ -234,12 +234,6 @@ def _made(model: Model | str) -> Model:
         raise ValueError(str(exc)) from None
 
 
-async def _tell_when_sent(request: Any) -> None:  # noqa: RUF029 (httpx awaits its hooks)
-    """Make an httpx request report its progress to the `Sending` in `SENDING`."""
-    if (sending := SENDING.get()) is not None:
-        request.extensions["trace"] = sending.trace
-
-
 class _OpenModel:
     """A model for one event loop. If ``tells``, its client reports when a request has been sent."""
 
@@ -257,9 +251,9 @@ class _OpenModel:
                 self._entered = True
                 # The SDKs of OpenAI, Anthropic and Mistral have such a client, httpx's or similar.
                 http: Any = getattr(getattr(self._model, "client", None), "_client", None)
-                self.tells = tells_when_sent(getattr(http, "_transport", None))
-                if self.tells and _tell_when_sent not in http.event_hooks["request"]:
-                    http.event_hooks["request"].append(_tell_when_sent)
+                self.tells = reports_progress(http)
+                if self.tells:
+                    notify_when_sent(http)
         return self._model
 
     async def close(self) -> None:

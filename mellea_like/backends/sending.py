@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from mellea_like.core.generation import RequestMeter
     from mellea_like.errors import BackendError
 
-__all__ = ["SENDING", "Sending", "tells_when_sent"]
+__all__ = ["SENDING", "Sending", "notify_when_sent", "reports_progress"]
 
 TRACING = "AsyncHTTPTransport"
 """The transport of httpx and httpx2 that reports a request's progress. Others may not."""
@@ -67,6 +67,27 @@ SENDING: ContextVar[Sending | None] = ContextVar("mellea_like_sending", default=
 """The request that the running task is about to send."""
 
 
-def tells_when_sent(transport: object) -> bool:
-    """Return whether an HTTP library's transport reports a request's progress."""
+def reports_progress(http_client: object) -> bool:
+    """Return whether a client of httpx or httpx2 reports a request's progress."""
+    transport = getattr(http_client, "_transport", None)
     return any(kind.__name__ == TRACING for kind in type(transport).__mro__)
+
+
+def notify_when_sent(http_client: Any) -> None:
+    """Add a hook to a client of httpx or httpx2 that notifies the `Sending` in `SENDING`.
+
+    If the client doesn't report a request's progress, a request counts as sent when it begins.
+    """
+    hook = _trace if reports_progress(http_client) else _begin
+    if hook not in http_client.event_hooks["request"]:
+        http_client.event_hooks["request"].append(hook)
+
+
+async def _trace(request: Any) -> None:  # noqa: RUF029 (httpx awaits its hooks)
+    if (sending := SENDING.get()) is not None:
+        request.extensions["trace"] = sending.trace
+
+
+async def _begin(_: object) -> None:  # noqa: RUF029
+    if (sending := SENDING.get()) is not None:
+        sending.sent()

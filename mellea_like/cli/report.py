@@ -14,9 +14,9 @@ from mellea_like.cli.option_fields import argument, option
 from mellea_like.cli.standard_streams import printable, warn, write_output
 from mellea_like.core.conversation import Message
 from mellea_like.core.display import plural
-from mellea_like.core.prompts import prompt_at
 from mellea_like.core.result import SamplingResult
 from mellea_like.report.model_shares import ANY_MODEL
+from mellea_like.report.views import ItemView, RunView, TraceView, damage
 from mellea_like.runtime.atomic_files import replaced
 from mellea_like.specification.upstream import read_price
 
@@ -172,7 +172,7 @@ def _of_several(
         )
         make = run_text if as_text else run_report
         made = make({**run.facts, **prices}, items, seed=options.seed)
-        about = plural(sum(run.facts["counts"].values()), "item")
+        about = plural(RunView(run.facts).items, "item")
     return made, f"{about} of {plural(len(run.journals), 'journal')}"
 
 
@@ -200,7 +200,7 @@ def _of_two(
             names=(", ".join(map(str, options.sources)), str(other)),
             differences=[
                 f"{name}: A has {was or 'none'}, B has {now or 'none'}"
-                for name, was, now in differences(*(run.facts["identity"] for run in runs))
+                for name, was, now in differences(*(RunView(run.facts).identity for run in runs))
             ],
         )
     return made, "two runs"
@@ -236,17 +236,17 @@ def _of_journal(
     from mellea_like.report.run_summary import run_text  # noqa: PLC0415
 
     if item is not None:
-        found = next(iter(read_items(path, only=item)), None)
-        if found is None or found["trace"] is None:
-            why = "no such item" if found is None else f"no trace of it: {found['status']}"
+        with damage("trace of a call"):
+            found = next(map(ItemView, read_items(path, only=item)), None)
+        if found is None or found.trace is None:
+            why = "no such item" if found is None else f"no trace of it: {found.status}"
             msg = f"{path}: item {item}: {why}"
             raise Problem(msg, Exit.USAGE if found is None else Exit.SETUP)
-        trace = found["trace"]
-        made = _of_trace(trace, as_text=as_text)
-        return (f"{made}\n{_exchange(trace)}" if as_text else made), f"item {item}"
+        made = _of_trace(found.trace.plain, as_text=as_text)
+        return (f"{made}\n{_exchange(found.trace)}" if as_text else made), f"item {item}"
     run = {**read_run(path, check=False), **prices}  # Reading all items checks it.
     made = (run_text if as_text else run_report)(run, read_items(path, parts=False), seed=seed)
-    return made, plural(sum(run["counts"].values()), "item")
+    return made, plural(RunView(run).items, "item")
 
 
 def _of_trace(trace: Mapping[str, Any], *, as_text: bool) -> str:
@@ -255,18 +255,15 @@ def _of_trace(trace: Mapping[str, Any], *, as_text: bool) -> str:
     return (call_text if as_text else call_report)(trace)
 
 
-def _exchange(trace: Mapping[str, Any]) -> str:
+def _exchange(trace: TraceView) -> str:
     """Return the prompt and the reply of the winner, or else of the best or the last draw."""
-    slices: list[dict[str, Any]] = trace["slices"]
-    if not slices:
+    if not trace.slices:
         return ""
-    best = trace["best_index"]
-    shown = slices[-1 if best is None else best]
-    asked = prompt_at(trace["prompts"], shown["prompt"])
-    said = "\n".join(Message.from_dict(message).text for message in asked)
-    reply = {"role": "assistant", "content": shown["text"], "tool_calls": shown.get("tool_calls")}
+    shown = trace.best or trace.slices[-1]
+    said = "\n".join(Message.from_dict(message).text for message in trace.sent(shown.prompt))
+    reply = {"role": "assistant", "content": shown.text, "tool_calls": shown.tool_calls}
     answered = Message.from_dict(reply).text
-    return f"Prompt:\n{_indented(said or shown['action']['text'])}\nReply:\n{_indented(answered)}"
+    return f"Prompt:\n{_indented(said or shown.action)}\nReply:\n{_indented(answered)}"
 
 
 def _indented(text: str | None) -> str:

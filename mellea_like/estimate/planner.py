@@ -196,11 +196,9 @@ class _Findings:
 
         paths = journal_paths(*journals)
         runs = [read_run(path, check=False) for path in paths]
-        if self.prices is None and (
-            given := [run.prices for run in map(RunView, runs) if run.prices]
-        ):
+        views = dict(zip(paths, map(RunView, runs), strict=True))
+        if self.prices is None and (given := [v.prices for v in views.values() if v.prices]):
             self.prices = prices_of(ChainMap(*given))
-        facts = dict(zip(paths, runs, strict=True))
         comes_again = repeated(paths)
         for position, (path, record) in enumerate(JournalsTogether(paths, runs).items()):
             with damage("record of a run"):
@@ -208,7 +206,7 @@ class _Findings:
                 number, label = item.id, item.label
                 if len(paths) > 1:
                     number, label = position, f"{path.name} #{number}: {label}"
-                if (trace := item.so_far(facts[path])) is None:
+                if (trace := item.so_far(views[path])) is None:
                     continue
                 if comes_again(item.digest):
                     self._add(self._item(item.digest or trace.kind, number), label, trace)

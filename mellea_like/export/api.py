@@ -35,7 +35,7 @@ from mellea_like.export.formats import (
     words_needed,
 )
 from mellea_like.export.journaled_run import Run
-from mellea_like.report.views import ItemView
+from mellea_like.report.views import ItemView, RunView
 from mellea_like.runtime.atomic_files import replaced
 
 if TYPE_CHECKING:
@@ -205,7 +205,7 @@ def export(
     made = Card(source, settings) if card and path is not None else None
     counts: Counter[str] = Counter()
     notes: Counter[str] = Counter()
-    total = sum(source.facts["counts"].values())
+    total = RunView(source.facts).items
     rows = done = 0
     with ExitStack() as stack:
         file = stream

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from mellea_like.batch.journal.reader import journal_paths, read_run
 from mellea_like.batch.journal.together import JournalsTogether
+from mellea_like.report.views import RunView
 
 if TYPE_CHECKING:
     import os
@@ -58,31 +59,30 @@ class Run:
         """
         if len(self._facts) == 1:
             return self._facts[0]
-        first = self._facts[0]
-        started = [facts["started"] for facts in self._facts]
-        ended = [facts["ended"] for facts in self._facts]
-        identities = [facts["identity"] for facts in self._facts]
+        runs = [RunView(facts) for facts in self._facts]
+        ended = [run.ended for run in runs]
+        identities = [run.identity for run in runs]
         prices: dict[str, Any] = {}
-        for facts in self._facts:
-            prices |= facts["prices"] or {}
+        for run in runs:
+            prices |= run.prices or {}
         return {
-            **first,
+            **self._facts[0],
             "identity": {name: _common(name, identities) for name in _names(identities)},
-            "started": min(started),
-            "ended": None if None in ended else max(ended),
+            "started": min(filter(None, (run.started for run in runs))),
+            "ended": None if None in ended else max(filter(None, ended)),
             "counts": {
-                status: sum(facts["counts"].get(status, 0) for facts in self._facts)
+                status: sum(run.counts.get(status, 0) for run in runs)
                 - self._together.counted_twice[status]
-                for status in _names([facts["counts"] for facts in self._facts])
+                for status in _names([run.counts for run in runs])
             },
             "prices": prices or None,
-            "sittings": [pair for facts in self._facts for pair in facts["sittings"]],
+            "sittings": [pair for run in runs for pair in run.sittings],
         }
 
     @property
     def text(self) -> str:
         """The setting ``text`` of the `Journal` or, of several, the one that keeps the least."""
-        kept = [str(facts.get("text", "all")) for facts in self._facts]
+        kept = [RunView(facts).text for facts in self._facts]
         return next((text for text in ("none", "best") if text in kept), "all")
 
     def items(self, *, parts: bool = True) -> Iterator[dict[str, Any]]:

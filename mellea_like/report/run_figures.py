@@ -183,7 +183,6 @@ class RunFigures:
     """
 
     def __init__(self, run: Mapping[str, Any], *, seed: int = 0) -> None:
-        self.run = run
         self.facts = RunView(run)
         self.seed = seed
         self.prices = prices_of(self.facts.prices)
@@ -221,8 +220,8 @@ class RunFigures:
                 self._intervals.add(start.timestamp(), max(start, end).timestamp())
         self.open_end = any(closed is None for _, closed in sittings)
         """Whether a closing time of the journal is missing: ``elapsed`` is then a lower bound."""
-        self._slowest: list[tuple[float, int, Mapping[str, Any]]] = []
-        self._failed: list[tuple[float, int, Mapping[str, Any]]] = []
+        self._slowest: list[tuple[float, int, ItemView]] = []
+        self._failed: list[tuple[float, int, ItemView]] = []
         self.too_few = 0
 
     def add(self, record: Mapping[str, Any]) -> None:
@@ -241,7 +240,7 @@ class RunFigures:
         usage = item.usage
         self.usage += usage
         trace = item.trace
-        so_far = item.so_far(self.run)
+        so_far = item.so_far(self.facts)
         recorded, money = self._trace(so_far)
         if so_far is not None:
             kind = hash(item.digest or so_far.kind)
@@ -268,11 +267,11 @@ class RunFigures:
         if status != "passed":
             # Only the id and the seed decide, so a growing run keeps most of its sample.
             chance = random.Random(f"{self.seed} {item.id}").random()
-            _keep(self._failed, (chance, self.items, item.plain))
+            _keep(self._failed, (chance, self.items, item))
         if status == "failed" and trace is not None and not trace.has_too_few:
             self._final(trace)
         # Among items that took equally long, the earlier one is kept.
-        _keep(self._slowest, (item.elapsed, -self.items, item.plain))
+        _keep(self._slowest, (item.elapsed, -self.items, item))
 
     def _trace(self, trace: TraceView | None) -> tuple[Usage, Money]:
         recorded, money = Usage(), Money()
@@ -359,12 +358,13 @@ class RunFigures:
     @property
     def failed(self) -> list[Mapping[str, Any]]:
         """Some of the items that failed, chosen at random, in the order of the input."""
-        return [item for _, _, item in sorted(self._failed, key=lambda e: e[2]["id"])]
+        return [item.plain for _, _, item in sorted(self._failed, key=lambda e: e[2].id)]
 
     @property
     def slowest(self) -> list[Mapping[str, Any]]:
         """The items that took longest, in descending order."""
-        return [item for _, _, item in sorted(self._slowest, key=lambda e: e[:2], reverse=True)]
+        slowest = sorted(self._slowest, key=lambda e: e[:2], reverse=True)
+        return [item.plain for _, _, item in slowest]
 
     @property
     def elapsed(self) -> float | None:
@@ -407,9 +407,7 @@ def _counted(name: str, names: Collection[str]) -> str:
     return name if name in names or len(names) < MOST_NAMES else OTHERS
 
 
-def _keep(
-    found: list[tuple[float, int, Mapping[str, Any]]], entry: tuple[float, int, Mapping[str, Any]]
-) -> None:
+def _keep(found: list[tuple[float, int, ItemView]], entry: tuple[float, int, ItemView]) -> None:
     """Add an entry, and keep only the `LISTED` greatest entries."""
     if len(found) < LISTED:
         heappush(found, entry)

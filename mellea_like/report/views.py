@@ -147,7 +147,7 @@ class TraceView:
     """A recorded call."""
 
     def __init__(self, plain: Mapping[str, Any], slices: list[SliceView] | None = None) -> None:
-        self._plain = plain
+        self.plain = plain
         self.slices = [SliceView(s) for s in plain["slices"]] if slices is None else slices
         self.prompts: Sequence[Any] = plain["prompts"]  # See ``mellea_like.core.prompts``.
         self.success: bool = plain["success"]
@@ -162,12 +162,12 @@ class TraceView:
     @property
     def usage(self) -> Usage:
         """The cost of the call."""
-        return usage_from_dict(self._plain["usage"])
+        return usage_from_dict(self.plain["usage"])
 
     @cached_property
     def decision(self) -> Decision | None:
         """The decision of the call's selection, or None."""
-        return decision_from_dict(self._plain.get("decision"))
+        return decision_from_dict(self.plain.get("decision"))
 
     @property
     def best(self) -> SliceView | None:
@@ -278,7 +278,7 @@ class TraceView:
         kept, best = self.slices[:most], self.best_index
         if best is not None and best >= most:
             kept[-1], best = self.slices[best], most - 1
-        return TraceView({**self._plain, "best_index": best}, kept), left_out
+        return TraceView({**self.plain, "best_index": best}, kept), left_out
 
 
 class ItemView:
@@ -299,7 +299,7 @@ class ItemView:
         self.usage = usage_from_dict(plain["usage"])
         self.trace = None if plain["trace"] is None else TraceView(plain["trace"])
 
-    def so_far(self, run: Mapping[str, Any] | None = None) -> TraceView | None:
+    def so_far(self, run: RunView | None = None) -> TraceView | None:
         """Return the item's trace or, if it isn't finished, a trace of its draws so far.
 
         A journal stores prompts only with an item's result. Until then, a draw is assumed to have
@@ -309,7 +309,7 @@ class ItemView:
         slices: Sequence[Mapping[str, Any]] = self.plain.get("drawn", ())
         if not slices:
             return self.trace
-        strategy: Any = (run or {}).get("identity", {}).get("strategy")
+        strategy: Any = None if run is None else run.identity.get("strategy")
         name: Any = strategy.get("class") if hasattr(strategy, "get") else strategy
         repeats = str(name).endswith(".RejectionSamplingStrategy")
         firsts = [s["action"] for s in slices if s["depth"] == 0]
@@ -328,12 +328,25 @@ class RunView:
     """A recorded run without its items."""
 
     def __init__(self, plain: Mapping[str, Any]) -> None:
+        self._plain = plain
         self.identity: Mapping[str, Any] = plain["identity"]
         self.started: str | None = plain["started"]
         self.ended: str | None = plain["ended"]
         self.prices: dict[str, list[Any]] | None = plain.get("prices")
         self.sittings: Sequence[tuple[str, str | None]] = plain.get("sittings") or ()
         self.versions: Mapping[str, str] = plain.get("versions") or {}
+        self.text: str = plain.get("text", "all")
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """The number of items by status."""
+        counts: Mapping[str, int] = self._plain["counts"]
+        return counts
+
+    @property
+    def items(self) -> int:
+        """The number of all items."""
+        return sum(self.counts.values())
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from mellea_like.core.display import add_note, error_text, with_reason
 from mellea_like.core.requirement import CheckStage, Requirement
 from mellea_like.core.validation import ValidationResult, ValidationStatus
 from mellea_like.errors import BadVerdict, RequirementError
-from mellea_like.runtime.event_loops import cancel_requested, foreign, split_cancellation
+from mellea_like.runtime.event_loops import foreign, split_cancellation
 from mellea_like.runtime.logs import warn
 from mellea_like.runtime.threads import run_in_thread
 
@@ -130,7 +130,7 @@ async def _decide_together(
             results[i] = await _decide(requirements[i], candidate, judge)
         except BaseException as exc:  # noqa: BLE001 (raised again: here, or outside the group)
             cancellation, _ = split_cancellation(exc)
-            if cancellation is not None and cancel_requested():
+            if cancellation is not None:
                 raise cancellation from None
             raised.append(exc)
             tasks.cancel_scope.cancel()

@@ -91,6 +91,37 @@ async def test_what_a_server_refuses_is_a_request_that_costs_no_tokens():
     assert request.meter.usage == Usage(1, 0, 0, 1)
 
 
+async def test_with_a_given_client_what_waited_for_a_connection_in_vain_costs_nothing():
+    budget = Budget(requests=100)
+    limits = httpx2.Limits(max_connections=1)
+    with OpenAIServer(Answer(wait=0.05, usage=(401, 4))) as server:
+        http = httpx2.AsyncClient(limits=limits)
+        async with openai.AsyncOpenAI(api_key="k", base_url=server.url, http_client=http) as client:
+            call = strategy(OpenAIBackend("m", client=client), budget)
+            result = await call.sample(PROMPT, [FINE])
+    assert server.started == 1
+    assert result.usage == Usage(1, 401, 4)
+    assert budget.spent[:3] == (1, 401, 4)
+
+
+async def test_a_given_client_gets_one_hook_which_leaves_other_requests_alone():
+    seen = []
+
+    async def look(request: httpx2.Request) -> None:
+        seen.append("trace" in request.extensions)
+
+    with OpenAIServer() as server:
+        http = httpx2.AsyncClient()
+        async with openai.AsyncOpenAI(api_key="k", base_url=server.url, http_client=http) as client:
+            for _ in range(2):
+                await OpenAIBackend("m", client=client).generate(Request((Message("user", "?"),)))
+            assert len(http.event_hooks["request"]) == 1
+            http.event_hooks["request"].append(look)
+            await client.models.list()
+            await OpenAIBackend("m", client=client).generate(Request((Message("user", "?"),)))
+    assert seen == [False, True]
+
+
 async def test_with_a_transport_that_can_not_tell_what_is_begun_counts_as_sent():
     begun = anyio.Event()
 

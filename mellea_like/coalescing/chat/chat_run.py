@@ -99,6 +99,7 @@ class ChatRun(Generic[M, R]):
                 raise TypeError(msg)
             answer: R = await result
         except anyio.get_cancelled_exc_class() as exc:
+            # It isn't `foreign`, because here a native cancellation is the function's own doing.
             if scope_cancelled():
                 raise
             msg = f"{run!r} raised a cancellation that no one asked for"

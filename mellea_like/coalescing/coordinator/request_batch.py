@@ -22,7 +22,7 @@ from mellea_like.core.backend import checked_reply
 from mellea_like.core.display import error_text
 from mellea_like.core.generation import Generation, Usage, cost_of
 from mellea_like.errors import BackendUnavailable, Expired, MissingAnswer, ShutdownError
-from mellea_like.runtime.event_loops import cancel_requested, split_cancellation
+from mellea_like.runtime.event_loops import cancel_requested, foreign, split_cancellation
 from mellea_like.runtime.logs import logger, warn
 from mellea_like.telemetry.names import BATCH_ID, BATCH_SIZE, RETRY
 from mellea_like.telemetry.spans import shared_span
@@ -163,7 +163,7 @@ class RequestBatch:
     async def run(self) -> None:
         """Send requests until each member is settled."""
         try:
-            with self.scope:
+            with self.scope, foreign(type(self._backend).__name__, BackendUnavailable):
                 await self._serve(self._waiting())
         except BaseException as exc:
             if self._end(*split_cancellation(exc)):
@@ -280,16 +280,13 @@ class RequestBatch:
         if cancellation is not None and cancel_requested():
             self.fail(ShutdownError(f"batch {self.batch_id} was cancelled with its coordinator"))
             return True
-        if error is None and not self.scope.cancel_called:
-            name = type(self._backend).__name__
-            error = BackendUnavailable(f"{name} raised a cancellation that no one asked for")
-            error.__cause__ = cancellation
-        if error is not None and not self._waiting():
+        if error is None:
+            return False  # The backend reacted to the scope with a cancellation of its own.
+        if not self._waiting():
             what = f"{type(error).__name__}: {error_text(error)}"
             warn("batch %s failed when no one was waiting for it anymore: %s", self.batch_id, what)
             return not isinstance(error, Exception)
-        if error is not None:
-            self.fail(error)
+        self.fail(error)
         return False
 
     def _complain(self, missing: Sequence[PendingRequest], size: int, reply: Generation) -> None:
