@@ -17,7 +17,13 @@ import anyio
 from anyio.lowlevel import EventLoopToken, current_token
 
 from mellea_like.core.backend import PATIENT, BackendWrapper, innermost
-from mellea_like.errors import BackendUnavailable, CircuitOpen, MalformedResponse, RateLimited
+from mellea_like.errors import (
+    BackendError,
+    BackendUnavailable,
+    CircuitOpen,
+    MalformedResponse,
+    RateLimited,
+)
 from mellea_like.runtime.logs import inform, warn
 from mellea_like.runtime.timeline import Timeline
 
@@ -25,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Hashable
 
     from mellea_like.core.backend import Backend, Request
-    from mellea_like.errors import BackendError
     from mellea_like.limits.retry import Retry
 
 __all__ = [
@@ -165,7 +170,6 @@ class BackoffGate:
         send: Callable[[Request], Awaitable[T]],
         request: Request,
         policy: Retry | None,
-        patience: Patience | None = None,
     ) -> T:
         """Send a request once, as soon as the gate allows it. The caller passes errors to `heard`.
 
@@ -174,21 +178,18 @@ class BackoffGate:
             request: the request to send.
             policy: determines how long the request may wait. With None, the request ignores the
                 waits that the server asked of others, and may not wait for a backend that is down.
-            patience: how long the request may still wait for a backend that is down. The default
-                depends on the policy.
 
         Returns:
             The result of ``send``.
         """
-        probe = self.closed and await self.wait(request, policy, patience)
+        probe = self.closed and await self.wait(request, policy)
         try:
             reply = await send(request)
             self.answered(anyio.current_time())
             return reply
         finally:
             if probe:
-                self.breaker.ended(self._timeline.now())
-                self._tell_the_waiting()
+                self.probe_ended()
 
     def answered(self, now: float) -> None:
         """Record that the backend has answered a request at ``now`` on the event loop's clock."""
@@ -201,8 +202,16 @@ class BackoffGate:
             breaker.answered()
             self._tell_the_waiting()
 
-    def heard(self, error: BackendError, policy: Retry | None) -> None:
-        """Record a request's error. Too many failures in a row open the circuit breaker."""
+    def heard(self, error: BaseException, policy: Retry | None) -> None:
+        """Record a request's error.
+
+        A transient error with a ``Retry-After`` closes the gate. Too many failures in a row open
+        the circuit breaker.
+        """
+        if not isinstance(error, BackendError):
+            return  # It doesn't tell which server failed.
+        if policy is not None and policy.transient(error) and (asked := told_to_wait(error)):
+            self.close(min(asked, policy.max_retry_after), told=asked)
         most = TRIP_AFTER if policy is None else policy.trip_after
         answer = is_answer(error)
         if answer:
@@ -245,7 +254,8 @@ class BackoffGate:
                 depends on the policy.
 
         Returns:
-            Whether the request is sent as a probe of a backend that was down.
+            Whether the request is sent as a probe of a backend that was down. If so, call
+            `probe_ended` when it has ended.
         """
         patience = Patience(policy) if patience is None else patience
         obeys_breaker = policy is None or policy.trip_after is not None
@@ -271,6 +281,11 @@ class BackoffGate:
             raise
         finally:
             self._waiting -= 1
+
+    def probe_ended(self) -> None:
+        """Record that a probe has ended, so that another request may take its place."""
+        self.breaker.ended(self._timeline.now())
+        self._tell_the_waiting()
 
     async def _wait_once(self, request: Request, policy: Retry) -> None:
         left = self._server_back - self._timeline.now()
@@ -453,12 +468,12 @@ def come_back_in(seconds: float) -> str:
     return f"come back in {seconds:.0f} s" if seconds >= EXACT else f"come back in {seconds:.3g} s"
 
 
-def told_to_wait(error: BackendError) -> float | None:
+def told_to_wait(error: Exception) -> float | None:
     """Return how many seconds the server asked the client to wait, at most a day.
 
     The result is None if the server did not ask for a wait, or if the value makes no sense.
     """
-    seconds: object = error.retry_after
+    seconds: object = getattr(error, "retry_after", None)
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
         return None
     return float(min(seconds, A_DAY)) if 0 < seconds < math.inf else None

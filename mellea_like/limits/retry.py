@@ -6,7 +6,7 @@ import math
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 
@@ -18,7 +18,6 @@ from mellea_like.core.generation import Generation
 from mellea_like.errors import (
     BackendError,
     BackendUnavailable,
-    LimitExceeded,
     MalformedResponse,
     RateLimited,
 )
@@ -229,212 +228,165 @@ async def send_with_retries(
     except Exception as exc:
         if not is_of_backend(exc):
             raise
-        first = exc
+        error = exc
     # This is outside the handler, so that the first error isn't the context of all others.
     try:
-        return await try_again(send, request, first, policy, gate)
+        return await try_again(send, request, error, policy, gate)
     finally:
-        del first  # Break the cycle between frame and exception.
+        del error  # Break the cycle between frame and exception.
 
 
 async def try_again(
     send: Callable[[Request], Awaitable[T]],
     request: Request,
-    first: Exception,
+    error: Exception,
     policy: Retry | None,
-    gate: BackoffGate | None,
-    out_of_budget: Callable[[LimitExceeded], object] | None = None,
+    gate: BackoffGate,
 ) -> T:
-    """Retry a request whose first try failed; return the result, or raise the last try's error.
+    """Retry a request after its first error; return the result, or raise the last error.
 
     Each further try has its own meter, which is part of the request's meter, and its number in
-    ``meta.retry``. Notes on the error tell how often the request was tried, and why there was no
-    further try. Without a policy or a gate, nothing is retried. If a budget refuses a further try,
-    ``out_of_budget`` is called and the first error is raised; without ``out_of_budget``, the
-    refusal is raised.
+    ``meta.retry``. A note on the last error tells how often the request was tried, and why there
+    was no further try. Permanent errors, and all errors if there is no policy, are raised again.
     """
+    state: RetryCallState | None = None
     try:
-        if gate is None:
-            raise first
-        _hear(gate, first, policy)
-        if policy is None or not policy.transient(first):
-            raise first
-        try:
-            return await _Tries(send, request, policy, gate).run(first)
-        except LimitExceeded as exc:
-            if out_of_budget is None or exc.result is not None:  # It ended a nested call.
-                raise
-            out_of_budget(exc)
-            add_note(first, f"not retried: {exc}")
-        # This is outside the handler, so that this error doesn't get the refusal as its context.
-        raise first
-    finally:
-        del first
-
-
-def _hear(gate: BackoffGate, error: Exception, policy: Retry | None) -> None:
-    """Report a `BackendError` to the gate; other errors don't tell which server failed."""
-    if isinstance(error, BackendError):
         gate.heard(error, policy)
-
-
-class _Tries(Generic[T]):
-    """The tries of one request, and its stop, wait and retry functions for tenacity."""
-
-    def __init__(
-        self,
-        send: Callable[[Request], Awaitable[T]],
-        request: Request,
-        policy: Retry,
-        gate: BackoffGate,
-    ) -> None:
-        self.send = send
-        self.request = request
-        self.policy = policy
-        self.gate = gate
-        self.patience = Patience(policy)
-        self.refusals = 0
-        self.denied = False
-        self.last: Exception | None = None
-
-    async def run(self, first: Exception) -> T:
-        """Retry after the first error; raise the last error if no try succeeds."""
+        if policy is None or not policy.transient(error):
+            raise error
         # This is imported here because most programs never need it.
-        from tenacity import retry_if_exception  # noqa: PLC0415
-        from tenacity.asyncio import AsyncRetrying  # noqa: PLC0415
+        from tenacity import AsyncRetrying, retry_if_exception  # noqa: PLC0415
 
-        tries = AsyncRetrying(
-            retry=retry_if_exception(self.may_pass),
-            wait=self.wait,
-            stop=self.stop,
-            before_sleep=self.tell,
+        rules, patience = _Rules(policy, request.meta.deadline), Patience(policy)
+        async for attempt in AsyncRetrying(
+            retry=retry_if_exception(lambda exc: policy.transient(exc) and not cancellation_lost()),
+            wait=rules.wait,
+            stop=lambda state: bool(rules.why_stop(state)),
+            before_sleep=partial(_before_sleep, gate),
             sleep=anyio.sleep,
-            # `reraise` isn't used, because its frames hold the last try, and so keep the error in
-            # a cycle.
-            retry_error_callback=_raise_again,
-        )
-        state: RetryCallState | None = None
-        try:
-            async for attempt in tries:
-                state = attempt.retry_state
+            retry_error_callback=partial(_back_off, gate),
+        ):
+            state = attempt.retry_state
+            if state.attempt_number == 1:  # The caller has made this try.
                 with attempt:
-                    if self.last is None:
-                        self.last = first
-                        raise first
-                    return await self.again(state.attempt_number - 1)
-        finally:
-            # These hold the last error, whose traceback holds tenacity's frames, which hold these
-            # again.
-            self.last = None
-            if state is not None:
-                state.outcome = None
-            del first
-        raise AssertionError  # The last try returns or raises.
+                    raise error
+                continue
+            rules.refusals += isinstance(error, RateLimited)
+            if told_to_wait(error) is None:
+                patience.spend(state.upcoming_sleep)
+            request.meter.finish(None)
+            probe = False
+            try:
+                probe = await gate.wait(request, policy, patience)
+                await request.meter.readmit(request, error)
+                with attempt:
+                    return await _send_again(send, request, state.attempt_number - 1, policy, gate)
+            except BackendError as exc:
+                if exc is not error:
+                    exc.__cause__ = error  # The gate refused the request after the last try.
+                raise
+            finally:
+                if probe:
+                    gate.probe_ended()
+            error = _error_of(state)
+        assert state is not None  # noqa: S101 (there was a first attempt)
+        raise _given_up(error, rules.why_stop(state), policy.max_retry_after)
+    finally:
+        # Break the cycles between the last error and the frames in its traceback.
+        del error
+        if state is not None:
+            state.outcome = None
 
-    def may_pass(self, error: BaseException) -> bool:
-        """Return whether another try may help. Cancellations are never retried."""
-        return not self.denied and self.policy.transient(error) and not cancellation_lost()
+
+@dataclass(slots=True)
+class _Rules:
+    """When to try again: functions of tenacity's state without side effects."""
+
+    policy: Retry
+    deadline: float | None
+    refusals: int = 0
+    """How many of the tries before the last one got a 429."""
 
     def wait(self, state: RetryCallState) -> float:
-        """Return the seconds until the next try, and make the backend's other requests wait too."""
-        error, policy = _error_of(state), self.policy
-        asked = told_to_wait(error) if isinstance(error, BackendError) else None
-        if isinstance(error, BackendError) and asked and asked > policy.max_retry_after:
-            self.gate.close(policy.max_retry_after, told=asked)
-            raise _too_long(error, asked, policy.max_retry_after) from error
-        chance = JITTER.random()
-        wait = policy.backoff(state.attempt_number, chance) if asked is None else asked
-        if asked is not None or isinstance(error, RateLimited):
-            self.gate.close(wait)
-        if asked is not None:
-            return wait + chance * spread_after(wait)
-        self.patience.spend(wait)
-        return wait
+        """Return the seconds until the next try: those that the server asks for, or a backoff."""
+        chance, asked = JITTER.random(), told_to_wait(_error_of(state))
+        if asked is None:
+            return self.policy.backoff(state.attempt_number, chance)
+        return asked + chance * spread_after(asked)
 
-    def stop(self, state: RetryCallState) -> bool:
-        """Return whether the tries or the call's time are used up; if so, the error gets a note."""
-        error = _error_of(state)
-        self.refusals += isinstance(error, RateLimited)
-        why = self.why_stop(state.attempt_number, state.upcoming_sleep)
-        if why and why not in getattr(error, "__notes__", ()):
-            add_note(error, why)
-        return bool(why)
-
-    def why_stop(self, tried: int, pause: float) -> str:
+    def why_stop(self, state: RetryCallState) -> str:
         """Return the reason why there is no further try, or "" if there may be one."""
-        policy, deadline = self.policy, self.request.meta.deadline
-        if self.refusals >= policy.rate_limit_attempts:
-            allowed = f"rate_limit_attempts={policy.rate_limit_attempts}"
-            return f"refused {_times(self.refusals)} ({allowed})"
-        if tried - self.refusals >= policy.attempts:
+        policy, error = self.policy, _error_of(state)
+        tried, pause = state.attempt_number, state.upcoming_sleep
+        refusals = self.refusals + isinstance(error, RateLimited)
+        if (asked := told_to_wait(error) or 0.0) > policy.max_retry_after:
+            return f"{come_back_in(asked)}: {too_long(policy.max_retry_after)}"
+        if refusals >= policy.rate_limit_attempts:
+            return f"refused {_times(refusals)} (rate_limit_attempts={policy.rate_limit_attempts})"
+        if tried - refusals >= policy.attempts:
             return f"tried {_times(tried)} (attempts={policy.attempts})"
-        if deadline is not None and anyio.current_time() + pause > deadline:
+        if self.deadline is not None and anyio.current_time() + pause > self.deadline:
             return (
                 f"tried {_times(tried)}: the next try would have to wait {pause:.3g} s, but the"
                 " call's time is up before then"
             )
         return ""
 
-    def tell(self, state: RetryCallState) -> None:
-        """Log an error that would otherwise vanish in the next try."""
-        error = _error_of(state)
-        inform(
-            "try %d failed: %s: %s; retrying in %.3g s",
-            state.attempt_number,
-            type(error).__name__,
-            error,
-            state.upcoming_sleep,
-        )
 
-    async def again(self, retry: int) -> T:
-        """Try once more, when the gate and the limits allow it."""
-        self.request.meter.finish(None)
-        send = partial(self.attempt, retry=retry)
-        try:
-            return await self.gate.send(send, self.request, self.policy, self.patience)
-        except Exception as exc:
-            if is_of_backend(exc) and exc is not self.last and exc.__cause__ is None:
-                exc.__cause__ = self.last  # The gate refused it after the last try.
-            raise
-
-    async def attempt(self, request: Request, retry: int) -> T:
-        """Send the request with a separate meter for this try, when the limits admit it."""
-        assert self.last is not None  # noqa: S101 (see run)
-        self.denied = True
-        await request.meter.readmit(request, self.last)
-        self.denied = False
-        meter = request.meter.attempt()
-        meta = replace(request.meta, retry=request.meta.retry + retry)
-        reply: T | None = None
-        failed = True
-        try:
-            reply = await self.send(replace(request, meter=meter, meta=meta))
-            failed = False
-            return reply  # noqa: TRY300 (it is the method's end)
-        except Exception as exc:
-            if is_of_backend(exc):
-                self.last = exc
-                _hear(self.gate, exc, self.policy)
-            raise
-        finally:
-            if failed or isinstance(reply, Generation):
-                meter.finish(reply if isinstance(reply, Generation) else None)
+def _before_sleep(gate: BackoffGate, state: RetryCallState) -> None:
+    """Log an error that would otherwise vanish in the next try."""
+    _back_off(gate, state)
+    error, tried, pause = _error_of(state), state.attempt_number, state.upcoming_sleep
+    kind = type(error).__name__
+    inform("try %d failed: %s: %s; retrying in %.3g s", tried, kind, error, pause)
 
 
-def _raise_again(state: RetryCallState) -> None:
-    raise _error_of(state)
+def _back_off(gate: BackoffGate, state: RetryCallState) -> None:
+    """After a 429 without ``Retry-After``, make other requests wait as long as this one."""
+    error = _error_of(state)
+    if isinstance(error, RateLimited) and told_to_wait(error) is None:
+        gate.close(state.upcoming_sleep)
+
+
+async def _send_again(
+    send: Callable[[Request], Awaitable[T]],
+    request: Request,
+    retry: int,
+    policy: Retry,
+    gate: BackoffGate,
+) -> T:
+    """Send a request with a separate meter, and report the outcome to the gate."""
+    meter = request.meter.attempt()
+    meta = replace(request.meta, retry=request.meta.retry + retry)
+    try:
+        reply = await send(replace(request, meter=meter, meta=meta))
+    except BaseException as exc:
+        gate.heard(exc, policy)
+        meter.finish(None)
+        raise
+    gate.answered(anyio.current_time())
+    if isinstance(reply, Generation):
+        meter.finish(reply)
+    return reply
+
+
+def _given_up(error: Exception, why: str, cap: float) -> Exception:
+    """Return the error to raise if there is no further try: the last one, with the reason."""
+    if isinstance(error, BackendError) and (asked := told_to_wait(error) or 0.0) > cap:
+        kind = RateLimited if isinstance(error, RateLimited) else BackendUnavailable
+        msg = f"{error_text(error)}; {why}"
+        refused = kind(msg, status=error.status, retryable=False, retry_after=asked)
+        refused.__cause__ = error
+        return refused
+    if why not in getattr(error, "__notes__", ()):
+        add_note(error, why)
+    return error
 
 
 def _error_of(state: RetryCallState) -> Exception:
     outcome: Any = state.outcome
     error: Exception = outcome.exception()
     return error
-
-
-def _too_long(error: BackendError, wait: float, cap: float) -> BackendError:
-    kind = RateLimited if isinstance(error, RateLimited) else BackendUnavailable
-    msg = f"{error_text(error)}; {come_back_in(wait)}: {too_long(cap)}"
-    return kind(msg, status=error.status, retryable=False, retry_after=wait)
 
 
 def _times(count: int) -> str:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from mellea_like.core.backend import BackendWrapper
 from mellea_like.core.connection_errors import is_of_backend
+from mellea_like.core.display import add_note
 from mellea_like.errors import LimitExceeded
 from mellea_like.kernel.ports import Option
 from mellea_like.limits.backoff_gate import gate_before
@@ -53,24 +54,33 @@ class _Retried(BackendWrapper):
         try:
             if gate is None:
                 return await send(request)
-            breaker = gate.breaker
-            if gate.opens is not None or breaker.failures:
+            if gate.opens is not None or gate.breaker.failures:
                 return await gate.send(send, request, self._policy)
             reply = await send(request)
-            if breaker.failures:  # Other requests have failed in the meantime.
-                gate.answered(self._clock())
-            else:
-                gate.answered_at = self._clock()
+            gate.answered_at = self._clock()
+            if gate.breaker.failures:  # Other requests have failed in the meantime.
+                gate.answered(gate.answered_at)
             return reply  # noqa: TRY300 (the hot path)
         except LimitExceeded as exc:
-            if exc.result is None:  # Otherwise it ended a call inside this one.
-                self._call.refused(exc)
+            self._ends_call(exc)
             raise
         except Exception as exc:
-            if not is_of_backend(exc):
+            if gate is None or not is_of_backend(exc):
                 raise
             if (draw := self._call.draw_of(request)) is not None:
-                draw.tried = (
-                    exc  # If the draw's time runs out before another try, this is the cause.
-                )
-            return await try_again(send, request, exc, self._policy, gate, self._call.refused)
+                # If the draw's time runs out before another try, this is the cause.
+                draw.tried = exc
+            try:
+                return await try_again(send, request, exc, self._policy, gate)
+            except LimitExceeded as refusal:
+                if not self._ends_call(refusal):
+                    raise
+                add_note(exc, f"not retried: {refusal}")
+            raise
+
+    def _ends_call(self, refusal: LimitExceeded) -> bool:
+        """Tell the call of a spent budget, unless the refusal ended a call inside this one."""
+        if refusal.result is not None:
+            return False
+        self._call.refused(refusal)
+        return True

@@ -157,6 +157,18 @@ async def test_a_refusal_without_a_time_has_all_others_wait_too(virtual_clock):
     assert min(server.came[1:]) >= opens - 1e-9
 
 
+@pytest.mark.parametrize("seconds", [None, 30])
+@pytest.mark.parametrize("policy", [Retry(), Retry(rate_limit_attempts=1)])
+async def test_all_others_also_wait_after_a_refusal_without_a_further_try(
+    virtual_clock, policy, seconds
+):
+    backend = ScriptedBackend([RateLimited("later", retry_after=seconds)], cycle=True)
+    with pytest.raises(RateLimited):
+        await RetryBackend(backend, policy).generate(ask(deadline=1e-9))
+    assert len(backend.requests) == 1
+    assert gate_of(backend).closed
+
+
 async def test_a_retry_that_may_not_wait_at_the_gate_says_when_to_come_back(virtual_clock):
     server = Server(0.05, tell=False, kind=BackendUnavailable)
     request = ask(deadline=20)
