@@ -10,6 +10,7 @@ from pydantic import (
     ConfigDict,
     Field,
     ModelWrapValidatorHandler,
+    PrivateAttr,
     StringConstraints,
     ValidationError,
     model_validator,
@@ -20,18 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Container, Mapping
 
     from pydantic_core import ErrorDetails
-
-__all__ = [
-    "RENAMED",
-    "Name",
-    "Positive",
-    "Seconds",
-    "Section",
-    "Text",
-    "Whole",
-    "message_of",
-    "why_renamed",
-]
 
 RENAMED = {"loop": "attempts", "turns": "attempts", "concurrency": "lanes", "ordered": "in-order"}
 """The new names of renamed fields and options."""
@@ -62,10 +51,10 @@ class Section(BaseModel):
     model_config: ClassVar[ConfigDict] = ConfigDict(
         extra="forbid", frozen=True, hide_input_in_errors=True
     )
-    _options: dict[str, str]
+    _options: dict[str, str] = PrivateAttr(default_factory=dict[str, str])
     """The command line's options that the fields were read from; empty for a file."""
 
-    def model_post_init(self, context: Any, /) -> None:  # noqa: D102 (pydantic's)
+    def model_post_init(self, context: dict[str, Any] | None, /) -> None:  # noqa: D102 (pydantic's)
         self._options = (context or {}).get("options", {})
 
     def written(self, field: str, value: object = None) -> str:
@@ -118,7 +107,7 @@ class Section(BaseModel):
 
 def why_renamed(name: str, known: Container[str]) -> str | None:
     """Return the error message for the old name of something in ``known``."""
-    now = RENAMED.get(name)
+    now = RENAMED.get(name, "")
     return f"{name} is now called {now}" if now in known else None
 
 

@@ -299,9 +299,9 @@ class ServedModel:
         context, action = self._asked(request)
         callers = CallersChecks(workers, caller.key, config.overrides.check_seconds)
         requirements = await self._further_requirements(request, callers)
-        most = config.overrides
-        attempts = _within("attempts", asked.attempts, config.attempts, most.attempts)
-        lanes = _within("lanes", asked.lanes, config.lanes, most.lanes)
+        may = config.overrides
+        attempts = _within("attempts", asked.attempts, config.attempts, may.attempts)
+        lanes = _within("lanes", asked.lanes, config.lanes, may.lanes)
         timeout = _within("timeout", asked.timeout, config.timeout)
         bare = not self._requirements and not requirements
         if tools:
