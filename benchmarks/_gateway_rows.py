@@ -28,7 +28,7 @@ server: {{port: {port}}}
 upstreams:
   fast: {{kind: openai, base_url: "http://127.0.0.1:{upstream}/v1", model: echo, keep_alive: true}}
 models:
-  checked: {{upstream: fast, loop: 2, concurrency: 1, checks: ["words>=1"]}}
+  checked: {{upstream: fast, attempts: 2, lanes: 1, checks: ["words>=1"]}}
 """
 
 

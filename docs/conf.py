@@ -86,7 +86,7 @@ autodoc_class_signature = "mixed"
 autodoc_default_options = {
     "members": True,
     "show-inheritance": True,
-    "exclude-members": "model_config",
+    "exclude-members": "model_config, model_post_init",
 }
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"

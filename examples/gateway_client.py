@@ -32,7 +32,7 @@ def streamed(client: openai.OpenAI) -> None:
         model="short",
         messages=MESSAGES,
         stream=True,
-        extra_body={"mellea_like": {"checks": ["contains:string"], "loop": 50}},
+        extra_body={"mellea_like": {"checks": ["contains:string"], "attempts": 50}},
     )
     text = ""
     for chunk in stream:
@@ -45,7 +45,7 @@ def impossible(client: openai.OpenAI) -> None:
         client.chat.completions.create(
             model="short",
             messages=MESSAGES,
-            extra_body={"mellea_like": {"checks": ["contains:zebra"], "loop": 2}},
+            extra_body={"mellea_like": {"checks": ["contains:zebra"], "attempts": 2}},
         )
     except openai.UnprocessableEntityError as error:
         told = error.body["mellea_like"]

@@ -13,6 +13,7 @@ from mellea_like.cli.option_fields import option, option_names, read_section
 from mellea_like.core.requirement import Requirement
 from mellea_like.requirements.expressions import CHECK_FORMS, CODE_FORMS, is_code_check, parse_check
 from mellea_like.schedules.expressions import SCHEDULES
+from mellea_like.specification.section import why_renamed
 from mellea_like.specification.selection_expressions import (
     KEYS,
     SCORES,
@@ -34,7 +35,7 @@ PANELS = (CHECKS, DRAWS, COSTS, BACKEND, OUTPUT)
 
 BackendName = Literal["markov", "openai", "llama", "pydantic-ai"]
 
-LOOP = 5
+ATTEMPTS = 5
 """The default number of attempts in each lane."""
 
 REQUEST = ("temperature", "top_p", "seed", "max_tokens")
@@ -93,13 +94,14 @@ class DrawOptions:
         " all draws, but at most 16 for vote and 8 for consensus and tournament.",
         DRAWS,
     )
-    loop: int | None = option(
+    attempts: int | None = option(
         None,
         "--attempts N",
-        f"Maximum draws in each lane, one after another. Default: {LOOP}, or as many as --n needs.",
+        f"Maximum draws in each lane, one after another. Default: {ATTEMPTS}, or as many as --n"
+        " needs.",
         DRAWS,
     )
-    concurrency: int = option(4, "--lanes K", "How many draws run at the same time.", DRAWS)
+    lanes: int = option(4, "--lanes K", "How many draws run at the same time.", DRAWS)
     escalate: list[str] = option(
         list,
         "--escalate MODEL,...",
@@ -246,7 +248,7 @@ class DrawOptions:
             name: getattr(self, name) for name in StrategySpec.model_fields if hasattr(self, name)
         }
         given["checks"] = [one for one in self._fixed_checks if not is_code_check(one)]
-        given["loop"] = self._loop()
+        given["attempts"] = self._attempts()
         given["json_schema"] = self.json_schema and str(self.json_schema)
         given["budget"] = parse_budget(self.budget) or None
         given["options"] = {name: getattr(self, name) for name in REQUEST}
@@ -262,14 +264,14 @@ class DrawOptions:
         """The bigger models that ``--escalate`` names, in order."""
         return tuple(map(_read_bigger, self.escalate))
 
-    def _loop(self) -> int:
-        if self.loop is not None:
-            return self.loop
+    def _attempts(self) -> int:
+        if self.attempts is not None:
+            return self.attempts
         try:
             wanted = parse_selection(self.select, self.n).n or 1
         except ValueError:  # The section's error says why.
             wanted = 1
-        return max(LOOP, -(-wanted // max(1, self.concurrency)))
+        return max(ATTEMPTS, -(-wanted // max(1, self.lanes)))
 
     def _check_budget(self, budget: Mapping[str, float]) -> None:
         if "money" in budget and self.price is None:
@@ -330,7 +332,7 @@ class Bigger:
     upstream: dict[str, Any]
 
 
-_OF_STAGE = {"attempts": "turns", "carry": "carry"}
+_OF_STAGE = ("attempts", "carry")
 _OF_UPSTREAM = {"price": "price", "base-url": "base_url"}
 
 
@@ -351,20 +353,17 @@ def _read_bigger(text: str) -> Bigger:
     allowed = (*_OF_STAGE, *_OF_UPSTREAM)
     wrong = [name for name in found if name not in allowed]
     if not model.strip() or "=" in model or wrong:
-        what = (
-            f"{wrong[0]!r} isn't one of {', '.join(allowed)}" if wrong else "the model comes first"
-        )
-        if wrong == ["turns"]:
-            what = "turns is now called attempts"
+        what = "the model comes first"
+        if wrong:
+            unknown = f"{wrong[0]!r} isn't one of {', '.join(allowed)}"
+            what = why_renamed(wrong[0], allowed) or unknown
         msg = f"--escalate {text!r}: {what}, as in gpt-4.1,attempts=2,carry=best,price=2.00,8.00"
         raise Problem(msg, Exit.USAGE)
-    stage: dict[str, Any] = {
-        field: found[name] for name, field in _OF_STAGE.items() if name in found
-    }
-    if str(stage.get("turns", "")).isdecimal():
-        stage["turns"] = int(stage["turns"])
+    stage: dict[str, Any] = {name: found[name] for name in _OF_STAGE if name in found}
+    if str(stage.get("attempts", "")).isdecimal():
+        stage["attempts"] = int(stage["attempts"])
     upstream = {field: found[name] for name, field in _OF_UPSTREAM.items() if name in found}
-    names = {field: f"--escalate {model.strip()}: {name}" for name, field in _OF_STAGE.items()}
+    names = {name: f"--escalate {model.strip()}: {name}" for name in _OF_STAGE}
     return Bigger(read_section(StageSpec, stage, names), {"model": model.strip(), **upstream})
 
 

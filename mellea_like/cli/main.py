@@ -63,16 +63,14 @@ def _run(argv: Sequence[str], signals: SignalHandler) -> int:
     return code if isinstance(code, int) else 0
 
 
-RENAMED = {"--loop": "--attempts", "--concurrency": "--lanes", "--ordered": "--in-order"}
-"""The new names of renamed options."""
-
-
 def _usage(error: Any) -> int:
+    from mellea_like.specification.section import RENAMED  # noqa: PLC0415 (for mistakes only)
+
     context, message = error.ctx, error.format_message()
-    was = getattr(error, "option_name", None)
-    now = RENAMED.get(str(was))
-    if now is not None and any(now in one.opts for one in context.command.params):
-        warn(f"mellea-like: {was} is now called {now}")
+    was = str(getattr(error, "option_name", ""))
+    now = RENAMED.get(was.removeprefix("--"))
+    if now is not None and any(f"--{now}" in one.opts for one in context.command.params):
+        warn(f"mellea-like: {was} is now called --{now}")
         return Exit.USAGE
     if message:  # Otherwise help was shown because there was no command.
         # Newer versions of Typer use pydantic, whose messages have a prefix.

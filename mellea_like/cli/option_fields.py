@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 from dataclasses import MISSING, field, fields
 from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
@@ -100,7 +99,7 @@ def option_names(options: type[DataclassInstance]) -> dict[str, str]:
 def read_section(section: type[S], given: Mapping[str, Any], names: Mapping[str, str]) -> S:
     """Build a ``section`` from values; errors name the options, which ``names`` has by field."""
     try:
-        return section.model_validate(given)
+        return section.model_validate(given, context={"options": names})
     except ImportError as exc:
         raise Problem(str(exc)) from exc
     except ValidationError as exc:
@@ -108,14 +107,6 @@ def read_section(section: type[S], given: Mapping[str, Any], names: Mapping[str,
         message = message_of(error)
         place = str(next((step for step in reversed(error["loc"]) if step in names), ""))
         option = names.get(place, "")
-        for name, written in names.items():
-            # The features of a table are called "select: ordered", as in YAML.
-            message = re.sub(rf"(?:^|(?<= with )){name}(?= can't)", written, message)
-            message = re.sub(
-                rf"(?:^|(?<= with )){name}: (?=\w.*(?:: | can't))", f"{written} ", message
-            )
-            told = rf"\b{name}\b" if "_" in name else rf"\b{name}(?= \d| must be)"
-            message = re.sub(told, written, message)
         if place == "json_schema":
             message = message.removeprefix("json_schema: ")
             file = str(error["input"])

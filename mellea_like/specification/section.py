@@ -10,6 +10,7 @@ from pydantic import (
     ConfigDict,
     Field,
     ModelWrapValidatorHandler,
+    PrivateAttr,
     StringConstraints,
     ValidationError,
     model_validator,
@@ -17,11 +18,12 @@ from pydantic import (
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Container, Mapping
 
     from pydantic_core import ErrorDetails
 
-__all__ = ["Name", "Positive", "Seconds", "Section", "Text", "Whole", "message_of"]
+RENAMED = {"loop": "attempts", "turns": "attempts", "concurrency": "lanes", "ordered": "in-order"}
+"""The new names of renamed fields and options."""
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 """A number over 0."""
@@ -49,6 +51,17 @@ class Section(BaseModel):
     model_config: ClassVar[ConfigDict] = ConfigDict(
         extra="forbid", frozen=True, hide_input_in_errors=True
     )
+    _options: dict[str, str] = PrivateAttr(default_factory=dict[str, str])
+    """The command line's options that the fields were read from; empty for a file."""
+
+    def model_post_init(self, context: dict[str, Any] | None, /) -> None:  # noqa: D102 (pydantic's)
+        self._options = (context or {}).get("options", {})
+
+    def written(self, field: str, value: object = None) -> str:
+        """Return a field as the user wrote it, perhaps with its value: in YAML, or as an option."""
+        name = self._options.get(field, field)
+        colon = "" if field in self._options else ":"
+        return name if value is None else f"{name}{colon} {value}"
 
     @model_validator(mode="wrap")
     @classmethod
@@ -78,7 +91,9 @@ class Section(BaseModel):
         known = cls.model_fields
         wrong: list[str] = []
         for name in given:
-            if name not in known:
+            if renamed := why_renamed(name, known):
+                wrong.append(renamed)
+            elif name not in known:
                 close = difflib.get_close_matches(name, known, n=1)
                 hint = f"; did you mean {close[0]}?" if close else "."
                 may = ", ".join(known)
@@ -88,6 +103,12 @@ class Section(BaseModel):
                 example = (field.examples or ["..."])[0]
                 wrong.append(f"{name} is missing: write {name}: {example}")
         return wrong
+
+
+def why_renamed(name: str, known: Container[str]) -> str | None:
+    """Return the error message for the old name of something in ``known``."""
+    now = RENAMED.get(name, "")
+    return f"{name} is now called {now}" if now in known else None
 
 
 def _again(

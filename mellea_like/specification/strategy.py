@@ -18,6 +18,7 @@ from mellea_like.sampling.strategies import (
     RejectionSamplingStrategy,
     RepairTemplateStrategy,
 )
+from mellea_like.schedules.built_in import Eager
 from mellea_like.schedules.expressions import parse_schedule
 from mellea_like.schedules.giving_up import PerRequirement
 from mellea_like.specification.section import Name, Positive, Section, Text, Whole
@@ -46,7 +47,7 @@ __all__ = [
 ]
 
 MAX_ITERATIONS = 1000
-"""The maximum of ``loop * concurrency``. It is also the default limit of a strategy."""
+"""The maximum of ``attempts * lanes``. It is also the default limit of a strategy."""
 
 VERDICT_TOKENS = 512
 """The tokens that a budget assumes for a reply without a length limit, such as a judge's."""
@@ -169,7 +170,7 @@ class StageSpec(Section):
     """A further stage of an escalation: a bigger model, used when the one before it has failed.
 
     Args:
-        turns: the most draws in a row.
+        attempts: the most draws in a row.
         carry: which failures the model sees: ``nothing``, ``best`` (the best failure and its
             problems) or ``chat`` (the whole conversation).
         checks: further checks, as in a strategy.
@@ -177,7 +178,7 @@ class StageSpec(Section):
         options: options for generating, unless a request sets them. They override the strategy's.
     """
 
-    turns: Whole = 1
+    attempts: Whole = 1
     carry: Carry = "nothing"
     checks: tuple[Check, ...] = ()
     requirements: tuple[Name, ...] = ()
@@ -190,7 +191,7 @@ class StageSpec(Section):
         checks = [parse_check(expression, early=early) for expression in self.checks]
         return Stage(
             backend,
-            self.turns,
+            self.attempts,
             self.carry,
             options=options,
             requirements=(*checks, *self.requirements),
@@ -204,8 +205,8 @@ class StrategySpec(Section):
     Args:
         strategy: what to do after a failure: ``rejection`` asks the same again, ``repair`` writes
             the failed requirements into the prompt, and ``multi-turn`` continues the conversation.
-        loop: the most draws in a row.
-        concurrency: the number of draws at a time.
+        attempts: the most draws in a row.
+        lanes: the number of draws at a time.
         schedule: when draws start, as on the command line: ``eager``, ``staggered:0.5``, ...
         select: which of the passing replies wins, as on the command line: ``first``, ``ordered``,
             ``best:SCORE``, ``vote``, ``vote:KEY``, ``collect:K``, ``collect:K:KEY``, ``consensus``
@@ -233,16 +234,16 @@ class StrategySpec(Section):
         judge_options: options for judges. The default is temperature 0, unless the judge's model
             refuses that. ``temperature: null`` uses the server's default.
         escalate: bigger models, each of which takes over if the draws of the one before have
-            failed. ``loop`` is then the number of draws of the first model. With ``repair``, that
-            model sees the best failure.
+            failed. ``attempts`` is then the number of draws of the first model. With ``repair``,
+            that model sees the best failure.
         escalate_when: when the next model takes over: ``spent``, when the draws of the one before
             are used up, or ``cheaper``, when a pass is expected to cost less there, which needs
             prices.
     """
 
     strategy: StrategyName = "rejection"
-    loop: Whole = 3
-    concurrency: Whole = 1
+    attempts: Whole = 3
+    lanes: Whole = 1
     schedule: Text = "eager"
     select: Text = "first"
     n: Whole | None = None
@@ -305,25 +306,27 @@ class StrategySpec(Section):
 
     @model_validator(mode="after")
     def _check_product(self) -> StrategySpec:
-        loop, concurrency = self._most()
-        further = sum(stage.turns for stage in self.escalate)
-        if (loop + further) * concurrency > MAX_ITERATIONS:
+        attempts, lanes = self._most()
+        further = sum(stage.attempts for stage in self.escalate)
+        if (attempts + further) * lanes > MAX_ITERATIONS:
             more = f" and {further} more attempts" if further else ""
             msg = (
-                f"loop {loop}{more} times concurrency {concurrency} is more than {MAX_ITERATIONS}"
-                " draws, the most that one call may make: use smaller numbers"
+                f"{self.written('attempts')} {attempts}{more} times {self.written('lanes')} {lanes}"
+                f" is more than {MAX_ITERATIONS} draws, the most that one call may make: use"
+                " smaller numbers"
             )
             raise ValueError(msg)
         return self
 
     @model_validator(mode="after")
     def _check_selection(self) -> StrategySpec:
-        wanted, draws = self.selection.n, self.loop * self.concurrency
+        wanted, draws = self.selection.n, self.attempts * self.lanes
         if wanted is not None and wanted > draws:
             msg = (
-                f"{self.select!r} needs {wanted} replies that pass, but loop"
-                f" {self.loop} times concurrency {self.concurrency} makes only {draws}: use larger"
-                " numbers, or a smaller n"
+                f"{self.select!r} needs {wanted} replies that pass, but"
+                f" {self.written('attempts')} {self.attempts} times"
+                f" {self.written('lanes')} {self.lanes} makes only {draws}: use larger"
+                f" numbers, or a smaller {self.written('n')}"
             )
             raise ValueError(msg)
         return self
@@ -331,33 +334,39 @@ class StrategySpec(Section):
     @model_validator(mode="after")
     def _check_together(self) -> StrategySpec:
         if not self.escalate and self.escalate_when != "spent":
-            msg = "escalate_when says when a bigger model takes over: name the model with escalate"
+            msg = (
+                f"{self.written('escalate_when')} says when a bigger model takes over: name the"
+                f" model with {self.written('escalate')}"
+            )
             raise ValueError(msg)
-        check_together(self._features())
+        check_together(self.features)
         return self
 
-    def _features(self) -> dict[str, str]:
-        """Map each feature in use, as named in `EXCLUSIONS`, to the setting that uses it."""
+    @property
+    def features(self) -> dict[str, str]:
+        """Maps each feature in use, as named in `EXCLUSIONS`, to the setting that uses it."""
         schedule = self.make_schedule()
-        found = dict.fromkeys(self.selection.features, f"select: {self.select}")
+        found = dict.fromkeys(self.selection.features, self.written("select", self.select))
+        if not isinstance(schedule, Eager) or schedule.pooled:
+            found["schedule"] = self.written("schedule", self.schedule)
         if schedule.timing_dependent:
-            found["timed"] = f"schedule: {self.schedule}"
+            found["timed"] = self.written("schedule", self.schedule)
         if schedule.pooled:
-            found["pooled"] = f"schedule: {self.schedule}"
+            found["pooled"] = self.written("schedule", self.schedule)
         if self.give_up:
-            found["give_up"] = "give_up"
-        if self.concurrency > 1:
-            found["lanes"] = f"concurrency: {self.concurrency}"
+            found["give_up"] = self.written("give_up")
+        if self.lanes > 1:
+            found["lanes"] = self.written("lanes", self.lanes)
         if self.escalate:
-            found["stages"] = "escalate"
+            found["stages"] = self.written("escalate")
         if self.escalate_when == "cheaper":
-            found["cheaper"] = "escalate_when: cheaper"
+            found["cheaper"] = self.written("escalate_when", self.escalate_when)
         return found
 
     @property
-    def turns(self) -> int:
+    def all_attempts(self) -> int:
         """The most draws in a row, over all models."""
-        return self.loop + sum(stage.turns for stage in self.escalate)
+        return self.attempts + sum(stage.attempts for stage in self.escalate)
 
     @property
     def selection(self) -> SelectionSpec:
@@ -365,7 +374,7 @@ class StrategySpec(Section):
         return parse_selection(self.select, self.n)
 
     def _most(self) -> tuple[int, int]:
-        return self.loop, self.concurrency
+        return self.attempts, self.lanes
 
     def make_schedule(self) -> BaseSchedule:
         """Make the schedule. It learns from all calls that use it."""
@@ -415,14 +424,14 @@ class StrategySpec(Section):
         refusals = max(self.retries + 1, Retry().rate_limit_attempts)
         retry = Retry(self.retries + 1, rate_limit_attempts=refusals) if self.retries else None
         given: dict[str, Any] = {
-            "loop_budget": self.loop,
-            "concurrency_budget": self.concurrency,
+            "loop_budget": self.attempts,
+            "concurrency_budget": self.lanes,
             "timeout": self.timeout,
             "iteration_timeout": self.iteration_timeout,
             "retry": retry,
             "schedule": self.make_schedule(),
             "selection": self.selection.make(
-                settings.get("judge") or backend, self.loop * self.concurrency
+                settings.get("judge") or backend, self.attempts * self.lanes
             ),
             "give_up": PerRequirement() if self.give_up else None,
             "accept_incomplete": bool(self.accept_incomplete),

@@ -61,10 +61,9 @@ def beside(info: ValidationInfo, path: str | Path) -> Path:
     return found
 
 
-def read_price(given: object, info: ValidationInfo | None = None) -> object:
+def read_price(given: object) -> object:
     """Parse a price: two or three amounts, perhaps a currency, as a list or separated by commas."""
-    in_a_file = info is not None and info.context is not None
-    as_texts = isinstance(given, str) and not in_a_file
+    as_texts = isinstance(given, str)
     if given is None or isinstance(given, Price):
         return given
     if isinstance(given, str):
@@ -176,7 +175,7 @@ class OpenAIUpstream(Upstream):
             msg = "model is missing: write model: gpt-4.1-mini (OpenAI's own server needs a name)"
             raise ValueError(msg)
         if self.base_url is not None:
-            split_url(self.base_url, "base_url")
+            split_url(self.base_url, self.written("base_url"))
         context: dict[str, Any] = info.context or {}
         name = self.api_key_env
         if name is not None and not context.get("environ", {name: "unknown"}).get(name, "").strip():

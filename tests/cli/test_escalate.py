@@ -86,6 +86,7 @@ def test_a_batch_learns_when_the_bigger_model_is_cheaper(command, server, tmp_pa
         (["--escalate", ",attempts=2"], "the model comes first"),
         (["--escalate", "attempts=2"], "the model comes first"),
         (["--escalate", "big,turns=2"], "turns is now called attempts"),
+        (["--escalate", "big,loop=2"], "loop is now called attempts"),
         (["--escalate", "big,attempts=0"], "--escalate big: attempts must be at least 1, not 0"),
         (["--escalate", "big,attempts=two"], "big: attempts must be an integer, not 'two'"),
         (["--escalate", "big,carry=all"], "--escalate big: carry must be 'nothing', 'best' or"),
@@ -96,7 +97,7 @@ def test_a_batch_learns_when_the_bigger_model_is_cheaper(command, server, tmp_pa
             ["--escalate", "big", "--escalate-when=cheaper", "--lanes=2"],
             "--escalate-when cheaper can't be combined with --lanes 2: with racing lanes",
         ),
-        (["--escalate-when", "cheaper"], "name the model with escalate"),
+        (["--escalate-when", "cheaper"], "name the model with --escalate"),
         (["--escalate", "big", "--escalate-when", "cheaper"], "add --price IN,OUT"),
         (
             ["--escalate", "big", "--escalate-when", "cheaper", "--price", "1,1"],

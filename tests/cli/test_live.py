@@ -65,7 +65,7 @@ def drawn(progress, columns=80, lines=24):
 
 
 def test_a_row_shows_how_its_latest_iteration_ended():
-    progress = Progress(loop=3, concurrency=2)
+    progress = Progress(attempts=3, lanes=2)
     progress.on_slice(make_slice(4, chain=1))
     assert [row.state for row in progress.rows] == ["waiting", "failed"]
     shown = drawn(progress, columns=120)
@@ -79,7 +79,7 @@ def states(progress):
 
 
 def test_a_borrowed_turn_has_a_row_of_its_own_until_it_ends():
-    progress = Progress(loop=3, concurrency=2)
+    progress = Progress(attempts=3, lanes=2)
     progress._move(0, 1, "generating")
     progress._move(0, 2, "judging")  # a fresh chain, while the first one lags
     assert states(progress) == [(0, 1, "generating"), (0, 2, "judging"), (1, None, "waiting")]
@@ -102,7 +102,7 @@ def test_a_reply_that_was_rejected_early_is_marked():
 
 
 def test_markup_and_escapes_in_a_reply_are_shown_and_not_obeyed():
-    progress = Progress(loop=3, concurrency=1)
+    progress = Progress(attempts=3, lanes=1)
     progress.on_slice(make_slice(1, text=HOSTILE))
     console = Console(file=io.StringIO(), width=400, height=24, force_terminal=False)
     console.print(render(progress, console))
@@ -116,7 +116,7 @@ def test_markup_and_escapes_in_a_reply_are_shown_and_not_obeyed():
 @pytest.mark.parametrize("columns", [20, 40, 59, 60, 200])
 @pytest.mark.parametrize("lines", [3, 10])
 def test_the_view_stays_inside_the_terminal(columns, lines):
-    progress = Progress(loop=1000, concurrency=50)
+    progress = Progress(attempts=1000, lanes=50)
     for chain in range(50):
         progress.on_slice(make_slice(chain * 1000 + 999, text="東京" * 100, chain=chain))
     console = Console(file=io.StringIO(), width=columns, height=lines)
@@ -128,7 +128,7 @@ def test_the_view_stays_inside_the_terminal(columns, lines):
 
 
 def test_rows_at_work_are_shown_where_not_all_fit():
-    progress = Progress(loop=1, concurrency=30)
+    progress = Progress(attempts=1, lanes=30)
     for chain in range(30):
         if chain < 29:
             progress.on_slice(make_slice(chain + 1, subsample=chain))

@@ -151,7 +151,7 @@ def test_a_selection_may_have_a_judge_of_its_own(command, select):
         (["--n", "3"], "--n is for best, vote, consensus, tournament, not for first"),
         (
             ["--select", "vote", "--n", "9", "--attempts=2"],
-            "'vote' needs 9 replies that pass, but --attempts 2 times --lanes 4 makes only 8",
+            "but --attempts 2 times --lanes 4 makes only 8: use larger numbers, or a smaller --n",
         ),
         (["--select", "collect:9", "--attempts=2"], "'collect:9' needs 9 replies that pass"),
         (["--select", "best:words", "--n", "1001"], "is more than 1000 draws"),

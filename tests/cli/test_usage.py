@@ -122,6 +122,7 @@ def test_a_schema_that_is_none_exits_with_3_and_a_sentence(command, tmp_path, co
     assert f"--schema: {file}" in err
     assert sentence in err
     assert "json_schema" not in err
+    assert err.count("--schema") == 1
 
 
 def test_a_corpus_that_is_no_text_exits_with_3_and_a_sentence(command, tmp_path):

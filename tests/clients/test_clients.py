@@ -59,7 +59,7 @@ upstreams:
 models:
   plain: {{upstream: main, overrides: {{hosted_tools: drop}}}}  # Codex brings one.
   checked:
-    {{upstream: main, upstream_model: careless, loop: 3, overrides: {{hosted_tools: drop}}}}
+    {{upstream: main, upstream_model: careless, attempts: 3, overrides: {{hosted_tools: drop}}}}
 """
 IN_PARALLEL = 2
 Rows = list[dict[str, Any]]

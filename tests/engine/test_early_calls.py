@@ -94,7 +94,7 @@ async def test_so_it_is_for_requests_of_a_gateway_with_early(kind, strategy):
     wrong = events(WRONG, "chat") if kind == "tools" else says(WRONG)
     right = whole(RIGHT) if kind == "tools" else Answer("".join(RIGHT))
     with OpenAIServer(without_end(wrong), right) as upstream:
-        config = config_for(upstream.url, early=True, loop=2, strategy=strategy)
+        config = config_for(upstream.url, early=True, attempts=2, strategy=strategy)
 
         def ask() -> dict[str, Any]:
             with running(config) as gateway, gateway.http() as http:

@@ -54,7 +54,7 @@ CHAT: dict[str, Any] = {
     "top_logprobs": 2,
     "stream_options": {"include_usage": True},
     "reasoning_effort": "low",
-    "mellea_like": {"checks": ["words<=2"], "loop": 2},
+    "mellea_like": {"checks": ["words<=2"], "attempts": 2},
 }
 
 RESPONSE: dict[str, Any] = {

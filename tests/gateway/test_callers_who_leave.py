@@ -20,7 +20,7 @@ def slow():
     """An upstream that takes its time, and a gateway before it."""
     with (
         OpenAIServer(Answer("a b c d " * 50, seconds=60)) as upstream,
-        running(config_for(upstream.url, concurrency=4, loop=1, checks=["words<=999"])) as gateway,
+        running(config_for(upstream.url, lanes=4, attempts=1, checks=["words<=999"])) as gateway,
     ):
         yield upstream, gateway
 

@@ -134,7 +134,7 @@ def test_what_asks_for_nothing_is_let_be(fields):
         ({"reasoning_effort": 3}, "reasoning_effort"),
         ({"mellea_like": []}, "mellea_like"),
         ({"mellea_like": {"lop": 3}}, "mellea_like.lop"),
-        ({"mellea_like": {"loop": 0}}, "mellea_like.loop"),
+        ({"mellea_like": {"attempts": 0}}, "mellea_like.attempts"),
         ({"mellea_like": {"checks": ["x"] * 101}}, "mellea_like.checks"),
         ({"mellea_like": {"requirements": [""]}}, "mellea_like.requirements.0"),
         ({"mellea_like": {"when_nothing_passed": "x"}}, "mellea_like.when_nothing_passed"),
@@ -146,6 +146,12 @@ def test_a_field_that_is_wrong_or_not_supported_is_named(fields, param):
         read(**fields)
     assert (caught.value.status, caught.value.param) == (400, param)
     assert caught.value.message.startswith(f"{param}: ")
+
+
+@pytest.mark.parametrize(("old", "new"), [("loop", "attempts"), ("concurrency", "lanes")])
+def test_a_field_that_was_renamed_says_its_name(old, new):
+    with pytest.raises(Refusal, match=rf"mellea_like\.{old}: {old} is now called {new}$"):
+        read(mellea_like={old: 2})
 
 
 @pytest.mark.parametrize(

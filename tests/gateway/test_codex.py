@@ -148,7 +148,7 @@ async def test_a_turn_with_a_call_and_the_one_after_it(called, item, release):
 async def test_a_custom_tool_that_is_called_wrongly_is_asked_for_again():
     wrong, right = calls(("apply_patch", "{}")), calls(("apply_patch", json.dumps({"input": "x"})))
     with strict_upstream(wrong, right) as upstream:
-        async with calling(url=upstream.url, loop=2) as caller:
+        async with calling(url=upstream.url, attempts=2) as caller:
             [made] = await turn(caller, BEGUN)
     assert (made["name"], made["input"]) == ("apply_patch", "x")
 

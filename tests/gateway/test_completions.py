@@ -71,7 +71,7 @@ async def test_reasons_are_openais(reason, shown):
 
 async def test_a_reply_that_was_cut_off_is_told_to_the_caller_and_comes_where_it_is_wanted():
     cut = Generation("a b", usage=Usage(1, 10, 2), finish_reason="length")
-    async with calling(InTurn(cut), loop=2, checks=["words<=2"]) as caller:
+    async with calling(InTurn(cut), attempts=2, checks=["words<=2"]) as caller:
         refused = await caller.chat()
         shown = await caller.chat(mellea_like={"when_nothing_passed": "best"})
     told = refused.error["mellea_like"]
@@ -85,7 +85,7 @@ async def test_a_reply_that_was_cut_off_is_told_to_the_caller_and_comes_where_it
 @pytest.mark.parametrize(("text", "ended"), [("a b", "length"), (" ", "stop")])
 async def test_where_nothing_must_hold_a_reply_that_was_cut_off_or_is_empty_is_one(text, ended):
     cut = Generation(text, usage=Usage(1, 10, 2), finish_reason=ended)
-    async with calling(InTurn(cut), loop=2) as caller:
+    async with calling(InTurn(cut), attempts=2) as caller:
         plain = await caller.chat()
         checked = await caller.chat(mellea_like={"checks": ["words<=2"]})
     assert (plain.status, checked.status) == (200, 422)
@@ -104,7 +104,7 @@ async def test_half_a_character_in_a_reply_does_no_harm():
 
 async def test_when_nothing_passed_the_reasons_and_the_best_failure_come_with_a_422():
     backend = InTurn("a b c d", "a b c", "a b c d e")
-    async with calling(backend, checks=["words<=2"], loop=3) as caller:
+    async with calling(backend, checks=["words<=2"], attempts=3) as caller:
         answer = await caller.chat()
     assert (answer.status, answer.error["code"]) == (422, "nothing_passed")
     told = answer.error["mellea_like"]
@@ -118,7 +118,7 @@ async def test_when_nothing_passed_the_reasons_and_the_best_failure_come_with_a_
 @pytest.mark.parametrize(("by_model", "by_request"), [("best", None), ("error", "best")])
 async def test_the_best_failure_comes_as_a_reply_where_that_is_wanted(by_model, by_request):
     wishes = {} if by_request is None else {"mellea_like": {"when_nothing_passed": by_request}}
-    config = {"checks": ["words<=2"], "loop": 2, "when_nothing_passed": by_model}
+    config = {"checks": ["words<=2"], "attempts": 2, "when_nothing_passed": by_model}
     async with calling(InTurn("a b c d", "a b c"), **config) as caller:
         answer = await caller.chat(**wishes)
     assert (answer.status, answer.headers["x-mellea-like-passed"]) == (200, "false")
@@ -132,7 +132,7 @@ async def test_the_best_failure_comes_as_a_reply_where_that_is_wanted(by_model, 
 async def test_several_replies_are_sampled_at_a_time_and_all_have_passed():
     texts = ("a b c", "a", "b", "c d e f", "g")
     backend = InTurn(*(Generation(text, usage=Usage(1, 10, 1)) for text in texts))
-    async with calling(backend, checks=["words<=2"], loop=3) as caller:
+    async with calling(backend, checks=["words<=2"], attempts=3) as caller:
         body = (await caller.chat(n=3)).json
     assert body["usage"]["total_tokens"] == 5 * 11
     assert [choice["index"] for choice in body["choices"]] == [0, 1, 2]
@@ -146,7 +146,7 @@ async def test_several_replies_are_sampled_at_a_time_and_all_have_passed():
 async def test_several_replies_are_one_call_that_ends_when_there_are_enough(virtual_clock):
     replies = [Reply("a b c", delay=1), *(Reply("a", delay=d) for d in (2, 3, 60, 60))]
     backend = ScriptedBackend(replies)
-    async with calling(backend, checks=["words<=2"], loop=2, concurrency=2) as caller:
+    async with calling(backend, checks=["words<=2"], attempts=2, lanes=2) as caller:
         body = (await caller.chat(n=2)).json
     assert len(body["choices"]) == 2
     assert virtual_clock.now == pytest.approx(3)
@@ -158,7 +158,7 @@ async def test_several_replies_are_one_call_that_ends_when_there_are_enough(virt
 
 async def test_with_best_the_best_failures_fill_up_what_several_replies_lack():
     backend = InTurn("a b c", "a", "a b c d", "b c d")
-    config = {"checks": ["words<=3", "words<=2"], "loop": 1, "when_nothing_passed": "best"}
+    config = {"checks": ["words<=3", "words<=2"], "attempts": 1, "when_nothing_passed": "best"}
     async with calling(backend, **config) as caller:
         answer = await caller.chat(n=4)
     assert answer.headers["x-mellea-like-passed"] == "false"
@@ -171,7 +171,7 @@ async def test_with_best_the_best_failures_fill_up_what_several_replies_lack():
 
 @pytest.mark.parametrize("lost", ["a b c", BackendUnavailable("x")], ids=["failed", "error"])
 async def test_of_several_replies_those_come_that_passed(lost):
-    async with calling(InTurn("a", lost), checks=["words<=2"], loop=1) as caller:
+    async with calling(InTurn("a", lost), checks=["words<=2"], attempts=1) as caller:
         answer = await caller.chat(n=3)
     assert answer.status == 200
     assert [c["message"]["content"] for c in answer.json["choices"]] == ["a"]
@@ -195,18 +195,18 @@ async def test_seeds_differ_between_replies_and_not_between_requests():
 
 async def test_the_model_says_which_reply_wins():
     backend = InTurn("a b", "a b c d", "a", "a b c")
-    async with calling(backend, select="best:-words", n=3, concurrency=4) as caller:
+    async with calling(backend, select="best:-words", n=3, lanes=4) as caller:
         body = (await caller.chat()).json
         assert body["choices"][0]["message"]["content"] == "a"
         assert body["mellea_like"]["iterations"] == 3
         # A request may ask for fewer draws than the model chooses among.
-        few = (await caller.chat(mellea_like={"loop": 1, "concurrency": 2})).json
+        few = (await caller.chat(mellea_like={"attempts": 1, "lanes": 2})).json
         assert few["mellea_like"]["iterations"] == 2
 
 
 async def test_several_replies_of_a_model_with_a_selection_are_selected_each():
     backend = InTurn("yes", "no", "Yes")
-    async with calling(backend, select="vote:lower", n=3, loop=3) as caller:
+    async with calling(backend, select="vote:lower", n=3, attempts=3) as caller:
         body = (await caller.chat(n=2)).json
     assert len(body["choices"]) == 2
     assert len({choice["mellea_like"]["sampling_id"] for choice in body["choices"]}) == 2
@@ -227,7 +227,7 @@ async def test_what_a_judge_takes_to_select_is_in_the_usage(select, requests):
         return Generation(text, usage=Usage(1, 10, 1))
 
     backend = FunctionBackend(answers, inline=True, can_judge=True)
-    async with calling(backend, select=select, n=2, loop=2) as caller:
+    async with calling(backend, select=select, n=2, attempts=2) as caller:
         body = (await caller.chat()).json
     assert body["choices"][0]["message"]["content"] == "kind"
     assert body["mellea_like"]["requests"] == requests
@@ -344,7 +344,7 @@ async def test_a_judge_of_its_own_decides_requirements_in_words():
 
 async def test_a_model_has_a_schedule(virtual_clock):
     backend = ScriptedBackend([Reply("a", delay=8)], cycle=True)
-    config = {"concurrency": 3, "schedule": "staggered:5", "loop": 1}
+    config = {"lanes": 3, "schedule": "staggered:5", "attempts": 1}
     async with calling(backend, **config) as caller:
         await caller.chat()
     assert backend.statistics().started == 2  # At 0 and at 5 s: the first was done at 8 s.
@@ -373,7 +373,7 @@ async def test_a_request_may_add_checks_and_requirements():
     no = json.dumps({"passed": False, "reason": "it does not rhyme"})
     backend = InTurn("a b", "a", no, "b", json.dumps({"passed": True, "reason": "ok"}))
     wishes = {"checks": ["words<=1"], "requirements": ["It rhymes."]}
-    async with calling(backend, loop=3) as caller:
+    async with calling(backend, attempts=3) as caller:
         body = (await caller.chat(mellea_like=wishes)).json
     assert body["choices"][0]["message"]["content"] == "b"
     assert body["mellea_like"]["iterations"] == 3
@@ -382,10 +382,10 @@ async def test_a_request_may_add_checks_and_requirements():
 async def test_a_request_may_draw_more_within_the_models_bounds():
     backend = InTurn("a b")
     async with calling(
-        backend, checks=["words<=1"], loop=1, overrides={"loop": 5, "concurrency": 2}
+        backend, checks=["words<=1"], attempts=1, overrides={"attempts": 5, "lanes": 2}
     ) as caller:
         plain = await caller.chat()
-        more = await caller.chat(mellea_like={"loop": 5, "concurrency": 2, "timeout": 60})
+        more = await caller.chat(mellea_like={"attempts": 5, "lanes": 2, "timeout": 60})
     assert plain.error["mellea_like"]["iterations"] == 1
     assert more.error["mellea_like"]["iterations"] == 10
 
@@ -393,8 +393,8 @@ async def test_a_request_may_draw_more_within_the_models_bounds():
 @pytest.mark.parametrize(
     ("wishes", "param", "said"),
     [
-        ({"loop": 4}, "loop", "must be at most 3 for this model"),
-        ({"concurrency": 2}, "concurrency", "must be at most 1 for this model"),
+        ({"attempts": 4}, "attempts", "must be at most 3 for this model"),
+        ({"lanes": 2}, "lanes", "must be at most 1 for this model"),
         ({"timeout": 121}, "timeout", "must be at most 120 for this model"),
         ({"checks": ["json"] * 3}, "checks", "must be at most 2 for this model, not 3"),
         ({"checks": ["wrds<=3"]}, "checks.0", "did you mean words<=3?"),
@@ -483,7 +483,7 @@ async def test_an_upstreams_error_becomes_a_status_without_its_text(
     error, status, code, wait, again, when_nothing_passed
 ):
     error.args = ("the-upstream-said-this",)
-    config = {"loop": 2, "when_nothing_passed": when_nothing_passed}  # Nothing was judged.
+    config = {"attempts": 2, "when_nothing_passed": when_nothing_passed}  # Nothing was judged.
     async with calling(InTurn(error), **config) as caller:
         answer = await caller.chat()
     assert (answer.status, answer.error["code"]) == (status, code)
@@ -495,7 +495,7 @@ async def test_an_upstreams_error_becomes_a_status_without_its_text(
 
 async def test_an_error_among_failures_leaves_it_at_a_422():
     backend = InTurn(BackendUnavailable("x"), "a b c")
-    async with calling(backend, checks=["words<=2"], loop=2) as caller:
+    async with calling(backend, checks=["words<=2"], attempts=2) as caller:
         answer = await caller.chat()
     assert answer.status == 422
     assert answer.error["mellea_like"]["best"]["content"] == "a b c"
@@ -505,7 +505,7 @@ async def test_an_upstream_that_is_down_is_left_alone_and_callers_are_told_for_h
     virtual_clock,
 ):
     backend = InTurn(BackendUnavailable("x", status=500))
-    async with calling(backend, retries=2, loop=4) as caller:
+    async with calling(backend, retries=2, attempts=4) as caller:
         answers = [await caller.chat() for _ in range(3)]
     assert len(backend.requests) <= 9
     assert answers[-1].status == 503
@@ -523,7 +523,7 @@ async def test_time_that_is_up_before_anything_was_judged_is_a_504(virtual_clock
 
 async def test_replies_that_can_not_be_judged_are_a_502():
     backend = InTurn("a", "no verdict")
-    async with calling(backend, requirements=["It rhymes."], loop=1) as caller:
+    async with calling(backend, requirements=["It rhymes."], attempts=1) as caller:
         answer = await caller.chat()
     assert (answer.status, answer.error["code"]) == (502, "not_judged")
 
@@ -533,7 +533,7 @@ async def test_replies_that_can_not_be_judged_are_a_502():
 
 async def test_a_call_spends_no_more_than_its_budget():
     backend = InTurn("a b c")
-    async with calling(backend, checks=["words<=2"], loop=9, budget={"requests": 2}) as caller:
+    async with calling(backend, checks=["words<=2"], attempts=9, budget={"requests": 2}) as caller:
         first, second = [(await caller.chat()).error["mellea_like"] for _ in range(2)]
     assert (first["requests"], first["stop_reason"]) == (2, "budget")
     assert second["requests"] == 2  # Each call has its own.
@@ -558,7 +558,7 @@ async def test_a_budget_has_room_for_verdicts():
 async def test_a_budget_of_money_counts_by_the_upstreams_price():
     counted = Generation("a b c", usage=Usage(1, 0, 1_000_000))
     upstream = {"price": [1, 2]}
-    config = {"checks": ["words<=2"], "loop": 9, "budget": {"money": 5}}
+    config = {"checks": ["words<=2"], "attempts": 9, "budget": {"money": 5}}
     config["options"] = {"max_tokens": 1000}
     backend = InTurn(counted)
     async with calling(backend, upstream=upstream, **config) as caller:
@@ -569,7 +569,7 @@ async def test_a_budget_of_money_counts_by_the_upstreams_price():
 async def test_a_keys_budget_is_spent_by_all_its_calls():
     backend = InTurn("a b c")
     limits = {"budget": {"requests": 3}}
-    config = {"checks": ["words<=2"], "loop": 2, "budget": {"requests": 9}}
+    config = {"checks": ["words<=2"], "attempts": 2, "budget": {"requests": 9}}
     async with calling(backend, server={"limits": limits}, **config) as caller:
         answers = [await caller.chat() for _ in range(3)]
     assert [answer.status for answer in answers] == [422, 422, 429]

@@ -30,14 +30,14 @@ models:
     upstream: main
     judge: main
     strategy: repair
-    loop: 4
-    concurrency: 2
+    attempts: 4
+    lanes: 2
     schedule: staggered:0.5
     checks: ["lines==3", "words<=20"]
     requirements: [It mentions autumn.]
     budget: {requests: 10, output_tokens: 4000, money: 0.05, cancelled: reserved}
     options: {temperature: 0.8, max_tokens: 100, stop: [END], extra: {top_k: 20}}
-    overrides: {loop: 8, requirements: 2, checks: 4, fields: {min_p: forward}}
+    overrides: {attempts: 8, requirements: 2, checks: 4, fields: {min_p: forward}}
     when_nothing_passed: best
     json_schema: {type: string}
   toy.1:
@@ -57,7 +57,7 @@ def test_a_whole_configuration_is_read(tmp_path):
     config = read(tmp_path, WHOLE, UPSTREAM_KEY=SECRET)
     assert list(config.models) == ["haiku", "toy.1"]
     model = config.models["haiku"]
-    assert (model.strategy, model.loop, model.schedule) == ("repair", 4, "staggered:0.5")
+    assert (model.strategy, model.attempts, model.schedule) == ("repair", 4, "staggered:0.5")
     assert model.overrides.fields == {"min_p": "forward"}
     assert model.options.stop == ("END",)
     assert config.streaming.keep_alive == 2.5
@@ -84,13 +84,23 @@ OPENAI = "upstreams: {main: {kind: openai, base_url: 'http://127.0.0.1:9/v1', mo
         (TOY + "models: {}\n", "line 2: models: "),
         (ONE + "modles: {}\n", "there is no 'modles'; did you mean models?"),
         (ONE + "1: x\n", "there is no '1'"),
-        (MODEL + "lop: 3\n", "line 3: models.m: there is no 'lop'; did you mean loop?"),
-        (TOY + "models: {m: {loop: 3}}\n", "models.m: upstream is missing: write upstream: main"),
-        (MODEL + "loop: 0\n", "line 5: models.m.loop: must be at least 1"),
-        (MODEL + "loop: yes\n", "line 5: models.m.loop: must be an integer"),
+        (MODEL + "atempts: 3\n", "line 3: models.m: there is no 'atempts'; did you mean attempts?"),
         (
-            MODEL + "loop: 100\n    concurrency: 100\n",
-            "models.m: loop 100 times concurrency 100 is more than 1000",
+            TOY + "models: {m: {attempts: 3}}\n",
+            "models.m: upstream is missing: write upstream: main",
+        ),
+        (MODEL + "attempts: 0\n", "line 5: models.m.attempts: must be at least 1"),
+        (MODEL + "loop: 3\n", "line 3: models.m: loop is now called attempts"),
+        (MODEL + "concurrency: 3\n", "models.m: concurrency is now called lanes"),
+        (MODEL + "overrides: {loop: 3}\n", "models.m.overrides: loop is now called attempts"),
+        (
+            MODEL + "escalate: [{upstream: main, turns: 2}]\n",
+            "models.m.escalate.0: turns is now called attempts",
+        ),
+        (MODEL + "attempts: yes\n", "line 5: models.m.attempts: must be an integer"),
+        (
+            MODEL + "attempts: 100\n    lanes: 100\n",
+            "models.m: attempts 100 times lanes 100 is more than 1000",
         ),
         (
             MODEL + "strategy: hope\n",
@@ -106,19 +116,18 @@ OPENAI = "upstreams: {main: {kind: openai, base_url: 'http://127.0.0.1:9/v1', mo
         (MODEL + "select: tournament\n", "models.m.select: its upstream can't judge"),
         (MODEL + "select: best:judge\n", "models.m.select: its upstream can't judge"),
         (
-            MODEL + "select: collect:2\n    loop: 2\n",
+            MODEL + "select: collect:2\n    attempts: 2\n",
             "models.m.select: a gateway's model can't be combined with",
         ),
         (
-            MODEL
-            + "concurrency: 2\n    escalate: [{upstream: main}]\n    escalate_when: cheaper\n",
-            "escalate_when: cheaper can't be combined with concurrency: 2: with racing lanes",
+            MODEL + "lanes: 2\n    escalate: [{upstream: main}]\n    escalate_when: cheaper\n",
+            "escalate_when: cheaper can't be combined with lanes: 2: with racing lanes",
         ),
         (MODEL + "select: bst:words\n", "models.m.select: select 'bst:words' is unknown"),
         (MODEL + "n: 2\n", "models.m.n: n is for best, vote, consensus, tournament, not for f"),
         (
             MODEL + "select: vote\n    n: 9\n",
-            "'vote' needs 9 replies that pass, but loop 3 times concurrency 1 makes only 3",
+            "'vote' needs 9 replies that pass, but attempts 3 times lanes 1 makes only 3",
         ),
         (MODEL + "requirements: [It rhymes.]\n", "models.m.requirements: its upstream can't judge"),
         (MODEL + "judge: nobody\n", "line 5: models.m.judge: there is no such upstream"),
@@ -199,7 +208,10 @@ OPENAI = "upstreams: {main: {kind: openai, base_url: 'http://127.0.0.1:9/v1', mo
         (ONE + "a: 2020-99-99\n", "it isn't valid YAML: ValueError"),
         (ONE + "a: ${NOPE}\n", "line 3: a: the environment variable NOPE is not set"),
         (ONE + "a: ${NO PE}\n", "takes the name of an environment variable"),
-        (MODEL + "loop: 1\n    loop: 2\n", "line 6: models.m: 'loop' appears twice: keep one"),
+        (
+            MODEL + "attempts: 1\n    attempts: 2\n",
+            "line 6: models.m: 'attempts' appears twice: keep one",
+        ),
         (TOY + "models:\n  m: {upstream: main}\n  m: {upstream: main}\n", "line 4: models: 'm' "),
     ],
 )
@@ -218,7 +230,8 @@ upstreams:
   other: {kind: openai, api_key: "${NOT_SET}", model: "${NOT_SET_EITHER}"}
   third: {kind: python, backend: "no_such:b"}
 models:
-  m: {upstream: main, loop: 0, checks: ["wrds<3", "lines==1", "x"], retris: 3, budget: {money: 1}}
+  m: {upstream: main, attempts: 0, checks: ["wrds<3", "lines==1", "x"],
+      retris: 3, budget: {money: 1}}
   n: {upstream: nope, requirements: [x], nn: 2, judge: none}
   o: {upstream: third, budget: {money: 1}, select: collect:3}
   o: {upstream: third, budget: {money: 1}, select: collect:3}
@@ -245,10 +258,10 @@ def test_all_mistakes_are_named_at_once(tmp_path, monkeypatch):
         "keys.c",
         "models",
         "models.m",
+        "models.m.attempts",
         "models.m.budget.money",
         "models.m.checks.0",
         "models.m.checks.2",
-        "models.m.loop",
         "models.n",
         "models.n.judge",
         "models.n.upstream",
@@ -302,12 +315,12 @@ def test_variables_are_put_into_texts_and_can_be_escaped(tmp_path):
 
 def test_a_part_may_be_used_again_by_an_alias(tmp_path):
     text = TOY + (
-        "models:\n  a: &both {upstream: main, loop: 7, checks: ['contains:${X}']}\n"
-        "  b: *both\n  c: {<<: *both, loop: 8}\n"
+        "models:\n  a: &both {upstream: main, attempts: 7, checks: ['contains:${X}']}\n"
+        "  b: *both\n  c: {<<: *both, attempts: 8}\n"
     )
     models = read(tmp_path, text, X="$${Y}").models
     assert models["a"] == models["b"]
-    assert (models["c"].loop, models["c"].checks) == (8, ("contains:$${Y}",))
+    assert (models["c"].attempts, models["c"].checks) == (8, ("contains:$${Y}",))
 
 
 def test_files_are_looked_for_beside_the_configuration(tmp_path):
@@ -339,7 +352,7 @@ def test_a_configuration_does_not_change():
         {"upstreams": {"toy": {"kind": "markov"}}, "models": {"m": {"upstream": "toy"}}}
     )
     with pytest.raises(ValueError, match="frozen"):
-        config.models["m"].loop = 5
+        config.models["m"].attempts = 5
 
 
 def test_each_reload_says_that_a_changed_store_needs_a_restart(tmp_path, caplog):

@@ -60,7 +60,7 @@ async def test_a_bigger_upstream_goes_on_with_options_of_its_own():
         "options": {"max_tokens": 50, "extra": {"top_k": 2}},
     }
     options = {"temperature": 0.5, "max_tokens": 20}
-    made = config(stage, loop=2, upstream_model="s-1", options=options)
+    made = config(stage, attempts=2, upstream_model="s-1", options=options)
     async with calling(made) as (caller, small, big):
         answer = await caller.chat()
         assert (answer.status, answer.json["choices"][0]["message"]["content"]) == (200, "fine")
@@ -77,7 +77,7 @@ async def test_a_bigger_upstream_goes_on_with_options_of_its_own():
 
 
 async def test_n_choices_escalate_each_on_its_own():
-    async with calling(config({"upstream": "big"}, loop=1)) as (caller, small, big):
+    async with calling(config({"upstream": "big"}, attempts=1)) as (caller, small, big):
         answer = await caller.chat(n=3)
     assert [choice["message"]["content"] for choice in answer.json["choices"]] == ["fine"] * 3
     assert (len(small.requests), len(big.requests)) == (3, 3)
@@ -87,7 +87,7 @@ async def test_each_stage_is_judged_by_its_own_upstream_or_by_the_one_that_is_na
     for judges in ({}, {"judge": "small"}):
         made = config(
             {"upstream": "big", "requirements": ["It is kind."]},
-            **{"loop": 1, "checks": ["words<2"], "requirements": ["It is short."], **judges},
+            **{"attempts": 1, "checks": ["words<2"], "requirements": ["It is short."], **judges},
         )
         async with calling(made) as (caller, small, big):
             assert (await caller.chat()).status == 200
@@ -96,7 +96,7 @@ async def test_each_stage_is_judged_by_its_own_upstream_or_by_the_one_that_is_na
 
 
 async def test_the_rule_learns_over_all_requests():
-    made = config({"upstream": "big"}, loop=20, escalate_when="cheaper")
+    made = config({"upstream": "big"}, attempts=20, escalate_when="cheaper")
     async with calling(made) as (caller, small, big):
         for _ in range(12):
             assert (await caller.chat()).status == 200
@@ -107,8 +107,8 @@ async def test_the_rule_learns_over_all_requests():
 
 
 async def test_a_budget_of_money_counts_each_model_at_its_price():
-    money = {"budget": {"money": 0.0021}, "loop": 1, "options": {"max_tokens": 100}}
-    async with calling(config({"upstream": "big", "turns": 3}, **money)) as (caller, small, big):
+    money = {"budget": {"money": 0.0021}, "attempts": 1, "options": {"max_tokens": 100}}
+    async with calling(config({"upstream": "big", "attempts": 3}, **money)) as (caller, small, big):
         big.text = "two words"
         answer = await caller.chat()
     assert (answer.status, len(small.requests), len(big.requests)) == (422, 1, 1)
@@ -126,12 +126,12 @@ PRICELESS = "upstreams.big has no price"
         ({"upstream": "huge"}, {}, "models.mine.escalate.0.upstream: there is no such upstream"),
         ({"judge": "x"}, {}, "models.mine.escalate.0.judge: there is no such upstream"),
         ({"upstream": None}, {}, "upstream is missing: write upstream: big"),
-        ({"turns": 0}, {}, "greater than or equal to 1"),
+        ({"attempts": 0}, {}, "greater than or equal to 1"),
         ({"carry": "all"}, {}, "Input should be 'nothing', 'best' or 'chat'"),
         ({"checks": ["wrds<2"]}, {}, "models.mine.escalate.0.checks"),
         ({}, {"select": "vote"}, "would choose among draws of different models"),
         ({}, {"give_up": True}, "would end a call before the bigger model"),
-        ({"turns": 999}, {"loop": 2}, "and 999 more attempts times"),
+        ({"attempts": 999}, {"attempts": 2}, "and 999 more attempts times"),
         ({}, {**CHEAPER, **NO_PRICE}, f"models.mine.escalate_when: {PRICELESS}"),
         ({}, {"budget": {"money": 1}, **NO_PRICE}, f"models.mine.budget.money: {PRICELESS}"),
         (

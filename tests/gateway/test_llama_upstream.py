@@ -34,13 +34,13 @@ upstreams:
 models:
   fox:
     upstream: tiny
-    loop: 40
-    concurrency: 4
+    attempts: 40
+    lanes: 4
     checks: ["contains:fox", "words<=20"]
     tell: false
   typed:
     upstream: tiny
-    loop: 3
+    attempts: 3
 server:
   port: 0
 """

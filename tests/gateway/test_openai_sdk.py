@@ -17,9 +17,9 @@ SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required"
 
 
 MODELS = {
-    "mine": {"checks": ["words<=2"], "loop": 3},
-    "once": {"loop": 1},
-    "twice": {"loop": 2},
+    "mine": {"checks": ["words<=2"], "attempts": 3},
+    "once": {"attempts": 1},
+    "twice": {"attempts": 2},
     "schema": {"json_schema": SCHEMA},
     "manifest": {"checks": ["contains:v1"], "strategy": "repair"},
 }
@@ -200,7 +200,7 @@ def test_an_upstreams_error_is_the_sdks_error(client, answers, answer, error, st
 
 def test_an_upstream_that_is_not_there_is_a_502():
     with (
-        running(config_for("http://127.0.0.1:9/v1", loop=1)) as gateway,
+        running(config_for("http://127.0.0.1:9/v1", attempts=1)) as gateway,
         gateway.client() as client,
         pytest.raises(openai.InternalServerError) as caught,
     ):

@@ -70,7 +70,7 @@ async def test_where_nothing_must_hold_text_flows_as_it_is_written():
 @in_both
 async def test_text_waits_until_it_is_certain_and_what_failed_is_never_sent(ask):
     replies = [Reply("no no", delay=2), Reply("yes a b", delay=3)]
-    config = {"checks": ["starts:yes"], "early": True, "loop": 2}
+    config = {"checks": ["starts:yes"], "early": True, "attempts": 2}
     async with calling(ScriptedBackend(replies), **config, **PREFIX) as caller:
         answer = await ask(caller)
     assert texts(answer) == [(2, "yes "), (3, "a "), (4, "b")]
@@ -100,7 +100,7 @@ async def test_else_the_text_comes_when_it_has_passed(config, ask, wishes):
 @in_both
 async def test_a_reply_that_breaks_after_some_text_ends_with_an_error(ask):
     broken = Reply(BackendUnavailable("x"), delay=2, chunks=["a ", "b"])
-    async with calling(ScriptedBackend([broken, "c"]), loop=2, **PREFIX) as caller:
+    async with calling(ScriptedBackend([broken, "c"]), attempts=2, **PREFIX) as caller:
         answer = await ask(caller)
     assert [text for _, text in texts(answer)] == ["a ", "b"]
     last = answer.events[-1]
@@ -197,7 +197,7 @@ async def test_with_tools_the_text_flows_and_calls_come_when_all_have_passed():
 @with_tools
 async def test_a_wrong_call_is_drawn_again_as_long_as_no_text_was_sent():
     replies = [Reply(calling_reply("", "[]"), delay=1), Reply(calling_reply(""), delay=1)]
-    async with calling(ScriptedBackend(replies), loop=2, **PREFIX) as caller:
+    async with calling(ScriptedBackend(replies), attempts=2, **PREFIX) as caller:
         answer = await caller.chat(stream=True, tools=[WEATHER])
     assert answer.events[-2]["mellea_like"]["iterations"] == 2
     assert answer.events[-2]["choices"][0]["finish_reason"] == "tool_calls"
@@ -206,7 +206,7 @@ async def test_a_wrong_call_is_drawn_again_as_long_as_no_text_was_sent():
 @with_tools
 async def test_a_wrong_call_after_text_that_was_sent_ends_the_stream():
     replies = [Reply(calling_reply("I look.", "[]"), chunks=["I look."]), Reply("no")]
-    async with calling(ScriptedBackend(replies), loop=2, **PREFIX) as caller:
+    async with calling(ScriptedBackend(replies), attempts=2, **PREFIX) as caller:
         answer = await caller.chat(stream=True, tools=[WEATHER])
     assert answer.text == "I look."
     assert answer.events[-1]["error"]["code"] == "reply_broken"

@@ -38,7 +38,7 @@ def call(arguments: str = '{"city": "Rome"}', name: str = "weather") -> Generati
 @pytest.fixture(scope="module")
 def scenery():
     upstream = InTurn("a b")
-    config = config_for(checks=["words<=2"], loop=2, strategy="repair", retries=0)
+    config = config_for(checks=["words<=2"], attempts=2, strategy="repair", retries=0)
     with running(config, backends={"main": upstream}) as gateway:
         yield upstream, gateway
 
@@ -189,7 +189,7 @@ def test_what_fails_has_openais_errors(client, upstream):
 async def test_what_fails_after_a_stream_began_is_its_last_event(virtual_clock):
     backend = ScriptedBackend([Reply("a b c", delay=8)])
     body = {"model": "mine", "input": "Hi.", "stream": True}
-    config = {"checks": ["words<=2"], "loop": 1, "streaming": {"keep_alive": 5}}
+    config = {"checks": ["words<=2"], "attempts": 1, "streaming": {"keep_alive": 5}}
     async with calling(backend, **config) as caller:
         answer = await caller.ask("/v1/responses", body)
     [event] = answer.events
@@ -267,9 +267,9 @@ def test_fields_become_those_of_chat_completions():
         include=["message.output_text.logprobs", "reasoning.encrypted_content"],
         prompt_cache_key="k",
         stream=True,
-        mellea_like={"loop": 2},
+        mellea_like={"attempts": 2},
     )
-    assert (chat.max_completion_tokens, chat.stream, chat.mellea_like.loop) == (7, True, 2)
+    assert (chat.max_completion_tokens, chat.stream, chat.mellea_like.attempts) == (7, True, 2)
     assert (chat.wanted_call, chat.parallel_tool_calls) == ("required", False)
     function = {"name": "weather", "parameters": PARAMETERS, "strict": True}
     assert [tool.sent for tool in chat.tools] == [{"type": "function", "function": function}]

@@ -115,7 +115,12 @@ async def test_metrics_have_what_each_key_has_spent_losers_included():
         ),
         inline=True,
     )
-    given = {"upstream": {"price": [2, 8, "EUR"]}, "checks": ["words==2"], "loop": 2, "keys": keys}
+    given = {
+        "upstream": {"price": [2, 8, "EUR"]},
+        "checks": ["words==2"],
+        "attempts": 2,
+        "keys": keys,
+    }
     async with calling(backend, **given) as caller:
         await caller.ask(body=body(), headers=bearer(TOKEN))
         answer = await caller.ask("/metrics", method="GET", headers=bearer(TOKEN))

@@ -44,7 +44,7 @@ def schema(of):
 def gateway():
     with (
         OpenAIServer(Answer(REPLY)) as upstream,
-        running(config_for(upstream.url, loop=1, overrides=LITTLE)) as running_,
+        running(config_for(upstream.url, attempts=1, overrides=LITTLE)) as running_,
     ):
         yield running_
 

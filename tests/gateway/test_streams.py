@@ -109,7 +109,7 @@ async def test_a_refusal_is_no_content_and_streams_as_one():
     ("path", "asked"), [("chat/completions", {"messages": user()}), ("responses", {"input": "Hi."})]
 )
 async def test_what_fails_at_once_has_a_status_of_its_own(path, asked, release):
-    config = {"checks": ["words<=2"], "loop": 1, "streaming": {"release": release}}
+    config = {"checks": ["words<=2"], "attempts": 1, "streaming": {"release": release}}
     async with calling(ScriptedBackend(["a b c"]), **config) as caller:
         answer = await caller.ask(f"/v1/{path}", {"model": "mine", "stream": True, **asked})
     assert (answer.status, answer.error["code"]) == (422, "nothing_passed")
@@ -118,7 +118,7 @@ async def test_what_fails_at_once_has_a_status_of_its_own(path, asked, release):
 
 async def test_what_fails_after_the_stream_began_is_its_last_event(virtual_clock):
     backend = ScriptedBackend([Reply("a b c", delay=8)])
-    config = {"checks": ["words<=2"], "loop": 1, "streaming": {"keep_alive": 5}}
+    config = {"checks": ["words<=2"], "attempts": 1, "streaming": {"keep_alive": 5}}
     async with calling(backend, **config) as caller:
         answer = await caller.chat(stream=True)
     assert answer.status == 200
@@ -135,7 +135,7 @@ async def test_what_fails_after_the_stream_began_is_its_last_event(virtual_clock
 async def test_a_caller_who_leaves_ends_the_requests_of_all_draws(stream, virtual_clock):
     backend = ScriptedBackend([Reply("a", delay=1000)], cycle=True)
     leave = anyio.Event()
-    async with calling(backend, concurrency=3, loop=1, checks=["words<=9"]) as caller:
+    async with calling(backend, lanes=3, attempts=1, checks=["words<=9"]) as caller:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(lambda: caller.chat(stream=stream, n=2, leave=leave))
             await anyio.sleep(12)

@@ -41,7 +41,7 @@ def calls(*arguments: str, name: str = "weather", **more) -> Generation:
 @pytest.fixture(scope="module")
 def scenery():
     upstream = InTurn("")
-    config = config_for(checks=["words<=2"], loop=2, strategy="repair")
+    config = config_for(checks=["words<=2"], attempts=2, strategy="repair")
     with running(config, backends={"main": upstream}) as gateway:
         yield upstream, gateway
 
@@ -169,7 +169,7 @@ def test_parts_go_to_the_upstream_as_they_are(client, upstream):
 @pytest.mark.anyio
 async def test_where_no_text_must_hold_a_text_that_was_cut_off_is_a_reply_and_a_call_is_none():
     upstream = InTurn(Generation("a", finish_reason="length"))
-    async with calling(upstream, loop=1) as caller:
+    async with calling(upstream, attempts=1) as caller:
         text = await caller.chat(tools=[TOOL])
         upstream.replies = [replace(calls('{"city": "Ro'), finish_reason="length")]
         call = await caller.chat(tools=[TOOL])
@@ -230,7 +230,7 @@ async def test_schemas_of_tools_are_tried_once_and_not_in_this_process(monkeypat
     slow = {"type": "object", "properties": {"a": {"pattern": "^(?:a|aa)+$"}}}
     tool = {"type": "function", "function": {"name": "slow", "parameters": slow}}
     wrong = {"type": "function", "function": {"name": "x", "parameters": {"type": "nonsense"}}}
-    async with calling(upstream, loop=1) as caller:
+    async with calling(upstream, attempts=1) as caller:
         refused = await caller.chat(tools=[tool, wrong])
         assert (refused.status, refused.error["param"]) == (400, "tools.1.function.parameters")
         assert upstream.requests == []

@@ -351,7 +351,7 @@ async def test_nothing_of_the_chat_protocol_comes_through_in_a_response():
 
 async def test_details_of_a_usage_are_those_of_one_request():
     with OpenAIServer(EVENTS) as upstream:
-        async with calling(url=upstream.url, checks=["words<=1"], loop=2) as caller:
+        async with calling(url=upstream.url, checks=["words<=1"], attempts=2) as caller:
             best = {"when_nothing_passed": "best"}
             reply = (await caller.chat(mellea_like=best)).json
     assert reply["usage"] == {"prompt_tokens": 14, "completion_tokens": 8, "total_tokens": 22}
@@ -360,7 +360,7 @@ async def test_details_of_a_usage_are_those_of_one_request():
 async def test_a_judges_schema_is_closed_where_it_is_strict():
     scored = json.dumps({"reason": "so", "score": 9})
     with OpenAIServer(Answer("a"), Answer("b"), Answer(scored)) as upstream:
-        chosen = {"select": "best:judge:Kind?", "n": 2, "loop": 2}
+        chosen = {"select": "best:judge:Kind?", "n": 2, "attempts": 2}
         async with calling(url=upstream.url, **chosen) as caller:
             assert (await caller.chat()).status == 200
     formats = [body["response_format"] for body in upstream.requests if "response_format" in body]

@@ -97,7 +97,7 @@ async def test_code_param_and_type_are_kept_if_they_are_known_and_nothing_else(
     answer, told, stream
 ):
     with OpenAIServer(answer) as upstream:
-        async with calling(url=upstream.url, loop=1) as caller:
+        async with calling(url=upstream.url, attempts=1) as caller:
             refused = await caller.chat(stream=stream)
     error = refused.error
     assert (refused.status, error["code"], error["param"], error["type"]) == told
@@ -107,7 +107,7 @@ async def test_code_param_and_type_are_kept_if_they_are_known_and_nothing_else(
 async def test_what_a_stream_is_broken_off_with_is_told_in_the_same_words():
     error = json.dumps({"error": {"message": SECRET, "code": LENGTH, "type": INVALID}})
     with OpenAIServer(Answer(events=(error,))) as upstream:
-        async with calling(url=upstream.url, loop=1) as caller:
+        async with calling(url=upstream.url, attempts=1) as caller:
             refused = await caller.chat()
     assert (refused.status, refused.error["code"]) == (400, LENGTH)
     assert SECRET.encode() not in refused.body
@@ -116,7 +116,7 @@ async def test_what_a_stream_is_broken_off_with_is_told_in_the_same_words():
 async def test_a_field_is_named_as_the_caller_of_responses_knows_it():
     answer = refusing(400, code="invalid_value", param="max_completion_tokens", type=INVALID)
     with OpenAIServer(answer) as upstream:
-        async with calling(url=upstream.url, loop=1) as caller:
+        async with calling(url=upstream.url, attempts=1) as caller:
             given = {"model": "mine", "input": "Hi.", "max_output_tokens": 5}
             refused = await caller.ask("/v1/responses", given)
     assert (refused.status, refused.error["param"]) == (400, "max_output_tokens")
@@ -149,7 +149,7 @@ async def test_a_refusal_that_the_configuration_caused_is_told_to_the_operator(
 ):
     caplog.set_level(logging.WARNING, "mellea_like.gateway")
     with OpenAIServer(answer) as upstream:
-        async with calling(url=upstream.url, loop=1, **model) as caller:
+        async with calling(url=upstream.url, attempts=1, **model) as caller:
             refused = await caller.chat(**asked)
     [*said] = (r.getMessage() for r in caplog.records if r.name == "mellea_like.gateway")
     if place is None:
@@ -170,7 +170,7 @@ async def test_a_refusal_that_the_configuration_caused_is_told_to_the_operator(
     [
         ({"retries": 2}, 3),  # As in a bare {upstream: main}, with three draws.
         ({"retries": 0}, 1),
-        ({"retries": 2, "concurrency": 2}, 6),
+        ({"retries": 2, "lanes": 2}, 6),
         ({"retries": 1, "strategy": "repair", "checks": ["excludes:x"]}, 2),
     ],
 )
@@ -178,7 +178,7 @@ async def test_an_upstream_that_answers_429_gets_no_more_than_the_retries_of_eac
     config, requests, virtual_clock
 ):
     upstream = InTurn(RateLimited("no", status=429, retry_after=1.0))
-    async with calling(upstream, loop=3, **config) as caller:
+    async with calling(upstream, attempts=3, **config) as caller:
         refused = await caller.chat()
     assert len(upstream.requests) == requests
     assert (refused.status, refused.error["code"]) == (429, "upstream_rate_limit")
@@ -189,7 +189,7 @@ async def test_an_upstream_that_answers_429_gets_no_more_than_the_retries_of_eac
 async def test_other_faults_are_tried_as_often_and_the_next_draw_goes_on(virtual_clock):
     refused, failed = RateLimited("no", status=429), BackendUnavailable("no", status=500)
     upstream = InTurn(refused, refused, failed, "a b")
-    async with calling(upstream, loop=2, retries=2) as caller:
+    async with calling(upstream, attempts=2, retries=2) as caller:
         reply = await caller.chat()
     assert (reply.status, len(upstream.requests)) == (200, 4)
     assert reply.json["mellea_like"]["iterations"] == 2
@@ -211,7 +211,7 @@ async def test_after_a_429_the_bigger_model_goes_on():
 async def test_a_real_servers_429_says_so_and_when_to_come_back():
     answer = Answer.error(429, code="rate_limit_exceeded", retry_after="7")
     with OpenAIServer(answer) as upstream:
-        async with calling(url=upstream.url, loop=3, retries=0) as caller:
+        async with calling(url=upstream.url, attempts=3, retries=0) as caller:
             refused = await caller.chat()
     assert upstream.started == 1
     assert (refused.status, refused.error["code"]) == (429, "rate_limit_exceeded")

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal, get_args
 
 from mellea_like.batch.batch_run import Order  # noqa: TC001 (typer reads the annotations)
 from mellea_like.batch.journal.records import KeptText  # noqa: TC001 (typer reads the annotations)
-from mellea_like.cli.draw_options import CHECKS, DRAWS, LOOP, PANELS, DrawOptions
+from mellea_like.cli.draw_options import ATTEMPTS, CHECKS, DRAWS, PANELS, DrawOptions
 from mellea_like.cli.exit_codes import Exit, Problem
 from mellea_like.cli.option_fields import REQUIRED, argument, option
 from mellea_like.export.example_selection import Drop, Reasoning
@@ -239,14 +239,14 @@ class BatchOptions(DrawOptions):
         RUN,
         min=0,
     )
-    loop: int | None = option(
+    attempts: int | None = option(
         None,
         "--attempts N",
-        f"Maximum draws of one row in each lane, one after another. Default: {LOOP}, or as many as"
-        " --n needs.",
+        f"Maximum draws of one row in each lane, one after another. Default: {ATTEMPTS}, or as many"
+        " as --n needs.",
         DRAWS,
     )
-    concurrency: int = option(
+    lanes: int = option(
         1,
         "--lanes K",
         "How many draws of one row run at the same time; more than 1 is faster and costs more.",
@@ -332,11 +332,9 @@ class BatchOptions(DrawOptions):
 
     def _check_rounds(self) -> None:
         """Refuse options that can't be used with ``--order breadth``."""
-        features = dict.fromkeys(self.spec.selection.features, "--select")
+        features = self.spec.features
         if self.batch_api is not None:
             features.pop("scored", None)  # Scores are kept with the jobs.
-        if self.concurrency > 1:
-            features["lanes"] = "--lanes"
         if why := why_not_together(features | {"rounds": "--order breadth"}):
             raise Problem(why, Exit.USAGE)
         for wrong, given, why in (

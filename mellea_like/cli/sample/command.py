@@ -94,7 +94,7 @@ class SampleOptions(DrawOptions):
 def run(options: SampleOptions, signals: SignalHandler) -> int:
     """Run the command."""
     # Too many lanes are refused before anything is shown.
-    progress = Progress(1, min(options.concurrency, MAX_ITERATIONS))
+    progress = Progress(1, min(options.lanes, MAX_ITERATIONS))
 
     def last_words() -> str:
         calls = plural(progress.cancelled, "call")
@@ -112,7 +112,7 @@ def run(options: SampleOptions, signals: SignalHandler) -> int:
 
 def _run(options: SampleOptions, progress: Progress, signals: SignalHandler) -> int:
     requirements = options.make_requirements()
-    progress.loop = options.spec.turns
+    progress.attempts = options.spec.all_attempts
     backends = Backends(options, default="markov")
     if options.trace is not None:
         _check_trace(options.trace)

@@ -68,10 +68,10 @@ class Progress(Plugin):
     """Follows the draws of a call, for display."""
 
     def __init__(
-        self, loop: int, concurrency: int, tell: Callable[[str], None] | None = None
+        self, attempts: int, lanes: int, tell: Callable[[str], None] | None = None
     ) -> None:
-        self.loop = loop
-        self.concurrency = concurrency
+        self.attempts = attempts
+        self.lanes = lanes
         self.began = time.monotonic()
         self.ended = 0
         self.cancelled = 0
@@ -83,7 +83,7 @@ class Progress(Plugin):
     def rows(self) -> list[Row]:
         """The rows of each lane: its draws in flight, or else the latest one that ended."""
         found = list(self._rows.values())
-        idle = set(range(self.concurrency)) - {row.subsample for row in found}
+        idle = set(range(self.lanes)) - {row.subsample for row in found}
         found += map(Row, idle)
         return sorted(found, key=lambda row: (row.subsample, row.iteration or 0))
 
@@ -135,8 +135,8 @@ class Progress(Plugin):
 
     def called(self, slice_: Slice) -> str:
         """Return a draw's name, as in "attempt 2 of 8, lane 3"."""
-        lane = slice_.lane if self.concurrency > 1 else None
-        return attempt_name(slice_.attempt, lane, self.loop)
+        lane = slice_.lane if self.lanes > 1 else None
+        return attempt_name(slice_.attempt, lane, self.attempts)
 
     def _move(self, subsample: int | None, iteration: int | None, state: str) -> None:
         if subsample is not None and iteration is not None:
@@ -171,7 +171,7 @@ def render(progress: Progress, console: Console) -> Group:
     for row in (rows[i] for i in shown):
         attempt, took = "-", "-"
         if row.iteration is not None:
-            attempt = f"{(row.iteration - 1) % progress.loop + 1} of {progress.loop}"
+            attempt = f"{(row.iteration - 1) % progress.attempts + 1} of {progress.attempts}"
             took = f"{now - row.started if row.seconds is None else row.seconds:.1f}"
         table.add_row(
             str(row.subsample + 1),
@@ -180,7 +180,7 @@ def render(progress: Progress, console: Console) -> Group:
             took,
             Text(one_line(row.failed), style="dim" if row.running else ""),
         )
-    total = progress.loop * progress.concurrency
+    total = progress.attempts * progress.lanes
     hidden = f", {len(rows) - room} not shown" if len(rows) > room else ""
     done = f"{progress.ended} of at most {plural(total, 'draw')}"
     done += f", {now - progress.began:.1f} s{hidden}"

@@ -319,8 +319,8 @@ class Extensions(Fields):
 
     requirements: Texts = []
     checks: Texts = []
-    loop: Positive | None = None
-    concurrency: Positive | None = None
+    attempts: Positive | None = None
+    lanes: Positive | None = None
     timeout: Annotated[float, Field(ge=0.001, le=86_400)] | None = None
     when_nothing_passed: Literal["error", "best"] | None = None
 

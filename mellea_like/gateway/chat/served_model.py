@@ -236,8 +236,8 @@ class _InformedMessages(Instruction):
 class _Shape(NamedTuple):
     """The parts of a strategy that depend on a request. Equal shapes share one strategy."""
 
-    loop: int
-    concurrency: int
+    attempts: int
+    lanes: int
     timeout: float
     bare: bool
     """Whether there are no requirements."""
@@ -299,10 +299,9 @@ class ServedModel:
         context, action = self._asked(request)
         callers = CallersChecks(workers, caller.key, config.overrides.check_seconds)
         requirements = await self._further_requirements(request, callers)
-        loop = _within("loop", asked.loop, config.loop, config.overrides.loop)
-        concurrency = _within(
-            "concurrency", asked.concurrency, config.concurrency, config.overrides.concurrency
-        )
+        may = config.overrides
+        attempts = _within("attempts", asked.attempts, config.attempts, may.attempts)
+        lanes = _within("lanes", asked.lanes, config.lanes, may.lanes)
         timeout = _within("timeout", asked.timeout, config.timeout)
         bare = not self._requirements and not requirements
         if tools:
@@ -310,7 +309,7 @@ class ServedModel:
         collects = request.n > 1 and config.selection.kind == "first" and not config.escalate
         collected = request.n if collects else None
         longest = limits.max_tokens if config.escalate else None
-        shape = _Shape(loop, concurrency, timeout, bare, collected, longest, bool(tools))
+        shape = _Shape(attempts, lanes, timeout, bare, collected, longest, bool(tools))
         return PreparedRequest(
             strategy=self._strategy(shape),
             action=action,
@@ -322,7 +321,7 @@ class ServedModel:
             n=request.n,
             collects=collects,
             best=(asked.when_nothing_passed or config.when_nothing_passed) == "best",
-            retried=loop * concurrency * (config.retries + 1) > 1 or bool(config.escalate),
+            retried=attempts * lanes * (config.retries + 1) > 1 or bool(config.escalate),
             carries=self.rules.deep == "forward",
             configured=self._configured(request),
         )
@@ -337,9 +336,9 @@ class ServedModel:
         return Context(messages[:at]), _InformedMessages.of(*messages[at:])
 
     def _make_strategy(self, shape: _Shape) -> BaseSamplingStrategy:
-        collected, most, concurrency = shape.collected, shape.most, shape.concurrency
+        collected, most, lanes = shape.collected, shape.most, shape.lanes
         config = self.config.model_copy(
-            update={"loop": shape.loop, "concurrency": concurrency, "timeout": shape.timeout}
+            update={"attempts": shape.attempts, "lanes": lanes, "timeout": shape.timeout}
         )
         # Without requirements, a truncated reply is accepted, as on any other server.
         incomplete = shape.bare if config.accept_incomplete is None else config.accept_incomplete
@@ -347,9 +346,9 @@ class ServedModel:
         several: dict[str, Any] = {}
         if collected is not None:
             several = {
-                "concurrency_budget": collected * concurrency,
+                "concurrency_budget": collected * lanes,
                 "max_iterations": collected * MAX_ITERATIONS,
-                "selection": Collect(collected, ahead=concurrency),
+                "selection": Collect(collected, ahead=lanes),
             }
         elif config.escalate:
             several = {"after": self._after}

@@ -36,6 +36,7 @@ from mellea_like.gateway.fields import (
     why_kept_out,
 )
 from mellea_like.gateway.refusal import LONGEST_PARAM, Refusal
+from mellea_like.specification.section import why_renamed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -136,6 +137,8 @@ class Fields(BaseModel):
                 if value is not None:
                     given[name] = value
             elif not says_nothing(value) and not (takes_more and _drops(cls.place, name, info)):
+                if renamed := why_renamed(name, known):
+                    _refuse_inside(name, renamed, UNKNOWN)
                 given[name] = value
         return given
 

@@ -96,8 +96,7 @@ def _of_selection(model: ModelConfig, parts: Parts) -> Iterator[Problem]:
     if model.selection.judged and _can_not_judge(parts, model.judge or model.upstream):
         what = "its upstream can't judge: name one that can with judge: NAME"
         yield Problem(("select",), what)
-    features = dict.fromkeys(model.selection.features, f"select: {model.select}")
-    if why := why_not_together(features | {"choices": "a gateway's model"}):
+    if why := why_not_together(model.features | {"choices": "a gateway's model"}):
         yield Problem(("select",), why)
     if model.budget is not None and model.budget.money is not None:
         yield from _of_money(("budget", "money"), parts, model)

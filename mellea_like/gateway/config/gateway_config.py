@@ -49,9 +49,9 @@ class Overrides(Section):
         checks: the most checks that a request may add.
         check_seconds: the processor time, in seconds, that a request's checks and schema may take
             for all of its draws together.
-        loop: the most draws in a row that a request may ask for; None for the model's own number.
-        concurrency: the most draws at a time that a request may ask for; None for the model's own
+        attempts: the most draws in a row that a request may ask for; None for the model's own
             number.
+        lanes: the most draws at a time that a request may ask for; None for the model's own number.
         fields: exceptions to the gateway's table of request fields, by name. ``forward`` sends the
             field to the upstream unchanged, ``drop`` ignores it, and ``refuse`` answers 400.
         unknown_fields: what to do with fields that are not in the table, including those inside
@@ -69,8 +69,8 @@ class Overrides(Section):
     requirements: Annotated[int, Field(ge=0, strict=True)] = 8
     checks: Annotated[int, Field(ge=0, strict=True)] = 16
     check_seconds: Seconds = 2.0
-    loop: Whole | None = None
-    concurrency: Whole | None = None
+    attempts: Whole | None = None
+    lanes: Whole | None = None
     fields: dict[FieldName, FieldUse] = Field(default_factory=dict[str, FieldUse])
     unknown_fields: FieldUse | None = None
     media_urls: Literal["forward", "refuse"] | None = None
@@ -137,8 +137,8 @@ class ModelConfig(StrategySpec):
         return place.judge or self.judge or place.upstream
 
     def _most(self) -> tuple[int, int]:
-        loop, concurrency = self.overrides.loop, self.overrides.concurrency
-        return max(self.loop, loop or 0), max(self.concurrency, concurrency or 0)
+        most = self.overrides
+        return max(self.attempts, most.attempts or 0), max(self.lanes, most.lanes or 0)
 
 
 class StreamingConfig(Section):
