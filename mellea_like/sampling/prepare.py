@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from mellea_like.hooks.plugins import Handler
     from mellea_like.limits.budget import Budget
     from mellea_like.sampling.arguments import OfEachStage
-    from mellea_like.sampling.escalate import Stage
+    from mellea_like.sampling.escalate import ExpectedCost, Stage
     from mellea_like.sampling.tools import Toolbox
     from mellea_like.schedules.base import BaseSchedule
     from mellea_like.schedules.giving_up import PerRequirement
@@ -99,6 +99,7 @@ class Settings(Rules):
     warned: set[str] = field(default_factory=set[str], repr=False, compare=False)
     """The warnings that were logged about this strategy, which aren't logged again."""
     stages: tuple[Stage, ...] = ()
+    after: ExpectedCost | None = None
 
     @property
     def backends(self) -> list[Any]:
@@ -117,6 +118,7 @@ class Settings(Rules):
             requirements=(*self.requirements, *stage.requirements),
             options=Options.of(stage.options, self.options),
             stages=(),
+            after=None,
         )
 
     def warn_once(self, message: str) -> None:
