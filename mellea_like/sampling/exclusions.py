@@ -109,13 +109,12 @@ def features_of(settings: Any) -> dict[str, str]:
             found["timed"] = found["schedule"]
         if schedule.pooled:
             found["pooled"] = found["schedule"]
-    lanes, budgets = settings.concurrency_budget, [stage.budget for stage in settings.stages]
-    others = (
-        ("give_up", "give_up", settings.give_up is not None),
-        ("lanes", f"concurrency_budget={lanes}", lanes > 1),
-        ("stages", "Escalate", bool(settings.stages)),
-        ("stage_budget", "a stage's budget", any(budget is not None for budget in budgets)),
-        ("cheaper", "after=...", settings.after is not None),
-    )
-    found |= {feature: name for feature, name, used in others if used}
+    if settings.give_up is not None:
+        found["give_up"] = "give_up"
+    if settings.concurrency_budget > 1:
+        found["lanes"] = f"concurrency_budget={settings.concurrency_budget}"
+    if settings.stages:
+        found["stages"] = "Escalate"
+        if any(stage.budget is not None for stage in settings.stages):
+            found["stage_budget"] = "a stage's budget"
     return found
