@@ -84,9 +84,10 @@ def imports_of_options(folder: Path = ROOT / NAME / "options") -> list[str]:
                 names = [alias.name for alias in node.names]
             else:
                 continue
-            for package, _, name in (name.partition(".") for name in names):
-                if package == NAME and name.split(".")[0] not in (*BELOW, *SERVED, "kernel"):
-                    found.add(f"{path.stem}: {name}")
+            for name in names:
+                package, part, *_ = f"{name}.".split(".")
+                if package == NAME and part not in (*BELOW, *SERVED, "kernel"):
+                    found.add(f"{path.stem}: {name.removeprefix(f'{NAME}.')}")
     return sorted(found.difference(EXCEPTIONS))
 
 
