@@ -1,7 +1,9 @@
-"""Make sure that applications import only public names of the library.
+"""Make sure that applications import only public names, and that options don't know each other.
 
 A name is public if the front door of its package exports it, or a page of ``docs/api`` documents
 it. ``core``, ``runtime`` and ``errors`` are below both rings: nouns, event loops and exceptions.
+An option knows the kernel's ports, the nouns and the package that it serves, but no other option
+and nothing above the options, not even for type checkers.
 ``python tools/rings.py`` prints what is imported otherwise; with ``--check``, that is an error.
 """
 
@@ -13,11 +15,24 @@ import re
 import sys
 from collections import defaultdict
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 from house import APPLICATIONS, NAME, ROOT
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
 APPLICATION_FOLDERS = (*APPLICATIONS, "requirements/code")
 BELOW = ("core", "runtime", "errors", "lazy", "version")
+
+SERVED = ("hooks", "limits", "requirements", "schedules", "selections", "telemetry")
+"""The packages that options serve, and may import from."""
+
+EXCEPTIONS = (
+    # Both fire the hooks of one call, and `Hooks` is the state that they share.
+    "call_hooks: options.hooks.Hooks",
+)
+"""Imports of options that are allowed all the same, with their reasons."""
 
 
 def documented() -> dict[str, set[str]]:
@@ -58,13 +73,31 @@ def inner_imports() -> list[str]:
     return sorted(found)
 
 
+def imports_of_options(folder: Path = ROOT / NAME / "options") -> list[str]:
+    """List what options import from other options, or from anything above the options."""
+    found: set[str] = set()
+    for path in folder.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom):
+                names = [f"{node.module}.{alias.name}" for alias in node.names]
+            elif isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            else:
+                continue
+            for name in names:
+                package, part, *_ = f"{name}.".split(".")
+                if package == NAME and part not in (*BELOW, *SERVED, "kernel"):
+                    found.add(f"{path.stem}: {name.removeprefix(f'{NAME}.')}")
+    return sorted(found.difference(EXCEPTIONS))
+
+
 def main() -> int:
-    """Print inner imports; return 1 if there are any and that was asked for."""
+    """Print wrong imports; return 1 if there are any and that was asked for."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--check", action="store_true", help="fail if there are any")
     options = parser.parse_args()
     sys.path.insert(0, str(ROOT))
-    found = inner_imports()
+    found = [*inner_imports(), *imports_of_options()]
     print(*found, sep="\n", end="\n" if found else "")
     return int(options.check and bool(found))
 

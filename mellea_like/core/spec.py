@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from mellea_like.core.backend import Options, innermost
@@ -14,7 +14,16 @@ if TYPE_CHECKING:
     from mellea_like.core.generation import Generation
     from mellea_like.core.requirement import Requirement
 
-__all__ = ["Rules", "Spec"]
+__all__ = ["DECIDES", "DECIDES_IF_TRUE", "Rules", "Spec"]
+
+DECIDES = {"left_out": None}
+"""Metadata of settings that decide which draws are made or which one wins.
+
+So they are part of a batch's identity, unless they have the value that is left out.
+"""
+
+DECIDES_IF_TRUE = {"left_out": False}
+"""Like `DECIDES`, for a setting whose default is False."""
 
 
 @dataclass(slots=True)
@@ -69,5 +78,5 @@ class Rules:
     judge_options: Options
     check_all: bool
     """Whether all requirements are checked, even after one has failed."""
-    accept_incomplete: bool
+    accept_incomplete: bool = field(metadata=DECIDES_IF_TRUE)
     cancel_grace: float

@@ -14,21 +14,27 @@ from mellea_like.kernel.ports import Option
 from mellea_like.limits.several_budgets import room_to_restart
 
 if TYPE_CHECKING:
+    from collections.abc import MutableMapping
+
     from mellea_like.core.backend import Backend, Request
     from mellea_like.core.generation import Generation
     from mellea_like.kernel.ports import Sent
-    from mellea_like.options.scheduled import Scheduled
     from mellea_like.schedules.base import SchedulePlan
 
 __all__ = ["Restarts"]
 
 
 class Restarts(Option):
-    """Replaces a request that takes longer than the schedule allows, and tells the plan."""
+    """Replaces a request that takes longer than the schedule allows.
 
-    def __init__(self, schedule: SchedulePlan, plan: Scheduled) -> None:
+    Args:
+        schedule: the schedule of the call.
+        began: when the running draws began, by chain. A restarted draw counts as begun again.
+    """
+
+    def __init__(self, schedule: SchedulePlan, began: MutableMapping[int, float]) -> None:
         self.schedule = schedule
-        self.plan = plan
+        self.began = began
         self.waiting: set[anyio.CancelScope] = set()
 
     def stops(self) -> None:
@@ -80,7 +86,7 @@ class _Impatient(BackendWrapper):
             restarts += 1
             chain = call.draw_of(request).ask.chain
             option.schedule.restarted(chain, anyio.current_time() - began, self._model)
-            option.plan.redrawn(chain, call.now)
+            option.began[chain] = call.now
             options = request.options
             if seed is not None:
                 # The same seed would be the same draw, which takes as long.

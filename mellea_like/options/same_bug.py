@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 from mellea_like.core.result import StopReason
@@ -56,12 +55,9 @@ class SameBugWaits(SameBug):
 
     def seen(self, slice_: Slice) -> None:
         """Hold back the lane of the draw with the bug."""
-        if not self._until:  # Most calls never come here, and their plan has nothing around it.
-            race = self.call.race
-            race.next = partial(self._held_back, go=race.next)
         self._until[slice_.chain] = slice_.ended_at + max(slice_.duration, PATIENCE)
 
-    def _held_back(self, lane: int, now: float, go: Callable[[int, float], Next]) -> Next:
+    def next(self, lane: int, now: float, go: Callable[[int, float], Next]) -> Next:
         """Make a lane whose last draw had a bug wait; ask the plan for all other lanes."""
         left = self._until.get(lane, 0.0) - now
         return Wait(left, mine=True) if left > SLACK else go(lane, now)

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from mellea_like.hooks.plugins import Pluggable
     from mellea_like.limits.budget import Budget
     from mellea_like.sampling.arguments import Arguments, Prepared
-    from mellea_like.sampling.escalate import Stage
+    from mellea_like.sampling.escalate import ExpectedCost, Stage
     from mellea_like.sampling.prepare import Selection
     from mellea_like.sampling.rounds import CallInRounds
     from mellea_like.sampling.streaming import Release, StreamedReply
@@ -125,6 +125,7 @@ class BaseSamplingStrategy:
 
     needs_all_reasons: ClassVar[bool] = False
     _stages: tuple[Stage, ...] = ()
+    _after: ExpectedCost | None = None
     _features: Mapping[str, str] = {}
 
     @suggests_arguments
@@ -193,6 +194,7 @@ class BaseSamplingStrategy:
             telemetry=_SILENT if telemetry is None else telemetry,
             accept_incomplete=accept_incomplete,
             stages=self._stages,
+            after=self._after,
         )
         self.__settings.check_loop_budget(loop_budget, "loop_budget is set")
         check_together(features_of(self.__settings), self._features)

@@ -27,7 +27,8 @@ from mellea_like.options.hooks import Hooks
 from mellea_like.runtime.event_loops import clock
 from mellea_like.runtime.logs import warn
 from mellea_like.sampling.best_failure import choose_failure
-from mellea_like.sampling.table import OPTIONS, Setup
+from mellea_like.sampling.setup import Setup
+from mellea_like.sampling.table import OPTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

@@ -10,12 +10,12 @@ from mellea_like.core.backend import Options
 from mellea_like.core.conversation import said_below
 from mellea_like.core.prices import checked_prices, price_for
 from mellea_like.core.slice import Outcome
+from mellea_like.plans.stages import StageCosts
 from mellea_like.sampling.base import BaseSamplingStrategy
 from mellea_like.sampling.best_failure import best_failure, deepest_failure
 from mellea_like.sampling.exclusions import check_together
 from mellea_like.sampling.prepare import as_backend, check_budget, check_requirements
 from mellea_like.sampling.strategies import followed_up
-from mellea_like.schedules.base import CallFacts
 from mellea_like.schedules.learned import MeanTokens, PassRates, key_of
 
 if TYPE_CHECKING:
@@ -31,9 +31,8 @@ if TYPE_CHECKING:
     from mellea_like.hooks.plugins import Pluggable
     from mellea_like.limits.budget import Budget
     from mellea_like.limits.retry import Retry
-    from mellea_like.sampling.prepare import CallInputs
-    from mellea_like.schedules.base import BaseSchedule
-    from mellea_like.schedules.learned import Beta, RateKey
+    from mellea_like.schedules.base import BaseSchedule, CallFacts
+    from mellea_like.schedules.learned import RateKey
     from mellea_like.telemetry import Telemetry
 
 __all__ = ["Carry", "Escalate", "ExpectedCost", "Stage", "StageCosts"]
@@ -195,7 +194,7 @@ class ExpectedCost:
             sent, received = tokens or usual
             costs.append(sent * price.input + received * price.output)
         beliefs = [self.rates.parameters(key).at_most(self.strength) for key in keys]
-        return StageCosts(self, keys, beliefs, costs)
+        return StageCosts(self.learn, keys, beliefs, costs)
 
     def learn(self, key: Hashable, slice_: Slice) -> None:
         """Learn from a draw.
@@ -208,60 +207,6 @@ class ExpectedCost:
         judged = slice_.outcome in {Outcome.PASSED, Outcome.FAILED}
         if judged and not slice_.usage.unknown and not slice_.usage.cache_hits:
             self._tokens.observe(key, slice_.usage)
-
-
-class StageCosts:
-    """Estimates, during one call, the expected cost of a pass in each stage.
-
-    Args:
-        rule: the rule that learns from the call's draws.
-        keys: the keys under which the rule keeps each stage's pass rate.
-        beliefs: each stage's pass rate, as a Beta distribution.
-        costs: the expected cost of one draw in each stage.
-    """
-
-    __slots__ = ("_beliefs", "_costs", "_keys", "_rule")
-
-    def __init__(
-        self,
-        rule: ExpectedCost,
-        keys: Sequence[Hashable],
-        beliefs: Sequence[Beta],
-        costs: Sequence[float],
-    ) -> None:
-        self._rule = rule
-        self._keys = keys
-        self._beliefs = list(beliefs)
-        self._costs = costs
-
-    def expected(self, stage: int) -> float:
-        """Return the expected cost of a pass in a stage.
-
-        Args:
-            stage: the stage, 0-based.
-
-        Returns:
-            The cost in millionths of the prices' currency.
-        """
-        return self._costs[stage] / self._beliefs[stage].mean
-
-    def hear(self, stage: int, slice_: Slice, *, telling: bool) -> bool:
-        """Learn from a draw, and return whether the next stage should take over.
-
-        Args:
-            stage: the draw's stage.
-            slice_: the draw's record.
-            telling: whether later calls may learn from the draw, too.
-
-        Returns:
-            Whether a pass is expected to cost less in the next stage.
-        """
-        if telling:
-            self._rule.learn(self._keys[stage], slice_)
-        if slice_.outcome is not Outcome.FAILED:
-            return False
-        self._beliefs[stage] = self._beliefs[stage].after_failures(1)
-        return stage + 1 < len(self._keys) and self.expected(stage + 1) < self.expected(stage)
 
 
 class _Arguments(TypedDict, total=False):
@@ -335,20 +280,6 @@ class Escalate(BaseSamplingStrategy):
             arguments["validate_all"] = any(stage.carry != "nothing" for stage in self._stages)
         turns = sum(stage.turns for stage in self._stages)
         super().__init__(self._stages[0].backend, loop_budget=turns, **arguments)
-
-    def costs(self, inputs: CallInputs) -> StageCosts | None:
-        """Return the expected costs of a call's stages; None without the rule ``after``."""
-        if self._after is None:
-            return None
-        settings = self.settings
-        facts = CallFacts(
-            inputs.action,
-            inputs.requirements,
-            settings.concurrency_budget,
-            settings.loop_budget,
-            inputs.model,
-        )
-        return self._after.begin(facts, [stage.model for stage in inputs.stages])
 
     def repair(self, history: Sequence[Slice]) -> tuple[Action[Any], Context]:
         """Repeat the first draw's action and conversation. Calls use `Stage.repair` instead."""

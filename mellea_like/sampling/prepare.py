@@ -20,7 +20,7 @@ from mellea_like.core.conversation import (
 )
 from mellea_like.core.format import check_format
 from mellea_like.core.requirement import Requirement
-from mellea_like.core.spec import Rules, Spec
+from mellea_like.core.spec import DECIDES, Rules, Spec
 from mellea_like.core.tools import TOOL_ROUNDS
 from mellea_like.limits.retry import Retry
 from mellea_like.requirements.merging import (
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from mellea_like.hooks.plugins import Handler
     from mellea_like.limits.budget import Budget
     from mellea_like.sampling.arguments import OfEachStage
-    from mellea_like.sampling.escalate import Stage
+    from mellea_like.sampling.escalate import ExpectedCost, Stage
     from mellea_like.sampling.tools import Toolbox
     from mellea_like.schedules.base import BaseSchedule
     from mellea_like.schedules.giving_up import PerRequirement
@@ -82,23 +82,24 @@ class Settings(Rules):
     backend: Backend | None
     judge: Backend | None
     requirements: tuple[Requirement | str, ...]
-    loop_budget: int
-    concurrency_budget: int
+    loop_budget: int = field(metadata=DECIDES)
+    concurrency_budget: int = field(metadata=DECIDES)
     max_iterations: int
-    selection: CheckedSelection
+    selection: CheckedSelection = field(metadata=DECIDES)
     options: Options
     iteration_timeout: float | None
     timeout: float | None
-    validate_all: bool | None
+    validate_all: bool | None = field(metadata=DECIDES)
     handlers: tuple[Handler, ...]
     retry: Retry | None
-    schedule: BaseSchedule | None
+    schedule: BaseSchedule | None = field(metadata=DECIDES)
     budget: Budget | None
-    give_up: PerRequirement | None
+    give_up: PerRequirement | None = field(metadata=DECIDES)
     telemetry: Telemetry
     warned: set[str] = field(default_factory=set[str], repr=False, compare=False)
     """The warnings that were logged about this strategy, which aren't logged again."""
     stages: tuple[Stage, ...] = ()
+    after: ExpectedCost | None = None
 
     @property
     def backends(self) -> list[Any]:
@@ -117,6 +118,7 @@ class Settings(Rules):
             requirements=(*self.requirements, *stage.requirements),
             options=Options.of(stage.options, self.options),
             stages=(),
+            after=None,
         )
 
     def warn_once(self, message: str) -> None:

@@ -41,7 +41,7 @@ from mellea_like.core import Options
 from mellea_like.core.backend import Backend
 from mellea_like.core.conversation import as_action
 from mellea_like.limits import Budget, ConcurrencyLimiter, LimitedBackend, Retry
-from mellea_like.schedules import BaseSchedule, Hedged, Staggered
+from mellea_like.schedules import BaseSchedule, Hedged, PerRequirement, Staggered
 from mellea_like.selections import Tournament
 
 
@@ -193,6 +193,8 @@ DIFFERENT: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("strategy", scored(), scored(judge="n")),
     ("strategy", scored(), scored(scale=(0, 5))),
     ("strategy", {}, {"validate_all": True}),
+    ("strategy", {}, {"give_up": PerRequirement()}),
+    ("strategy", {}, {"accept_incomplete": True}),
     ("strategy", scheduled(Staggered(0.5)), scheduled(Staggered(0.6))),
     ("strategy", scheduled(Staggered(0.5)), scheduled(Hedged())),
     ("strategy", scheduled(Hurried(0.5)), scheduled(Hurried(0.6))),
@@ -357,7 +359,7 @@ def test_a_digest_is_the_same_in_every_process(tmp_path):
         from mellea_like.batch.journal.identity import digest_of, identity_of
         from mellea_like import RejectionSamplingStrategy, Instruction, Requirement
         from mellea_like.backends import ScriptedBackend
-        from mellea_like.schedules import BaseSchedule, Hedged, Staggered
+        from mellea_like.schedules import BaseSchedule, Hedged, PerRequirement, Staggered
         item = {"a": {"x", "y", "z"}, "b": [1, 2.5, None]}
         print(digest_of(item, Instruction("x")))
         backend = ScriptedBackend(["x"])

@@ -10,7 +10,7 @@ import pytest
 from mellea_like import Generation, RejectionSamplingStrategy, Requirement
 from mellea_like.backends.function import FunctionBackend
 from mellea_like.core import current_iteration
-from mellea_like.options.scheduled import turn_of
+from mellea_like.plans.scheduled import turn_of
 from mellea_like.runtime.logs import IterationFilter
 
 pytestmark = pytest.mark.anyio

@@ -1,4 +1,4 @@
-"""Applications import only public names of the library."""
+"""Applications import only public names of the library, and options don't know each other."""
 
 from __future__ import annotations
 
@@ -37,3 +37,24 @@ def test_an_inner_name_is_found(monkeypatch, public):
     monkeypatch.setattr(rings, "documented", lambda: known)
     monkeypatch.setattr("mellea_like.pass_rates.__all__", ())
     assert "pass_rates.pass_at_k_interval" in " ".join(rings.inner_imports())
+
+
+def test_options_import_no_other_option_and_nothing_above_them():
+    assert rings.imports_of_options() == []
+
+
+def test_an_import_between_options_is_found_even_for_type_checkers_alone(tmp_path):
+    (tmp_path / "one.py").write_text(
+        "from typing import TYPE_CHECKING\n"
+        "import mellea_like.options.three\n"
+        "from mellea_like.kernel.ports import Option\n"
+        "if TYPE_CHECKING:\n"
+        "    from mellea_like.options.two import Two\n"
+        "    from mellea_like.sampling.base import BaseSamplingStrategy\n",
+        encoding="utf-8",
+    )
+    assert rings.imports_of_options(tmp_path) == [
+        "one: options.three",
+        "one: options.two.Two",
+        "one: sampling.base.BaseSamplingStrategy",
+    ]

@@ -66,6 +66,14 @@ async def test_a_straggler_is_closed_and_drawn_anew_by_the_same_iteration():
     assert first[2] != second[2]  # Another seed, or it would be the same draw.
 
 
+async def test_a_restarted_draw_counts_as_begun_again_for_the_schedule_that_is_wrapped():
+    """It restarts at 2 s, so it is slow at 5 s, and the draw that is then added takes 1 s."""
+    backend = Draws({(1, 0): 100.0, (1, 1): 100.0})
+    hedged = Hedged(latency=usually(3.0))
+    result = await restarting(backend, schedule=hedged, most=1).sample("do", [yes])
+    assert result.elapsed == pytest.approx(6.0)
+
+
 async def test_a_restart_costs_no_attempt():
     backend = Draws({(i, n): 5.0 for i in (1, 2) for n in range(3)}, {})
     result = await restarting(backend).sample("do", [yes])

@@ -25,8 +25,8 @@ from mellea_like import Context, Instruction, Outcome
 from mellea_like.errors import AuthenticationFailed
 from mellea_like.kernel.ports import Ask
 from mellea_like.kernel.race import Race
-from mellea_like.options.repairs import Repairs
-from mellea_like.options.scheduled import Scheduled, Turn, TurnPool
+from mellea_like.plans.repairs import Repairs
+from mellea_like.plans.scheduled import Scheduled, Turn, TurnPool
 from mellea_like.schedules.base import CallProgress, Go
 from mellea_like.testing.virtual_clock import run_virtual
 

@@ -181,15 +181,12 @@ def label_of(item: object) -> str:
 
 def _strategy(strategy: BaseSamplingStrategy) -> Json:
     settings = strategy.settings
-    described: dict[str, Json] = {
-        "loop_budget": settings.loop_budget,
-        "concurrency_budget": settings.concurrency_budget,
-        "selection": _selection(settings.selection),
-        "validate_all": settings.validate_all,
-        "schedule": _shown(settings.schedule),
-        "give_up": _shown(settings.give_up),
-        "accept_incomplete": settings.accept_incomplete or None,
-    }
+    described: dict[str, Json] = {}
+    for setting in fields(settings):
+        value = getattr(settings, setting.name)
+        if "left_out" in setting.metadata and value is not setting.metadata["left_out"]:
+            shown = _selection if setting.name == "selection" else _shown
+            described[setting.name] = shown(value)
     # Add the attributes of a user's own strategy, such as its template.
     own = {name: value for name, value in vars(strategy).items() if value is not settings}
     described |= {name: _shown(value) for name, value in sorted(own.items())}

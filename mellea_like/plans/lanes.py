@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mellea_like.core.slice import Outcome
-from mellea_like.options.repairs import Chain
+from mellea_like.plans.repairs import Chain
 
 if TYPE_CHECKING:
     from mellea_like.core.slice import Slice
     from mellea_like.kernel.ports import Ask, Next
-    from mellea_like.options.repairs import Repairs
+    from mellea_like.plans.repairs import Repairs
 
 __all__ = ["Lanes"]
 

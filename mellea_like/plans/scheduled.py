@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mellea_like.core.slice import Outcome
 from mellea_like.kernel.ports import Wait
-from mellea_like.options.repairs import Chain
+from mellea_like.plans.repairs import Chain
 from mellea_like.schedules.base import SLACK, CallProgress, SchedulePlan
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from mellea_like.core.slice import Slice
     from mellea_like.kernel.ports import Ask, Next
-    from mellea_like.options.repairs import Repairs
+    from mellea_like.plans.repairs import Repairs
 
 __all__ = ["Scheduled", "Turn", "TurnPool", "turn_of"]
 
@@ -100,7 +100,8 @@ class Scheduled:
         self._most = most
         self._extra = extra
         self._wanted = wanted
-        self._running: dict[int, float] = {}
+        self.running: dict[int, float] = {}
+        """When each running draw began, by chain; a restarted draw begins again."""
         self._waiting: deque[int] = deque()
         self._draws: dict[int, int] = {}
         self._opened = self._started = self._failed = self._passed = self._broken = 0
@@ -121,7 +122,7 @@ class Scheduled:
             if ask is not None:
                 return ask
             self._more = 0
-        if not self._running and (self._look_again == math.inf or not self._may_start()):
+        if not self.running and (self._look_again == math.inf or not self._may_start()):
             self._over = True  # Nothing runs, and nothing ever will.
             return None
         return Wait(self._look_again - now)
@@ -129,7 +130,7 @@ class Scheduled:
     def hear(self, slice_: Slice) -> None:
         """Take note of a draw that has ended."""
         chain = slice_.chain
-        self._running.pop(chain, None)
+        self.running.pop(chain, None)
         self._failed += slice_.outcome is Outcome.FAILED
         self._passed += slice_.outcome is Outcome.PASSED
         self._schedule.observe(slice_)
@@ -141,19 +142,14 @@ class Scheduled:
 
     def unused(self, ask: Ask) -> None:
         """End the chain of a turn that can't win: the chain's later turns can't win, either."""
-        self._running.pop(ask.chain, None)
-        self._look_again = -math.inf
-
-    def redrawn(self, chain: int, now: float) -> None:
-        """Take note that a draw's request was replaced, so that the draw counts as started now."""
-        self._running[chain] = now
+        self.running.pop(ask.chain, None)
         self._look_again = -math.inf
 
     def _decide(self, now: float) -> None:
         wanted = None if self._wanted is None else self._wanted()
         progress = CallProgress(
             now,
-            tuple(self._running.values()),
+            tuple(self.running.values()),
             self._opened,
             self._started,
             self._failed,
@@ -165,7 +161,7 @@ class Scheduled:
         )
         more, look_again = checked(self._schedule.decide(progress))
         most = self._most if wanted is None else min(self._most, wanted)
-        self._more = min(more, most + self._extra - len(self._running))
+        self._more = min(more, most + self._extra - len(self.running))
         if not self._pool.left or look_again is None or look_again <= now:
             look_again = math.inf
         self._look_again = look_again
@@ -192,7 +188,7 @@ class Scheduled:
         while (turn := self._pool.take(chain)) is not None:
             ask = self._repairs.ask(*turn, chain)
             if ask is not None:
-                self._running[chain] = now
+                self.running[chain] = now
                 self._draws[chain] = self._draws.get(chain, 0) + 1
                 self._started += 1
                 return ask

@@ -1,0 +1,1 @@
+"""The plans of a call: which draw starts next, and what it asks."""

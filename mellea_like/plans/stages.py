@@ -1,0 +1,131 @@
+"""Escalation: each lane goes from model to model, and a stage may end early."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from mellea_like.core.slice import Outcome
+from mellea_like.plans.repairs import Chain, Memory, Repairs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Sequence
+
+    from mellea_like.core.slice import Slice
+    from mellea_like.core.spec import Spec
+    from mellea_like.kernel.ports import Ask
+    from mellea_like.schedules.learned import Beta
+
+__all__ = ["StageCosts", "StageTurns", "Stages"]
+
+
+class StageTurns(NamedTuple):
+    """The turns of each lane in one stage, and what they ask."""
+
+    spec: Spec
+    repair: Callable[[Sequence[Slice]], Any]
+    turns: int
+    carries: bool
+    """Whether the stage's model sees anything of earlier failures."""
+
+
+class Stages(Repairs):
+    """Decides what a chain asks in an escalation, where each turn belongs to a stage."""
+
+    def __init__(
+        self, stages: Sequence[StageTurns], costs: StageCosts | None, strategy: str
+    ) -> None:
+        super().__init__(*[(s.spec, s.repair) for s in stages], strategy=strategy)
+        self._stages = stages
+        self._costs = costs
+        self._by_depth = [n for n, stage in enumerate(stages) for _ in range(stage.turns)]
+        self._last_of: dict[int, int] = {}
+        """The stage of each chain's last draw."""
+        self._broken: set[tuple[int, int]] = set()
+        self.over: set[int] = set()
+        """The stages that are over for the whole call."""
+
+    def ask(
+        self, iteration: int, subsample: int, depth: int, chain: int, stage: int | None = None
+    ) -> Ask | None:
+        """Return what a chain asks at a turn; None if the turn's stage is over for that chain."""
+        # A plugin may have raised the loop budget. The last stage has the additional turns.
+        stage = self._by_depth[min(depth, len(self._by_depth) - 1)]
+        if stage in self.over or (chain, stage) in self._broken:
+            return None
+        memory = self._memory.get(chain)
+        if self._last_of.get(chain) != stage:
+            self._last_of[chain] = stage
+            if memory is not None and memory.to_repair is None:
+                # The last draw has errored. Earlier failures are carried on.
+                spec, _ = self._ways[stage]
+                *failures, to_repair = memory.failures
+                self._memory[chain] = Memory(spec.action, spec.context, tuple(failures), to_repair)
+        return super().ask(iteration, subsample, depth, chain, stage)
+
+    def hear(self, slice_: Slice) -> Chain:
+        """Take note of a draw; if it had a permanent error, end its stage for its chain."""
+        chain, stage = slice_.chain, slice_.stage or 0
+        if self._costs is not None:
+            first = slice_.depth == self._by_depth.index(stage)
+            telling = first or self._stages[stage].carries
+            if self._costs.hear(stage, slice_, telling=telling):
+                self.over.add(stage)
+        state = super().hear(slice_)
+        if state is not Chain.BROKEN or stage == len(self._stages) - 1:
+            return state
+        self._broken.add((chain, stage))
+        return Chain.GOES_ON
+
+
+class StageCosts:
+    """Estimates, during one call, the expected cost of a pass in each stage.
+
+    Args:
+        learn: learns from a draw, under the key of its stage.
+        keys: the key of each stage.
+        beliefs: each stage's pass rate, as a Beta distribution.
+        costs: the expected cost of one draw in each stage.
+    """
+
+    __slots__ = ("_beliefs", "_costs", "_keys", "_learn")
+
+    def __init__(
+        self,
+        learn: Callable[[Hashable, Slice], None],
+        keys: Sequence[Hashable],
+        beliefs: Sequence[Beta],
+        costs: Sequence[float],
+    ) -> None:
+        self._learn = learn
+        self._keys = keys
+        self._beliefs = list(beliefs)
+        self._costs = costs
+
+    def expected(self, stage: int) -> float:
+        """Return the expected cost of a pass in a stage.
+
+        Args:
+            stage: the stage, 0-based.
+
+        Returns:
+            The cost in millionths of the prices' currency.
+        """
+        return self._costs[stage] / self._beliefs[stage].mean
+
+    def hear(self, stage: int, slice_: Slice, *, telling: bool) -> bool:
+        """Learn from a draw, and return whether the next stage should take over.
+
+        Args:
+            stage: the draw's stage.
+            slice_: the draw's record.
+            telling: whether later calls may learn from the draw, too.
+
+        Returns:
+            Whether a pass is expected to cost less in the next stage.
+        """
+        if telling:
+            self._learn(self._keys[stage], slice_)
+        if slice_.outcome is not Outcome.FAILED:
+            return False
+        self._beliefs[stage] = self._beliefs[stage].after_failures(1)
+        return stage + 1 < len(self._keys) and self.expected(stage + 1) < self.expected(stage)

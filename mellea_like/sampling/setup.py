@@ -1,0 +1,164 @@
+"""The setup of a call: its selection, its stages and its plan, from which options are made."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from mellea_like.core.conversation import Instruction, Message
+from mellea_like.hooks.types import HookType
+from mellea_like.plans.lanes import Lanes
+from mellea_like.plans.repairs import Repairs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, MutableMapping
+
+    from mellea_like.kernel.ports import Plan
+    from mellea_like.options.hooks import Hooks
+    from mellea_like.options.rounds import Rounds
+    from mellea_like.plans.stages import Stages
+    from mellea_like.sampling.base import BaseSamplingStrategy
+    from mellea_like.sampling.prepare import CallInputs, Settings
+    from mellea_like.schedules.base import CallFacts, SchedulePlan
+    from mellea_like.selections.base import BaseSelection, SelectionState
+    from mellea_like.telemetry.call import CallTelemetry
+
+__all__ = ["CHECK_HOOKS", "Setup"]
+
+ANY_TEXT = (Instruction.parse, Message.parse)
+"""Parsers that take any text."""
+
+CHECK_HOOKS = (HookType.VALIDATION_PRE_CHECK, HookType.VALIDATION_POST_CHECK)
+
+
+class Setup:
+    """A call's inputs and plan, from which its `Option` objects are made."""
+
+    def __init__(
+        self,
+        strategy: BaseSamplingStrategy,
+        inputs: CallInputs,
+        loop_budget: int,
+        *,
+        hooks: Hooks | None = None,
+        telemetry: CallTelemetry | None = None,
+        show: Callable[[str], None] | None = None,
+        rounds: Rounds | None = None,
+    ) -> None:
+        self.strategy = strategy
+        self.settings: Settings = strategy.settings
+        self.inputs = inputs
+        self.loop_budget = loop_budget
+        self.hooks = hooks
+        self.telemetry = telemetry
+        self.rounds = rounds
+        self.show = show if show is not None and self._may_show() else None
+        # Most calls have none of these, and their modules are imported if one is needed.
+        chosen = self.settings.selection
+        self.selection = None if isinstance(chosen, str) else self._begin_selection(chosen)
+        self.stages = self._begin_stages() if inputs.stages else None
+        self.schedule: SchedulePlan | None = None
+        self.running: MutableMapping[int, float] = {}
+        self.plan: Plan = self._plan()
+
+    def _begin_selection(self, selection: BaseSelection) -> SelectionState:
+        from mellea_like.options.selected import begin_selection  # noqa: PLC0415
+
+        turns = self.loop_budget * self.settings.concurrency_budget
+        return begin_selection(selection, self.inputs, self.settings, turns)
+
+    def _begin_stages(self) -> Stages:
+        from mellea_like.plans.stages import Stages, StageTurns  # noqa: PLC0415
+
+        settings, inputs = self.settings, self.inputs
+        turns = [
+            StageTurns(spec, partial(stage.repair, spec), stage.turns, stage.carry != "nothing")
+            for spec, stage in zip(inputs.stages, settings.stages, strict=True)
+        ]
+        models = [spec.model for spec in inputs.stages]
+        costs = None if settings.after is None else settings.after.begin(self._facts(), models)
+        return Stages(turns, costs, type(self.strategy).__name__)
+
+    def _facts(self) -> CallFacts:
+        from mellea_like.schedules import CallFacts  # noqa: PLC0415
+
+        inputs, lanes = self.inputs, self.settings.concurrency_budget
+        return CallFacts(inputs.action, inputs.requirements, lanes, self.loop_budget, inputs.model)
+
+    def _plan(self) -> Plan:
+        strategy, lanes, several = self.strategy, self.settings.concurrency_budget, self.selection
+        repairs = self.stages or Repairs(
+            (self.inputs, strategy.repair),
+            strategy=type(strategy).__name__,
+            several=several is not None,
+        )
+        schedule = self.settings.schedule
+        # In rounds, one chain draws again and again, so it never makes more draws than are wanted.
+        in_parts = self.rounds is not None and self.rounds.in_parts
+        some = several is not None and several.wanted() < lanes * self.loop_budget
+        if schedule is None and some and not in_parts:
+            from mellea_like.schedules import Eager  # noqa: PLC0415
+
+            schedule = Eager(pool=True)
+        begun = None if schedule is None else schedule.begin(self._facts())
+        if schedule is None or begun is None:
+            race = lanes > 1 and (several is not None or self.can_fail())
+            return Lanes(repairs, lanes, self.loop_budget, race=race)
+        from mellea_like.plans.scheduled import Scheduled, TurnPool  # noqa: PLC0415
+
+        plan = Scheduled(
+            begun,
+            repairs,
+            # If several have to pass, any chain may take the turns that another doesn't use.
+            TurnPool(lanes, self.loop_budget, pooled=schedule.pooled or several is not None),
+            loop_budget=self.loop_budget,
+            most=lanes,
+            extra=schedule.extra,
+            wanted=None if several is None else several.wanted,
+        )
+        self.schedule, self.running = begun, plan.running
+        return plan
+
+    def restarts(self) -> bool:
+        """Return whether the schedule limits how long a draw may wait for its reply."""
+        from mellea_like.schedules import SchedulePlan  # noqa: PLC0415
+
+        own = getattr(type(self.schedule), "patience", None)
+        return own not in {None, SchedulePlan.patience}
+
+    def can_fail(self) -> bool:
+        """Return whether a draw can fail although its backend gave a complete reply."""
+        inputs = self.inputs
+        return bool(
+            inputs.requirements
+            or inputs.format is not None
+            or inputs.tools is not None
+            or self.decides()
+            or getattr(type(inputs.action), "parse", None) not in ANY_TEXT
+        )
+
+    def decides(self) -> bool:
+        """Return whether a plugin takes part in deciding which draws pass."""
+        return self.hooks is not None and any(map(self.hooks.run.decides, CHECK_HOOKS))
+
+    def streams(self) -> bool:
+        """Return whether replies may be streamed: the backend can stream, or there are stages."""
+        return hasattr(self.inputs.backend, "stream") or bool(self.inputs.stages)
+
+    def _may_show(self) -> bool:
+        """Return whether a draw of a call may be certain to pass before it has ended.
+
+        The answer is no if a format, a parser, a judge or a plugin needs the whole reply, if the
+        winner also depends on other draws, or if a draw runs tools or must call one.
+        """
+        settings, inputs = self.settings, self.inputs
+        return (
+            settings.selection == "first"
+            and settings.schedule is None
+            and not inputs.stages
+            and inputs.format is None
+            and (inputs.tools is None or inputs.tools.leaves_texts)
+            and getattr(type(inputs.action), "parse", None) in ANY_TEXT
+            and all(r.streams and not r.judged for r in inputs.requirements)
+            and not self.decides()
+        )
