@@ -36,7 +36,6 @@ class CallHooks(Option):
 
     undelivered = 0
     """How many slices were not handed over."""
-    _begun = False
 
     def __init__(
         self,
@@ -62,12 +61,11 @@ class CallHooks(Option):
         left: BaseException | None = None
         async with anyio.create_task_group() as tasks:
             if self._hooks is not None:
-                self._hooks.run.open(tasks)
+                self._hooks.run.tasks = tasks
             if self._delivers:
                 tasks.start_soon(self._deliver)
             cancelled = True
             try:
-                self._begun = True
                 if HookType.SAMPLING_LOOP_START in self._listened:
                     loop_budget = await self._begin(loop_budget)
                 await go(loop_budget)
@@ -100,12 +98,10 @@ class CallHooks(Option):
         """Hand queued slices to plugins and ``on_slice`` until the queue is closed and empty."""
         try:
             with self._scope:
-                while not self._scope.cancel_called:
+                while (self._waiting or not self._closed) and not self._scope.cancel_called:
                     if self._waiting:
                         await self._hand_over(self._waiting[0])
                         self._waiting.popleft()
-                    elif self._closed:
-                        break
                     else:
                         self._changed = anyio.Event()
                         await self._changed.wait()
@@ -115,7 +111,7 @@ class CallHooks(Option):
     async def _hand_over(self, slice_: Slice) -> None:
         ITERATION.set(RequestMeta(self.call.id, slice_.iteration, slice_.subsample))
         try:
-            if self._hooks is not None and HookType.SAMPLING_ITERATION in self._listened:
+            if self._hooks is not None:
                 await self._hooks.fire(HookType.SAMPLING_ITERATION, slice_, slice=slice_)
             if self._on_slice is not None:
                 with foreign("on_slice"):
@@ -140,11 +136,8 @@ class CallHooks(Option):
             self._scope.cancel()
             self.undelivered = len(self._waiting)
             if self._hooks is not None:
-                if self._begun and HookType.SAMPLING_LOOP_END in self._listened:
-                    await self._announce(cancelled)
-                with anyio.CancelScope(deadline=drain.deadline):
-                    await self._hooks.run.drain()
-                unfinished = self._hooks.run.stop()
+                await self._fire_end(self._hooks, cancelled)
+                unfinished = await self._hooks.run.drain(drain.deadline)
         if self.undelivered or unfinished:
             warn(
                 "gave up after %g s: %d draws were not passed to hooks,"
@@ -155,13 +148,10 @@ class CallHooks(Option):
                 sampling_id=self.call.id,
             )
 
-    async def _announce(self, cancelled: bool) -> None:  # noqa: FBT001
-        hooks = self._hooks
-        assert hooks is not None  # noqa: S101 (asked before)
+    async def _fire_end(self, hooks: Hooks, cancelled: bool) -> None:  # noqa: FBT001
         try:
-            fields = self._end(cancelled)
-            payload = hooks.payload(HookType.SAMPLING_LOOP_END, None, **fields)
-            await hooks.run.announce(payload)
+            if HookType.SAMPLING_LOOP_END in self._listened:
+                await hooks.fire(HookType.SAMPLING_LOOP_END, None, **self._end(cancelled))
         except Exception as exc:  # noqa: BLE001 (logged; the outcome stays as it is)
             warn("%s: %s", type(exc).__name__, exc, sampling_id=self.call.id)
         except BaseException as exc:

@@ -264,6 +264,12 @@ def test_sets_nest_and_a_priority_overrides_those_inside():
     assert repr(outermost) == "<PluginSet 'outermost' of 2 handlers>"
 
 
+@pytest.mark.parametrize("priority", ["high", 1.5, True])
+def test_a_wrong_priority_of_a_set_is_refused_at_once(priority):
+    with pytest.raises(TypeError, match="a set's priority must be an integer, not"):
+        PluginSet("set", [Recorder()], priority=priority)
+
+
 @pytest.mark.anyio
 async def test_scopes_nest_and_one_set_may_be_entered_twice(virtual_clock):
     log = []
