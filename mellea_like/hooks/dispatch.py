@@ -150,11 +150,8 @@ async def _ask(handler: Handler, payload: P, amend: Callable[[P, P, str], P] | N
 
 async def _run(handler: Handler, payload: Payload) -> Any:
     """Run a handler within its time limit; treat a cancellation nobody asked for as a failure."""
-    with foreign("it"):
-        if not handler.may_wait:
-            return await handler.function(payload)
-        with anyio.move_on_after(handler.timeout) as scope:
-            return await handler.function(payload)
+    with foreign("it"), anyio.move_on_after(handler.timeout) as scope:
+        return await handler.function(payload)
     if scope.cancelled_caught:
         msg = f"it took longer than {handler.timeout:g} s"
         raise TimeoutError(msg)
