@@ -28,12 +28,6 @@ BELOW = ("core", "runtime", "errors", "lazy", "version")
 SERVED = ("hooks", "limits", "requirements", "schedules", "selections", "telemetry")
 """The packages that options serve, and may import from."""
 
-EXCEPTIONS = (
-    # Both fire the hooks of one call, and `Hooks` is the state that they share.
-    "call_hooks: options.hooks.Hooks",
-)
-"""Imports of options that are allowed all the same, with their reasons."""
-
 
 def documented() -> dict[str, set[str]]:
     """Read the names on the API pages, by the top-level package or module they belong to."""
@@ -88,7 +82,7 @@ def imports_of_options(folder: Path = ROOT / NAME / "options") -> list[str]:
                 package, part, *_ = f"{name}.".split(".")
                 if package == NAME and part not in (*BELOW, *SERVED, "kernel"):
                     found.add(f"{path.stem}: {name.removeprefix(f'{NAME}.')}")
-    return sorted(found.difference(EXCEPTIONS))
+    return sorted(found)
 
 
 def main() -> int:

@@ -6,13 +6,7 @@ The payload classes load much of pydantic, so they are imported when they are fi
 from typing import TYPE_CHECKING
 
 from mellea_like.errors import Blocked, HookError
-from mellea_like.hooks.plugins import (
-    Plugin,
-    PluginSet,
-    hook,
-    register,
-    unregister,
-)
+from mellea_like.hooks.plugins import Plugin, PluginSet, hook, register, unregister
 from mellea_like.hooks.types import HookMode, HookType
 from mellea_like.lazy import lazy_exports
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, SkipValidation
 from pydantic_core import CoreSchema, core_schema
 
 from mellea_like.core.backend import Options, Purpose
@@ -17,9 +17,6 @@ from mellea_like.core.result import StopReason
 from mellea_like.core.slice import Slice
 from mellea_like.core.validation import Candidate, ValidationResult
 from mellea_like.hooks.types import HookType
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 __all__ = [
     "GenerationErrorPayload",
@@ -35,14 +32,6 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-
-
-class _AsItIs:
-    """Makes pydantic accept any object in a field, without copying it."""
-
-    @classmethod
-    def __get_pydantic_core_schema__(cls, _source: Any, _handler: Any) -> CoreSchema:
-        return core_schema.any_schema()
 
 
 class _Instance:
@@ -99,7 +88,7 @@ class SamplingLoopStartPayload(Payload):
     hook = HookType.SAMPLING_LOOP_START
     writable = frozenset({"loop_budget"})
 
-    action: Annotated[Action[Any], _AsItIs]
+    action: SkipValidation[Action[Any]]
     context: Is[Context]
     requirements: tuple[Is[Requirement], ...]
     loop_budget: int
@@ -214,7 +203,7 @@ class SamplingRepairPayload(Payload):
     hook = HookType.SAMPLING_REPAIR
 
     failed: Is[Slice]
-    action: Annotated[Action[Any], _AsItIs]
+    action: SkipValidation[Action[Any]]
     context: Is[Context]
 
 
@@ -257,15 +246,6 @@ class SamplingLoopEndPayload(Payload):
     decision: Is[Decision] | None
     started: datetime
     elapsed: float
-
-
-def build(hooks: Iterable[HookType]) -> None:
-    """Build the payload models of some hooks now, instead of at their first use."""
-    # Otherwise pydantic would do this at a model's first use, and read files on the event loop.
-    wanted = set(hooks)
-    for payload in Payload.__subclasses__():
-        if payload.hook in wanted:
-            payload.model_rebuild()
 
 
 PAYLOADS = {kind.hook: kind for kind in Payload.__subclasses__()}

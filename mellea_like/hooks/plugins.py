@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import dis
 import inspect
 import math
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from types import CodeType
+from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from mellea_like.core.argument_checks import real_number, whole_number
+from mellea_like.core.argument_checks import real_number, takes, whole_number
 from mellea_like.hooks.types import HookMode, HookType
 
 if TYPE_CHECKING:
@@ -26,11 +25,8 @@ __all__ = [
     "Pluggable",
     "Plugin",
     "PluginSet",
-    "handlers_in",
-    "handlers_of",
     "hook",
     "register",
-    "snapshot",
     "unregister",
 ]
 
@@ -52,18 +48,6 @@ class Handler:
     plugin: str
     hook: HookType
     function: Callable[[Any], Awaitable[Payload | None]]
-    mode: HookMode
-    priority: int
-    timeout: float
-    may_wait: bool
-    """Whether the function has an ``await``. Without one, it can't be interrupted."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Mark:
-    """The settings that `hook` attaches to a function."""
-
-    hook: HookType
     mode: HookMode
     priority: int
     timeout: float
@@ -97,14 +81,16 @@ def hook(
     """
     whole_number("a hook's priority", priority, least=-math.inf)
     real_number("a hook's timeout", timeout, over=0, unit="seconds")
-    mark = _Mark(_known(HookType, hook_type), _known(HookMode, mode), priority, timeout)
+    when, how = _known(HookType, hook_type), _known(HookMode, mode)
 
     def decorate(function: F) -> F:
         given: object = function  # iscoroutinefunction would narrow F.
         if not inspect.iscoroutinefunction(given):
-            msg = f"hook {mark.hook}: {function!r} isn't an async function"
+            msg = f"hook {when}: {function!r} isn't an async function"
             raise TypeError(msg)
-        setattr(function, _MARK, (*getattr(function, _MARK, ()), mark))
+        # The plugin's name and the bound method are filled in when the plugin is checked.
+        handler = Handler("", when, function, how, priority, timeout)
+        setattr(function, _MARK, (*getattr(function, _MARK, ()), handler))
         return function
 
     return decorate
@@ -141,7 +127,8 @@ class PluginSet:
         priority: the priority of all handlers in the set; None keeps that of each handler.
 
     Raises:
-        TypeError: an item is none of these, or a handler does not take exactly one argument.
+        TypeError: an item is none of these, a handler does not take exactly one argument, or the
+            priority isn't an int.
         ValueError: a plugin has no handler.
     """
 
@@ -151,6 +138,7 @@ class PluginSet:
         self.name = name
         handlers = handlers_in(plugins)
         if priority is not None:
+            whole_number("a set's priority", priority, least=-math.inf)
             handlers = tuple(replace(handler, priority=priority) for handler in handlers)
         self.handlers: tuple[Handler, ...] = handlers
 
@@ -159,12 +147,10 @@ class PluginSet:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        active = list(_scoped.get())
-        for position in reversed(range(len(active))):
-            if active[position] is self:
-                del active[position]
-                break
-        _scoped.set(tuple(active))
+        latest_first = list(reversed(_scoped.get()))
+        if self in latest_first:
+            latest_first.remove(self)
+        _scoped.set(tuple(reversed(latest_first)))
 
     def __repr__(self) -> str:
         return f"<PluginSet {self.name!r} of {len(self.handlers)} handlers>"
@@ -174,7 +160,8 @@ Pluggable: TypeAlias = "Plugin | PluginSet | Callable[[Any], Awaitable[Any]]"
 """Anything that can be registered: a plugin, a set, or a function marked with `hook`."""
 
 _scoped: ContextVar[tuple[PluginSet, ...]] = ContextVar("mellea_like_plugins", default=())
-_process_wide: list[tuple[Pluggable, tuple[Handler, ...]]] = []
+_process_wide: dict[int, tuple[Pluggable, tuple[Handler, ...]]] = {}
+"""Maps the id of each registered plugin to the plugin and its handlers."""
 
 
 def register(plugin: Pluggable) -> None:
@@ -189,10 +176,10 @@ def register(plugin: Pluggable) -> None:
         ValueError: the plugin has no handler, or is already registered.
     """
     handlers = handlers_of(plugin)
-    if any(known is plugin for known, _ in _process_wide):
+    if id(plugin) in _process_wide:
         msg = f"{plugin!r} is already registered"
         raise ValueError(msg)
-    _process_wide.append((plugin, handlers))
+    _process_wide[id(plugin)] = (plugin, handlers)
 
 
 def unregister(plugin: Pluggable) -> None:
@@ -204,25 +191,17 @@ def unregister(plugin: Pluggable) -> None:
     Raises:
         ValueError: the plugin is not registered.
     """
-    for position, (known, _) in enumerate(_process_wide):
-        if known is plugin:
-            del _process_wide[position]
-            return
-    msg = f"{plugin!r} is not registered"
-    raise ValueError(msg)
+    if _process_wide.pop(id(plugin), None) is None:
+        msg = f"{plugin!r} is not registered"
+        raise ValueError(msg)
 
 
 def snapshot(plugins: Iterable[Handler]) -> tuple[Handler, ...]:
     """Return the handlers for a call that starts now, in the order in which they run."""
-    candidates = [
-        *(handler for _, handlers in _process_wide for handler in handlers),
-        *(handler for plugin_set in _scoped.get() for handler in plugin_set.handlers),
-        *plugins,
-    ]
-    if not candidates:
-        return ()
+    process_wide = (handlers for _, handlers in _process_wide.values())
+    scoped = (plugin_set.handlers for plugin_set in _scoped.get())
     unique: dict[tuple[object, HookType], Handler] = {}
-    for handler in candidates:
+    for handler in chain(*process_wide, *scoped, plugins):
         unique.setdefault((handler.function, handler.hook), handler)
     return tuple(sorted(unique.values(), key=lambda handler: handler.priority))
 
@@ -243,11 +222,12 @@ def handlers_of(item: Pluggable) -> tuple[Handler, ...]:
         msg = f"plugin {item.__name__} is a class: pass an instance of it"
         raise TypeError(msg)
     if isinstance(item, Plugin):
-        marked: dict[str, tuple[_Mark, ...]] = {}
-        for cls in reversed(type(item).__mro__):
-            for name, member in vars(cls).items():
-                if name in marked or hasattr(member, _MARK):
-                    marked[name] = getattr(member, _MARK, marked.get(name, ()))
+        marked = {
+            name: getattr(member, _MARK)
+            for cls in reversed(type(item).__mro__)
+            for name, member in vars(cls).items()
+            if hasattr(member, _MARK)
+        }
         handlers = [
             handler
             for name, marks in marked.items()
@@ -268,36 +248,22 @@ def handlers_of(item: Pluggable) -> tuple[Handler, ...]:
 
 
 def _bound(
-    plugin: str, function: Callable[[Any], Awaitable[Any]], marks: tuple[_Mark, ...]
+    plugin: str, function: Callable[[Any], Awaitable[Any]], marks: tuple[Handler, ...]
 ) -> tuple[Handler, ...]:
+    """Return the handlers of a function of a plugin, checked."""
+    name = getattr(function, "__name__", repr(function))
     if not inspect.iscoroutinefunction(function):
-        name = getattr(function, "__name__", repr(function))
         msg = f"plugin {plugin}: {name!r} overrides a handler, so it must be an async function"
         raise TypeError(msg)
-    try:
-        inspect.signature(function).bind(object())
-    except TypeError:
-        msg = (
-            f"plugin {plugin}: handler {getattr(function, '__name__', function)!r} must take"
-            " exactly one argument, the payload"
-        )
-        raise TypeError(msg) from None
-    from mellea_like.hooks.payloads import build  # noqa: PLC0415 (only plugins need pydantic)
+    if not takes(function, 1):
+        msg = f"plugin {plugin}: handler {name!r} must take exactly one argument, the payload"
+        raise TypeError(msg)
+    from mellea_like.hooks.payloads import PAYLOADS  # noqa: PLC0415 (only plugins need pydantic)
 
-    build(mark.hook for mark in marks)
-    may_wait = _may_wait(function)
-    return tuple(
-        Handler(plugin, mark.hook, function, mark.mode, mark.priority, mark.timeout, may_wait)
-        for mark in marks
-    )
-
-
-def _may_wait(function: object) -> bool:
-    """Return whether an async function may be suspended. If so, its bytecode has a yield."""
-    code = getattr(function, "__code__", None)
-    if not isinstance(code, CodeType) or not code.co_flags & inspect.CO_COROUTINE:
-        return True
-    return any(step.opname == "YIELD_VALUE" for step in dis.get_instructions(code))
+    for mark in marks:
+        # Otherwise pydantic would do this at the first payload, and read files on the event loop.
+        PAYLOADS[mark.hook].model_rebuild()
+    return tuple(replace(mark, plugin=plugin, function=function) for mark in marks)
 
 
 E = TypeVar("E", HookType, HookMode)

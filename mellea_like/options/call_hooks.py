@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from mellea_like.core.slice import Slice
-    from mellea_like.options.hooks import Hooks
+    from mellea_like.hooks.dispatch import Hooks
 
 __all__ = ["CallHooks"]
 
@@ -36,20 +36,21 @@ class CallHooks(Option):
 
     undelivered = 0
     """How many slices were not handed over."""
-    _begun = False
 
     def __init__(
         self,
         hooks: Hooks | None,
         on_slice: Callable[[Slice], Awaitable[None] | None] | None,
-        begin: Callable[[int], Awaitable[int]],
+        settings: Any,
+        inputs: Any,
         end: Callable[[bool], dict[str, Any]],
     ) -> None:
         self._hooks = hooks
         self._on_slice = on_slice
-        self._begin = begin
+        self._settings = settings
+        self._inputs = inputs
         self._end = end
-        self._listened: Any = () if hooks is None else hooks.run.types
+        self._listened: Any = () if hooks is None else hooks.types
         self._delivers = on_slice is not None or HookType.SAMPLING_ITERATION in self._listened
         self._waiting: deque[Slice] = deque()
         self._changed = anyio.Event()
@@ -62,15 +63,12 @@ class CallHooks(Option):
         left: BaseException | None = None
         async with anyio.create_task_group() as tasks:
             if self._hooks is not None:
-                self._hooks.run.open(tasks)
+                self._hooks.tasks = tasks
             if self._delivers:
                 tasks.start_soon(self._deliver)
             cancelled = True
             try:
-                self._begun = True
-                if HookType.SAMPLING_LOOP_START in self._listened:
-                    loop_budget = await self._begin(loop_budget)
-                await go(loop_budget)
+                await go(await self._begin(loop_budget))
                 cancelled = False
             except anyio.get_cancelled_exc_class() as exc:
                 if not scope_cancelled():
@@ -90,6 +88,28 @@ class CallHooks(Option):
             finally:
                 del left  # Break the cycle between frame and exception.
 
+    async def _begin(self, loop_budget: int) -> int:
+        """Fire the hook for the start, and return the loop budget, which plugins may change."""
+        settings, inputs = self._settings, self._inputs
+        if self._hooks is None:
+            return loop_budget
+
+        def amend(_before: Any, after: Any, plugin: str) -> Any:
+            settings.check_loop_budget(after.loop_budget, f"plugin {plugin} set loop_budget")
+            return after
+
+        changed = await self._hooks.fire(
+            HookType.SAMPLING_LOOP_START,
+            None,
+            amend,
+            action=inputs.action,
+            context=inputs.context,
+            requirements=inputs.requirements,
+            loop_budget=loop_budget,
+            concurrency_budget=settings.concurrency_budget,
+        )
+        return loop_budget if changed is None else int(changed.loop_budget)
+
     def tell(self, slice_: Slice) -> None:
         """Queue a slice for delivery, without waiting."""
         if self._delivers:
@@ -100,12 +120,10 @@ class CallHooks(Option):
         """Hand queued slices to plugins and ``on_slice`` until the queue is closed and empty."""
         try:
             with self._scope:
-                while not self._scope.cancel_called:
+                while (self._waiting or not self._closed) and not self._scope.cancel_called:
                     if self._waiting:
                         await self._hand_over(self._waiting[0])
                         self._waiting.popleft()
-                    elif self._closed:
-                        break
                     else:
                         self._changed = anyio.Event()
                         await self._changed.wait()
@@ -115,7 +133,7 @@ class CallHooks(Option):
     async def _hand_over(self, slice_: Slice) -> None:
         ITERATION.set(RequestMeta(self.call.id, slice_.iteration, slice_.subsample))
         try:
-            if self._hooks is not None and HookType.SAMPLING_ITERATION in self._listened:
+            if self._hooks is not None:
                 await self._hooks.fire(HookType.SAMPLING_ITERATION, slice_, slice=slice_)
             if self._on_slice is not None:
                 with foreign("on_slice"):
@@ -140,11 +158,8 @@ class CallHooks(Option):
             self._scope.cancel()
             self.undelivered = len(self._waiting)
             if self._hooks is not None:
-                if self._begun and HookType.SAMPLING_LOOP_END in self._listened:
-                    await self._announce(cancelled)
-                with anyio.CancelScope(deadline=drain.deadline):
-                    await self._hooks.run.drain()
-                unfinished = self._hooks.run.stop()
+                await self._fire_end(self._hooks, cancelled)
+                unfinished = await self._hooks.drain(drain.deadline)
         if self.undelivered or unfinished:
             warn(
                 "gave up after %g s: %d draws were not passed to hooks,"
@@ -155,16 +170,13 @@ class CallHooks(Option):
                 sampling_id=self.call.id,
             )
 
-    async def _announce(self, cancelled: bool) -> None:  # noqa: FBT001
-        hooks = self._hooks
-        assert hooks is not None  # noqa: S101 (asked before)
+    async def _fire_end(self, hooks: Hooks, cancelled: bool) -> None:  # noqa: FBT001
         try:
-            fields = self._end(cancelled)
-            payload = hooks.payload(HookType.SAMPLING_LOOP_END, None, **fields)
-            await hooks.run.announce(payload)
+            if HookType.SAMPLING_LOOP_END in self._listened:
+                await hooks.fire(HookType.SAMPLING_LOOP_END, None, **self._end(cancelled))
         except Exception as exc:  # noqa: BLE001 (logged; the outcome stays as it is)
             warn("%s: %s", type(exc).__name__, exc, sampling_id=self.call.id)
         except BaseException as exc:
             if split_cancellation(exc)[0] is not None:
                 raise
-            hooks.run.interrupt = exc
+            hooks.interrupt = exc

@@ -16,14 +16,12 @@ from mellea_like.core.prices import cost, price_for
 from mellea_like.core.result import SamplingResult, StopReason
 from mellea_like.core.slice import Outcome, Slice
 from mellea_like.errors import HookError, LimitExceeded, RequirementError, SamplingFailed
-from mellea_like.hooks.dispatch import HookRun
+from mellea_like.hooks.dispatch import Hooks
 from mellea_like.hooks.plugins import snapshot
-from mellea_like.hooks.types import HookType
 from mellea_like.kernel.call import Call
 from mellea_like.kernel.ending import Ending, conclude
-from mellea_like.kernel.ports import Stop
+from mellea_like.kernel.ports import Ruling, Stop
 from mellea_like.options.call_hooks import CallHooks
-from mellea_like.options.hooks import Hooks
 from mellea_like.runtime.event_loops import clock
 from mellea_like.runtime.logs import warn
 from mellea_like.sampling.best_failure import choose_failure
@@ -81,11 +79,9 @@ class RunningCall(Call):
         self._telemetry = settings.telemetry.start_call(type(strategy).__name__, sampling_id)
         handlers = snapshot(settings.handlers)
         if handlers:
-            run = HookRun(handlers, sampling_id)
-            self._hooks = Hooks(run, sampling_id, type(strategy).__name__)
-            self._hooks.rule = self.rule
+            self._hooks = Hooks(handlers, sampling_id, type(strategy).__name__, self._hook_failed)
         if handlers or on_slice is not None:
-            self._call_hooks = CallHooks(self._hooks, on_slice, self._begin, self._end_fields)
+            self._call_hooks = CallHooks(self._hooks, on_slice, settings, inputs, self._end_fields)
             self.add([self._call_hooks])
         self._inside = SPENDS_ON.get()
         if self._inside is not None:
@@ -180,7 +176,7 @@ class RunningCall(Call):
                 self.keeps = self._telemetry is None and self._call_hooks is None
                 return self._result(self._ending or _PAUSED)
             ending = self._conclude()
-            interrupt = None if self._hooks is None else self._hooks.run.interrupt
+            interrupt = None if self._hooks is None else self._hooks.interrupt
             if interrupt is not None:
                 raise interrupt
             if ending.error is not None:
@@ -213,26 +209,8 @@ class RunningCall(Call):
             error.retried = self.settings.retry is not None  # type: ignore[attr-defined]
         return error
 
-    async def _begin(self, loop_budget: int) -> int:
-        """Fire the hook for the start, and return the loop budget, which plugins may change."""
-        settings, inputs, hooks = self.settings, self.inputs, self._hooks
-        assert hooks is not None  # noqa: S101 (one of them asked)
-
-        def amend(_before: Any, after: Any, plugin: str) -> Any:
-            settings.check_loop_budget(after.loop_budget, f"plugin {plugin} set loop_budget")
-            return after
-
-        changed: Any = await hooks.fire(
-            HookType.SAMPLING_LOOP_START,
-            None,
-            amend,
-            action=inputs.action,
-            context=inputs.context,
-            requirements=inputs.requirements,
-            loop_budget=loop_budget,
-            concurrency_budget=settings.concurrency_budget,
-        )
-        return int(changed.loop_budget)
+    def _hook_failed(self, error: HookError) -> None:
+        self.rule(Ruling(fatal=error))
 
     def _end_fields(self, cancelled: bool) -> dict[str, Any]:  # noqa: FBT001
         ending, slices = self._conclude(cancelled=cancelled), self.slices

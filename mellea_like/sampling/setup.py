@@ -13,8 +13,8 @@ from mellea_like.plans.repairs import Repairs
 if TYPE_CHECKING:
     from collections.abc import Callable, MutableMapping
 
+    from mellea_like.hooks.dispatch import Hooks
     from mellea_like.kernel.ports import Plan
-    from mellea_like.options.hooks import Hooks
     from mellea_like.options.rounds import Rounds
     from mellea_like.plans.stages import Stages
     from mellea_like.sampling.base import BaseSamplingStrategy
@@ -139,7 +139,7 @@ class Setup:
 
     def decides(self) -> bool:
         """Return whether a plugin takes part in deciding which draws pass."""
-        return self.hooks is not None and any(map(self.hooks.run.decides, CHECK_HOOKS))
+        return self.hooks is not None and any(map(self.hooks.decides, CHECK_HOOKS))
 
     def streams(self) -> bool:
         """Return whether replies may be streamed: the backend can stream, or there are stages."""

@@ -31,8 +31,8 @@ from mellea_like.sampling.setup import CHECK_HOOKS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from mellea_like.hooks.dispatch import Hooks
     from mellea_like.kernel.ports import Option
-    from mellea_like.options.hooks import Hooks
     from mellea_like.sampling.setup import Setup
 
 __all__ = ["OPTIONS"]
@@ -52,7 +52,7 @@ def _lazy(module: str, name: str, *arguments: Any) -> Option:
 
 def _hear(hooks: Hooks, *types: HookType) -> bool:
     """Return whether a plugin listens to one of these hooks."""
-    return not hooks.run.types.isdisjoint(types)
+    return not hooks.types.isdisjoint(types)
 
 
 def _selected(setup: Setup) -> Option:

@@ -167,6 +167,19 @@ async def test_background_handlers_are_not_waited_for():
     assert result.elapsed == pytest.approx(1.2)  # the call's own end waits for them
 
 
+async def test_a_background_handler_is_never_silenced(caplog):
+    calls = []
+
+    @hook(HookType.SAMPLING_ITERATION, mode=HookMode.BACKGROUND)
+    async def broken(payload):
+        calls.append(payload.iteration)
+        raise LookupError("bug")
+
+    await strategy_with(broken, loop_budget=5).sample("do", [yes])
+    assert sorted(calls) == [1, 2, 3, 4, 5]
+    assert "silenced for this call" not in caplog.text
+
+
 # --- delivery ---------------------------------------------------------------------------------
 
 
@@ -224,6 +237,22 @@ async def test_after_a_win_a_failing_hook_is_logged_once_and_changes_nothing(whe
     assert len(records) == 1
     assert when in records[0].getMessage()
     assert records[0].sampling_id == result.sampling_id
+
+
+async def test_at_the_end_a_failing_handler_does_not_keep_the_next_from_running(caplog):
+    told = []
+
+    @hook(HookType.SAMPLING_LOOP_END, priority=1)
+    async def broken(payload):
+        raise LookupError("bug")
+
+    @hook(HookType.SAMPLING_LOOP_END, priority=2)
+    async def sound(payload):
+        told.append(payload.stop_reason)
+
+    await strategy_with(broken, sound).sample("do", [yes])
+    assert told == [StopReason.EXHAUSTED]
+    assert "failed at sampling_loop_end: LookupError: bug" in caplog.text
 
 
 # --- calls ---------------------------------------------------------------------------

@@ -202,7 +202,7 @@ PRE_CHECK, LOOP_START = HookType.VALIDATION_PRE_CHECK, HookType.SAMPLING_LOOP_ST
         (
             HookType.GENERATION_PRE_CALL,
             {"options": {"temperature": 1}},
-            "set options to .*, which is not an Options object",
+            "failed at generation_pre_call: it set options to .*, which is not an Options object",
         ),
         (PRE_CHECK, {"requirements": (1,)}, "failed at validation_pre_check: requirements"),
         (
