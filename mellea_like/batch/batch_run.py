@@ -211,11 +211,10 @@ class BatchRun(Generic[T, I]):
                 async with anyio.create_task_group() as crew:
                     name = "reads the batch's items"
                     crew.start_soon(self._guarded, self._read, order, send, name=name)
+                    worker = partial(self._serve, order, intake, receive)
                     for number in range(self._concurrency):
                         name = f"worker {number} of the batch"
-                        crew.start_soon(
-                            self._guarded, self._serve, order, intake, receive, name=name
-                        )
+                        crew.start_soon(self._guarded, worker, name=name)
                 if self._open_journal is not None:
                     await self._guarded(self._open_journal.flush)
             if self._held is not None and not isinstance(self._error, JournalError):
@@ -323,13 +322,14 @@ class BatchRun(Generic[T, I]):
         """Count a result and hand it out, or abort the batch if it could not be stored."""
         if error is not None:
             self._abort(error)
-        elif not self._aborted:
-            self._tally.count(item, before)
-            if self._held is None:
-                self._results.put(item)
-            else:
-                self._held.put(item, kept=kept)
-                self._window.release()
+        if self._aborted:
+            return
+        self._tally.count(item, before)
+        if self._held is None:
+            self._results.put(item)
+        else:
+            self._held.put(item, kept=kept)
+            self._window.release()
 
     def _out_of_budget(self, error: Exception) -> None:
         """Start no further items, because the budget is spent. Those in flight continue."""

@@ -124,6 +124,7 @@ class Intake:
             elif stored.result is not None:
                 self._replay(job, stored)
             elif (again := resume(job, stored)) is not None:
+                self.tally.waiting += again.waited
                 self.queue(again)
             else:
                 self.tally.waiting += 1

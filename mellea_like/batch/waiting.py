@@ -105,9 +105,8 @@ def resumed(job: Job, stored: StoredItem, work: Work) -> Job:
     """Return a job that continues from an earlier run's draws or, if it can't, starts again."""
     job = job._replace(attempt=stored.attempts + 1)
     earlier = earlier_draws(stored, work).slices
-    return (
-        job._replace(earlier=earlier) if len(earlier) < work.strategy.settings.loop_budget else job
-    )
+    goes_on = len(earlier) < work.strategy.settings.loop_budget
+    return job._replace(earlier=earlier) if goes_on else job
 
 
 class Waiting:

@@ -147,7 +147,7 @@ class TraceView:
     """A recorded call."""
 
     def __init__(self, plain: Mapping[str, Any], slices: list[SliceView] | None = None) -> None:
-        self._plain = plain
+        self.plain = plain
         self.slices = [SliceView(s) for s in plain["slices"]] if slices is None else slices
         self.prompts: Sequence[Any] = plain["prompts"]  # See ``mellea_like.core.prompts``.
         self.success: bool = plain["success"]
@@ -162,12 +162,12 @@ class TraceView:
     @property
     def usage(self) -> Usage:
         """The cost of the call."""
-        return usage_from_dict(self._plain["usage"])
+        return usage_from_dict(self.plain["usage"])
 
     @cached_property
     def decision(self) -> Decision | None:
         """The decision of the call's selection, or None."""
-        return decision_from_dict(self._plain.get("decision"))
+        return decision_from_dict(self.plain.get("decision"))
 
     @property
     def best(self) -> SliceView | None:
@@ -278,7 +278,7 @@ class TraceView:
         kept, best = self.slices[:most], self.best_index
         if best is not None and best >= most:
             kept[-1], best = self.slices[best], most - 1
-        return TraceView({**self._plain, "best_index": best}, kept), left_out
+        return TraceView({**self.plain, "best_index": best}, kept), left_out
 
 
 class ItemView:

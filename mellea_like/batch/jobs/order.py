@@ -88,7 +88,8 @@ class ByJobs:
 
     def _resume(self, job: Job, stored: StoredItem) -> Job:
         found = self._earlier(stored)
-        return job._replace(attempt=found.attempt, earlier=found.slices)
+        waited = bool(found.slices)
+        return job._replace(attempt=found.attempt, earlier=found.slices, waited=waited)
 
     def _earlier(self, stored: StoredItem) -> WaitingItem:
         # A draw that passed has won, but the result was not written any more.
