@@ -132,13 +132,10 @@ class BatchRun(Generic[T, I]):
                 if self._work.unique is not None:
                     await self._work.unique.load(self._open_journal)
             self._tally.begin()
-            reporter = self._tally.reporter
-            if reporter is not None:
-                stack.callback(reporter.close)
+            stack.callback(self._tally.close)
             tasks = await stack.enter_async_context(task_scope())
-            if reporter is not None:
-                name = "reports the batch's progress"
-                tasks.start_soon(self._guarded, reporter.run, name=name)
+            name = "reports the batch's progress"
+            tasks.start_soon(self._guarded, self._tally.report, name=name)
             tasks.start_soon(self._run, name="runs the batch")
             self._stack = stack.pop_all()
         return self
@@ -182,8 +179,7 @@ class BatchRun(Generic[T, I]):
         result = await self._results.take()
         if result is not None:
             return result
-        if self._tally.reporter is not None:
-            self._tally.reporter.close()
+        self._tally.close()
         error, self._error = self._error, None
         try:
             raise StopAsyncIteration if error is None else error

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -14,11 +13,8 @@ from mellea_like.batch.item import EarlierRun, replayed
 from mellea_like.batch.source import END
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
     from mellea_like.batch.intake import Intake
     from mellea_like.batch.item import ItemResult
-    from mellea_like.batch.journal.journal import OpenJournal
     from mellea_like.batch.progress import Tally
 
 __all__ = ["HandOut", "HeldBack"]
@@ -94,32 +90,23 @@ class HeldBack:
         if intake.journal is None:
             for item_id in sorted(self._in_memory):
                 results.put(self._in_memory[item_id])
-        else:
-            take = partial(self._deliver, intake, intake.journal, results)
-            await intake.source.go_through(take)
-
-    async def _deliver(
-        self,
-        intake: Intake,
-        journal: OpenJournal,
-        results: HandOut,
-        next_item: Callable[[], Awaitable[Any]],
-    ) -> None:
-        stored_items = EarlierRun(journal, now=True)
+            return
+        stored_items = EarlierRun(intake.journal, now=True)
         self._sampled.extend(bytes(max(0, intake.tally.taken - len(self._sampled))))
-        await results.window.acquire()
-        for position, sampled in enumerate(self._sampled):
-            if (item := await next_item()) is END:
-                return
-            result = self._in_memory.pop(position, None)
-            if result is None:
-                job = intake.job(position, item)
-                stored = await stored_items.find(position, job.digest)
-                if stored is None or stored.result is None:
-                    continue
-                result = replayed(stored, job, intake.work)
-                result = replace(result, replayed=not sampled)
-            if not sampled:
-                intake.tally.count(result)
-            results.put(result)
+        async with intake.source.once() as next_item:
             await results.window.acquire()
+            for position, sampled in enumerate(self._sampled):
+                if (item := await next_item()) is END:
+                    return
+                result = self._in_memory.pop(position, None)
+                if result is None:
+                    job = intake.job(position, item)
+                    stored = await stored_items.find(position, job.digest)
+                    if stored is None or stored.result is None:
+                        continue
+                    result = replayed(stored, job, intake.work)
+                    result = replace(result, replayed=not sampled)
+                if not sampled:
+                    intake.tally.count(result)
+                results.put(result)
+                await results.window.acquire()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -12,7 +11,7 @@ from mellea_like.batch.journal.identity import digest_of
 from mellea_like.batch.source import END
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
     from anyio.streams.memory import MemoryObjectSendStream
 
@@ -100,32 +99,25 @@ class Intake:
         ``resume`` returns the job that continues an unfinished item of the journal, or None if the
         item waits for a later round.
         """
-        await self.source.go_through(partial(self._take_all, resume))
-
-    async def _take_all(
-        self,
-        resume: Callable[[Job, StoredItem], Job | None],
-        next_item: Callable[[], Awaitable[Any]],
-    ) -> None:
         earlier = None if self.journal is None else EarlierRun(self.journal)
-        while True:
-            await self.window.acquire()
-            item = await next_item()
-            if item is END:
-                self.window.release()
-                if earlier is not None and self.source.error is None:
-                    await earlier.check_end(self.tally.taken)
-                return
-            job = self.job(self.tally.taken, item)
-            self.tally.taken += 1
-            stored = None if earlier is None else await earlier.find(job.id, job.digest)
-            if stored is None:
-                self.queue(job)
-            elif stored.result is not None:
-                self._replay(job, stored)
-            elif (again := resume(job, stored)) is not None:
-                self.tally.waiting += again.waited
-                self.queue(again)
-            else:
-                self.tally.waiting += 1
-                self.window.release()
+        async with self.source.once() as next_item:
+            while True:
+                await self.window.acquire()
+                if (item := await next_item()) is END:
+                    break
+                job = self.job(self.tally.taken, item)
+                self.tally.taken += 1
+                stored = None if earlier is None else await earlier.find(job.id, job.digest)
+                if stored is None:
+                    self.queue(job)
+                elif stored.result is not None:
+                    self._replay(job, stored)
+                elif (again := resume(job, stored)) is not None:
+                    self.tally.waiting += again.waited
+                    self.queue(again)
+                else:
+                    self.tally.waiting += 1
+                    self.window.release()
+            self.window.release()
+            if earlier is not None and self.source.error is None:
+                await earlier.check_end(self.tally.taken)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mellea_like.backends import JobState
     from mellea_like.batch.item import ItemResult
 
-__all__ = ["OnProgress", "Progress", "Reporter", "Tally"]
+__all__ = ["OnProgress", "Progress", "Tally"]
 
 EVERY_SECONDS = 0.5
 """The shortest time between two calls of ``on_progress``, except for the last one."""
@@ -82,43 +82,8 @@ class Progress:
         return max(0, self.total - self.done) / self.rate
 
 
-class Reporter:
-    """Reports a batch's progress to the user: at the start, after changes, and at the end."""
-
-    def __init__(self, tell: OnProgress, look: Callable[[], Progress]) -> None:
-        self._on_progress: OnProgress | None = tell
-        self._look = look
-        self._changed = anyio.Event()
-
-    def changed(self) -> None:
-        """Note that there is something to report."""
-        self._changed.set()
-
-    async def run(self) -> None:
-        """Report at the start and after changes, until cancelled."""
-        while True:
-            self._tell()
-            await anyio.sleep(EVERY_SECONDS)
-            await self._changed.wait()
-
-    def close(self) -> None:
-        """Report one last time, and never again."""
-        self._tell()
-        self._on_progress = None
-
-    def _tell(self) -> None:
-        self._changed = anyio.Event()
-        if self._on_progress is None:
-            return
-        try:
-            self._on_progress(self._look())
-        except Exception as exc:  # noqa: BLE001 (it ends nothing)
-            self._on_progress = None
-            warn("on_progress failed, and won't be called again: %s: %s", type(exc).__name__, exc)
-
-
 class Tally:
-    """Counts the figures of a batch while it runs, and reports them."""
+    """Counts the figures of a batch while it runs, and reports them to the user."""
 
     def __init__(self, total: int | None, on_progress: OnProgress | None) -> None:
         self.taken = self.handed_on = self.in_flight = self.waiting = 0
@@ -130,9 +95,8 @@ class Tally:
         self._replayed_usage = Usage()
         self._began: float | None = None
         self._ended: float | None = None
-        self.reporter: Reporter | None = None
-        if on_progress is not None:
-            self.reporter = Reporter(on_progress, self.progress)
+        self._on_progress = on_progress
+        self._news = anyio.Event()
 
     def begin(self) -> None:
         """Start the clock."""
@@ -151,11 +115,6 @@ class Tally:
         else:
             self.usage += outcome.usage - before
         self.changed()
-
-    def changed(self) -> None:
-        """Note that there is something to report."""
-        if self.reporter is not None:
-            self.reporter.changed()
 
     def progress(self) -> Progress:
         """Return the figures at this moment."""
@@ -179,3 +138,29 @@ class Tally:
             elapsed=elapsed,
             jobs=self.jobs,
         )
+
+    def changed(self) -> None:
+        """Note that there is something to report."""
+        self._news.set()
+
+    async def report(self) -> None:
+        """Report at the start and after changes, until cancelled or closed."""
+        while self._on_progress is not None:
+            self._tell()
+            await anyio.sleep(EVERY_SECONDS)
+            await self._news.wait()
+
+    def close(self) -> None:
+        """Report one last time, and never again."""
+        self._tell()
+        self._on_progress = None
+
+    def _tell(self) -> None:
+        if self._on_progress is None:
+            return
+        self._news = anyio.Event()
+        try:
+            self._on_progress(self.progress())
+        except Exception as exc:  # noqa: BLE001 (it ends nothing)
+            self._on_progress = None
+            warn("on_progress failed, and won't be called again: %s: %s", type(exc).__name__, exc)

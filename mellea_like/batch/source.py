@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, Iterable, Sized
+from contextlib import asynccontextmanager
 from functools import partial
 from inspect import isasyncgen, isgenerator
 from typing import TYPE_CHECKING, Any, Final
@@ -38,13 +39,12 @@ class Source:
         """The first error that iterating over the items has raised."""
         self.total = len(items) if isinstance(items, Sized) else None
 
-    async def go_through(
-        self, take: Callable[[Callable[[], Awaitable[Any]]], Awaitable[None]]
-    ) -> None:
-        """Iterate once: call ``take`` with a function that returns the next item or `END`."""
+    @asynccontextmanager
+    async def once(self) -> AsyncGenerator[Callable[[], Awaitable[Any]]]:
+        """Enter a block that iterates once, with a function that returns the next item or `END`."""
         items = _each(self._items)
         try:
-            await take(partial(self._next, items))
+            yield partial(self._next, items)
         finally:
             try:
                 with anyio.CancelScope(shield=True):

@@ -6,7 +6,6 @@ pure. So an item can be set aside after any draw, and continued later from those
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from anyio.lowlevel import checkpoint
@@ -173,29 +172,22 @@ class Waiting:
         """
         self._looked_up = -1
         self._block.clear()
-        await self._intake.source.go_through(partial(self._queue_again, find))
-
-    async def _queue_again(
-        self,
-        find: Callable[[int], Awaitable[WaitingItem | None]],
-        next_item: Callable[[], Awaitable[Any]],
-    ) -> None:
         taken, window = self._intake.tally.taken, self._intake.window
-        await window.acquire()
-        for position in range(taken):
-            if (item := await next_item()) is END:
-                msg = (
-                    f"the source of the batch gave {taken} items in the first round, but only"
-                    f" {position} in a later one"
-                )
-                raise self._intake.source.error or MelleaError(msg)
-            found = await find(position)
-            if found is not None:
-                self._intake.queue(self._again(found, item))
-                await window.acquire()
-            if position % MANY == 0:
-                await checkpoint()
-        window.release()
+        async with self._intake.source.once() as next_item:
+            await window.acquire()
+            for position in range(taken):
+                if (item := await next_item()) is END:
+                    msg = (
+                        f"the source of the batch gave {taken} items in the first round, but only"
+                        f" {position} in a later one"
+                    )
+                    raise self._intake.source.error or MelleaError(msg)
+                if (found := await find(position)) is not None:
+                    self._intake.queue(self._again(found, item))
+                    await window.acquire()
+                if position % MANY == 0:
+                    await checkpoint()
+            window.release()
 
     def _again(self, found: WaitingItem, item: Any) -> Job:
         """Return a waiting item's job; raise if the source's item has changed."""
