@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from mellea_like.batch.check_many import check_many
     from mellea_like.batch.item import ItemResult
     from mellea_like.batch.jobs.backend import BatchJobs
-    from mellea_like.batch.jobs.run import JobsRun
     from mellea_like.batch.journal.journal import Journal
     from mellea_like.batch.journal.reader import read_items, read_run
     from mellea_like.batch.process_run import ProcessedItem, ProcessRun, sample_in_processes
@@ -29,7 +28,6 @@ __all__ = [
     "BatchJobs",
     "BatchRun",
     "ItemResult",
-    "JobsRun",
     "Journal",
     "ProcessRun",
     "ProcessedItem",
@@ -49,7 +47,6 @@ __getattr__, __dir__ = lazy_exports(
         "mellea_like.batch.check_many": "check_many",
         "mellea_like.batch.item": "ItemResult",
         "mellea_like.batch.jobs.backend": "BatchJobs",
-        "mellea_like.batch.jobs.run": "JobsRun",
         "mellea_like.batch.journal.journal": "Journal",
         "mellea_like.batch.journal.reader": "read_items read_run",
         "mellea_like.batch.process_run": "ProcessRun ProcessedItem sample_in_processes",

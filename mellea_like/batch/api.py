@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args, overload
 
-from mellea_like.batch.batch_run import BatchRun, Order
-from mellea_like.batch.breadth_first import why_not_in_rounds
-from mellea_like.batch.breadth_run import BreadthRun
+from mellea_like.batch.batch_run import BatchRun
 from mellea_like.batch.item import Work
 from mellea_like.batch.journal.identity import identity_of
+from mellea_like.batch.orders import BreadthFirst, DepthFirst, OrderName
+from mellea_like.batch.waiting import why_not_in_rounds
 from mellea_like.core.argument_checks import (
     is_async,
     renamed_arguments,
@@ -26,11 +27,9 @@ from mellea_like.sampling.base import BaseSamplingStrategy
 if TYPE_CHECKING:
     from collections.abc import (
         AsyncIterable,
-        AsyncIterator,
         Awaitable,
         Callable,
         Iterable,
-        Iterator,
         Mapping,
         Sequence,
     )
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypeForm
 
     from mellea_like.batch.journal.journal import Journal
+    from mellea_like.batch.orders import Order
     from mellea_like.batch.progress import OnProgress
     from mellea_like.core.backend import Backend, Options
     from mellea_like.core.conversation import Action, Parsed, PlainText
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
         concurrency: Required[int]
         requirements: Sequence[Requirement | str]
         in_order: bool
-        order: Order
+        order: OrderName
         fail_fast: bool
         journal: Journal | str | os.PathLike[str] | None
         keep_errors: bool
@@ -168,7 +168,7 @@ def sample_many(
     options: Options | Mapping[str, Any] | None = None,
     budget: Budget | None = None,
     in_order: bool = False,
-    order: Order = "depth",
+    order: OrderName = "depth",
     fail_fast: bool = False,
     journal: Journal | str | os.PathLike[str] | None = None,
     keep_errors: bool = True,
@@ -269,7 +269,7 @@ def sample_many(
         msg = f"strategy must be a sampling strategy, not {strategy!r}"
         raise TypeError(msg)
     of_jobs = _is_of_jobs(strategy, requirements, backend)
-    _check_order(order, strategy, journal, of_jobs=of_jobs)
+    _check_order(order, strategy, items, journal, of_jobs=of_jobs)
     if action is not None and (not callable(action) or is_async(action) or not takes(action, 1)):
         msg = (
             "action must be a plain function that takes an item and returns a text or an action,"
@@ -294,8 +294,7 @@ def sample_many(
     if tools or tool_choice is not None:
         given |= {"tools": tuple(tools), "tool_choice": tool_choice, "tool_rounds": tool_rounds}
     example = strategy.begin("an item", requirements, **given)
-    draws = 1 if order == "breadth" else None
-    work = Work(strategy, tuple(requirements), action, given, example, replies, draws)
+    work = Work(strategy, tuple(requirements), action, given, example, replies)
     identity: Mapping[str, Any] = {}
     if journal is not None:
         identity = identity_of(
@@ -303,14 +302,15 @@ def sample_many(
         )
         if example.tools is not None:
             identity = {**identity, "tools": example.tools}
-    kind: Any = BreadthRun if order == "breadth" else BatchRun
+    kind: type[Order] = BreadthFirst if order == "breadth" else DepthFirst
     if of_jobs:
-        from mellea_like.batch.jobs.run import JobsRun  # noqa: PLC0415 (few runs have jobs)
+        from mellea_like.batch.jobs.order import ByJobs  # noqa: PLC0415 (few runs have jobs)
 
-        kind = JobsRun
-    run: BatchRun[Any, Any] = kind(
+        kind = ByJobs
+    return BatchRun(
         work,
         items,
+        order=kind,
         concurrency=concurrency,
         ordered=in_order,
         fail_fast=fail_fast,
@@ -319,7 +319,6 @@ def sample_many(
         identity=identity,
         on_progress=on_progress,
     )
-    return run
 
 
 def _is_of_jobs(
@@ -337,13 +336,14 @@ def _is_of_jobs(
 
 
 def _check_order(
-    order: Order,
+    order: OrderName,
     strategy: BaseSamplingStrategy,
+    items: object,
     journal: Journal | str | os.PathLike[str] | None,
     *,
     of_jobs: bool,
 ) -> None:
-    if order not in get_args(Order):
+    if order not in get_args(OrderName):
         msg = f"order must be 'depth' or 'breadth', not {order!r}"
         raise ValueError(msg)
     is_file = isinstance(journal, str | os.PathLike) or hasattr(journal, "path")
@@ -360,6 +360,13 @@ def _check_order(
         why = "order='breadth' continues items from the journal's texts: pass text='all' to Journal"
     if why is not None:
         raise ValueError(why)
+    if isinstance(items, Iterator | AsyncIterator):
+        msg = (
+            "order='breadth' iterates over the items once for each round of draws, but"
+            f" {items!r} can be iterated over only once: pass a list, or an object whose"
+            " __iter__ or __aiter__ starts again from the beginning"
+        )
+        raise TypeError(msg)
 
 
 def _journal(journal: Journal | str | os.PathLike[str] | None) -> Journal | None:

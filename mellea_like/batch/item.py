@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeAlias
 
 from typing_extensions import TypeVar
 
 from mellea_like.batch.journal.identity import differing_part, label_of, row_of
+from mellea_like.batch.journal.records import record_of
 from mellea_like.core.backend import PATIENT
 from mellea_like.core.conversation import as_action
+from mellea_like.core.display import add_note
 from mellea_like.core.generation import Usage
 from mellea_like.core.result import SamplingResult, StopReason
 from mellea_like.core.serialization import check_readable, error_from_dict, usage_from_dict
@@ -18,7 +20,7 @@ from mellea_like.errors import JournalError, LimitExceeded, MelleaError
 from mellea_like.runtime.event_loops import foreign
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from mellea_like.batch.journal.journal import OpenJournal
     from mellea_like.batch.journal.reader import StoredItem
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from mellea_like.sampling.base import BaseSamplingStrategy
 
 __all__ = [
+    "Call",
     "EarlierRun",
     "ItemRecorder",
     "ItemResult",
@@ -40,7 +43,9 @@ __all__ = [
     "Work",
     "budget_spent",
     "ended_by_error",
+    "fatal_error",
     "replayed",
+    "result_of",
 ]
 
 T = TypeVar("T")
@@ -135,6 +140,8 @@ class Job(NamedTuple):
     call: CallInRounds[Any] | None = None  # The call to continue, if it is still in memory.
     marks: dict[int, Any] | None = None  # The selection's marks of draws, if they are kept.
     wrap: Callable[[Backend, Backend], Backend] | None = None  # See `BaseSamplingStrategy.begin`.
+    waited: bool = False  # Whether the item has waited for this turn, after an earlier one.
+    trial: bool = False  # Whether the batch ends if this item ends with an error.
 
     @property
     def spent(self) -> Usage:
@@ -149,6 +156,13 @@ class Paused(NamedTuple):
     call: CallInRounds[Any] | None = None
 
 
+TurnOutcome: TypeAlias = "SamplingResult[Any] | Paused | Exception"
+"""The outcome of an item's turn: its result, its paused state, or the error that ended it."""
+
+Call: TypeAlias = "Callable[[Job, Callable[[Slice], None] | None], Awaitable[TurnOutcome]]"
+"""Samples an item for one turn, as `Work.call` does; the second argument hears its draws."""
+
+
 class Work(NamedTuple):
     """The arguments of `sample_many` that are needed to sample one item."""
 
@@ -158,7 +172,6 @@ class Work(NamedTuple):
     given: Mapping[str, Any]
     example: CallInRounds[Any]
     unique: UniqueReplies | None = None
-    draws: int | None = None
 
     @property
     def format(self) -> Any:
@@ -174,38 +187,39 @@ class Work(NamedTuple):
             return Job(position, item, None, exc)
 
     async def sample(
-        self, job: Job, on_slice: Callable[[Slice], None] | None
-    ) -> SamplingResult[Any] | Paused | Exception:
-        """Sample or continue an item; return its result, its paused state, or its exception."""
-        if job.action is None:
-            assert job.error is not None  # noqa: S101 (there is one or the other)
+        self, job: Job, on_slice: Callable[[Slice], None] | None, call: Call
+    ) -> TurnOutcome:
+        """Sample or continue an item with ``call``, and return what that returns."""
+        if job.error is not None:
             return job.error
         if self.unique is None:
-            return await self._call(job, job.action, on_slice)
+            return await call(job, on_slice)
         with self.unique.item(job, on_slice) as sampling:
-            found = sampling.outcome = await self._call(job, job.action, sampling)
+            found = sampling.outcome = await call(job, sampling)
         return found
 
-    async def _call(
-        self, job: Job, action: Action[Any], on_slice: Callable[[Slice], None] | None
-    ) -> SamplingResult[Any] | Paused | Exception:
+    async def call(
+        self, job: Job, on_slice: Callable[[Slice], None] | None, *, draws: int | None = None
+    ) -> TurnOutcome:
+        """Make some draws of an item, or all; return its result, its paused state or its error."""
         PATIENT.set(True)  # Otherwise, an outage would fail all items at once.
         try:
             with foreign(f"item {job.id}", MelleaError):
                 call = job.call
                 if call is None:
+                    assert job.action is not None  # noqa: S101 (else there is an error)
                     call = self.strategy.begin(
-                        action,
+                        job.action,
                         self.requirements,
                         earlier=job.earlier,
                         marks=job.marks,
                         wrap=job.wrap,
                         **self.given,
                     )
-                result = await call.run(self.draws, heard=on_slice)
+                result = await call.run(draws, heard=on_slice)
             if call.paused:
                 return Paused(result.slices, call)
-            if self.draws is not None and result.stop_reason is StopReason.BUDGET:
+            if draws is not None and result.stop_reason is StopReason.BUDGET:
                 # A vote would be decided by the votes so far, but in breadth it continues later.
                 return LimitExceeded(result.stop_detail, result)
             return result  # noqa: TRY300 (the hot path)
@@ -221,6 +235,29 @@ def budget_spent(outcome: SamplingResult[Any] | Exception) -> LimitExceeded | No
         return None
     spent = outcome.stop_reason is StopReason.BUDGET
     return LimitExceeded(outcome.stop_detail, outcome) if spent else None
+
+
+def result_of(
+    job: Job, outcome: SamplingResult[Any] | Exception, usage: Usage
+) -> ItemResult[Any, Any]:
+    """Return an item's new result; ``usage`` is the cost of the draws if there is no record."""
+    result = record_of(outcome)
+    error = outcome if isinstance(outcome, Exception) else None
+    usage = usage if result is None else result.usage
+    return ItemResult(job.id, job.item, result, error, job.attempt, usage=usage)
+
+
+def fatal_error(job: Job, item: ItemResult[Any], *, fail_fast: bool) -> BaseException | None:
+    """Return the error with which an item ends its batch, or None."""
+    if fail_fast and not item.success:
+        try:
+            item.unwrap()
+        except Exception as exc:  # noqa: BLE001 (what the iteration raises)
+            add_note(exc, f"this is the error of item {item.id}; fail_fast=True ended the batch")
+            return exc
+    if job.trial and ended_by_error(item):
+        return item.error if item.result is None else item.result.errors[0]
+    return None
 
 
 def ended_by_error(item: ItemResult[Any]) -> bool:
@@ -279,9 +316,7 @@ class EarlierRun:
             raise JournalError(msg)
 
 
-def replayed(
-    stored: StoredItem, item: object, action: Action[Any] | None, work: Work
-) -> ItemResult[Any]:
+def replayed(stored: StoredItem, job: Job, work: Work) -> ItemResult[Any]:
     """Return the result of an item that an earlier run finished."""
     format = work.format
     record = stored.result
@@ -294,11 +329,11 @@ def replayed(
     except (KeyError, TypeError, ValueError) as exc:
         msg = f"the journal's record of item {stored.id} can't be read: {exc}"
         raise JournalError(msg) from exc
-    if result is not None and format is None and action is not None:
-        result = _parsed(result, action)
+    if result is not None and format is None and job.action is not None:
+        result = _parsed(result, job.action)
     if result is not None:
         result = work.example.restored(result)
-    return ItemResult(stored.id, item, result, error, stored.attempts, replayed=True, usage=usage)
+    return ItemResult(job.id, job.item, result, error, stored.attempts, replayed=True, usage=usage)
 
 
 def _parsed(result: SamplingResult[Any], action: Action[Any]) -> SamplingResult[Any]:

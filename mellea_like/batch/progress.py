@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import anyio
 
@@ -14,11 +15,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from mellea_like.backends import JobState
+    from mellea_like.batch.item import ItemResult
 
-__all__ = ["OnProgress", "Progress", "Reporter"]
+__all__ = ["OnProgress", "Progress", "Tally"]
 
 EVERY_SECONDS = 0.5
 """The shortest time between two calls of ``on_progress``, except for the last one."""
+
+NOTHING: Final = Usage()
 
 OnProgress: TypeAlias = "Callable[[Progress], object]"
 
@@ -78,24 +82,73 @@ class Progress:
         return max(0, self.total - self.done) / self.rate
 
 
-class Reporter:
-    """Reports a batch's progress to the user: at the start, after changes, and at the end."""
+class Tally:
+    """Counts the figures of a batch while it runs, and reports them to the user."""
 
-    def __init__(self, tell: OnProgress, look: Callable[[], Progress]) -> None:
-        self._on_progress: OnProgress | None = tell
-        self._look = look
-        self._changed = anyio.Event()
+    def __init__(self, total: int | None, on_progress: OnProgress | None) -> None:
+        self.taken = self.handed_on = self.in_flight = self.waiting = 0
+        self.usage = Usage()
+        self.jobs: Sequence[JobState] = ()
+        self._total = total
+        self._statuses: Counter[str] = Counter()
+        self._replayed = 0
+        self._replayed_usage = Usage()
+        self._began: float | None = None
+        self._ended: float | None = None
+        self._on_progress = on_progress
+        self._news = anyio.Event()
+
+    def begin(self) -> None:
+        """Start the clock."""
+        self._began = anyio.current_time()
+
+    def end(self) -> None:
+        """Stop the clock."""
+        self._ended = anyio.current_time()
+
+    def count(self, outcome: ItemResult[object], before: Usage = NOTHING) -> None:
+        """Count a result; ``before`` is the part of its cost that has been counted already."""
+        self._statuses[outcome.status] += 1
+        if outcome.replayed:
+            self._replayed += 1
+            self._replayed_usage += outcome.usage
+        else:
+            self.usage += outcome.usage - before
+        self.changed()
+
+    def progress(self) -> Progress:
+        """Return the figures at this moment."""
+        elapsed = 0.0
+        if self._began is not None:
+            now = anyio.current_time() if self._ended is None else self._ended
+            elapsed = now - self._began
+        return Progress(
+            total=self._total,
+            taken=self.taken,
+            done=self._statuses.total(),
+            handed_on=self.handed_on,
+            passed=self._statuses["passed"],
+            failed=self._statuses["failed"],
+            errored=self._statuses["errored"],
+            replayed=self._replayed,
+            in_flight=self.in_flight,
+            waiting=self.waiting,
+            usage=self.usage,
+            replayed_usage=self._replayed_usage,
+            elapsed=elapsed,
+            jobs=self.jobs,
+        )
 
     def changed(self) -> None:
         """Note that there is something to report."""
-        self._changed.set()
+        self._news.set()
 
-    async def run(self) -> None:
-        """Report at the start and after changes, until cancelled."""
-        while True:
+    async def report(self) -> None:
+        """Report at the start and after changes, until cancelled or closed."""
+        while self._on_progress is not None:
             self._tell()
             await anyio.sleep(EVERY_SECONDS)
-            await self._changed.wait()
+            await self._news.wait()
 
     def close(self) -> None:
         """Report one last time, and never again."""
@@ -103,11 +156,11 @@ class Reporter:
         self._on_progress = None
 
     def _tell(self) -> None:
-        self._changed = anyio.Event()
         if self._on_progress is None:
             return
+        self._news = anyio.Event()
         try:
-            self._on_progress(self._look())
+            self._on_progress(self.progress())
         except Exception as exc:  # noqa: BLE001 (it ends nothing)
             self._on_progress = None
             warn("on_progress failed, and won't be called again: %s: %s", type(exc).__name__, exc)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, Iterable, Sized
+from contextlib import asynccontextmanager
 from functools import partial
 from inspect import isasyncgen, isgenerator
 from typing import TYPE_CHECKING, Any, Final
@@ -23,9 +24,9 @@ END: Final = object()
 
 
 class Source:
-    """The items of a batch. If iterating over them raises, ``failed`` is called with the error."""
+    """The items of a batch. If iterating over them raises, they end there, with an ``error``."""
 
-    def __init__(self, items: object, failed: Callable[[Exception], None]) -> None:
+    def __init__(self, items: object) -> None:
         if isinstance(items, str | bytes | bytearray):
             kind = type(items).__name__
             msg = f"items must be an iterable of items, not a single {kind}: put it in a list"
@@ -34,16 +35,16 @@ class Source:
             msg = f"items must be an iterable or an async iterable, not {items!r}"
             raise TypeError(msg)
         self._items: Any = items
-        self._failed = failed
+        self.error: Exception | None = None
+        """The first error that iterating over the items has raised."""
         self.total = len(items) if isinstance(items, Sized) else None
 
-    async def go_through(
-        self, take: Callable[[Callable[[], Awaitable[Any]]], Awaitable[None]]
-    ) -> None:
-        """Iterate once: call ``take`` with a function that returns the next item or `END`."""
+    @asynccontextmanager
+    async def once(self) -> AsyncGenerator[Callable[[], Awaitable[Any]]]:
+        """Enter a block that iterates once, with a function that returns the next item or `END`."""
         items = _each(self._items)
         try:
-            await take(partial(self._next, items))
+            yield partial(self._next, items)
         finally:
             try:
                 with anyio.CancelScope(shield=True):
@@ -56,7 +57,7 @@ class Source:
             with foreign("the source of the batch", MelleaError):
                 return await anext(items, END)
         except Exception as exc:  # noqa: BLE001 (the source's; the iteration raises it at its end)
-            self._failed(exc)
+            self.error = self.error or exc
         return END
 
 

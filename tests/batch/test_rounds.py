@@ -29,7 +29,7 @@ from mellea_like import (
     Stage,
     Vote,
 )
-from mellea_like.batch import Journal, breadth_first, read_items, read_run, sample_many
+from mellea_like.batch import Journal, read_items, read_run, sample_many, waiting
 from mellea_like.core import Usage
 from mellea_like.errors import (
     AuthenticationFailed,
@@ -92,7 +92,7 @@ def breadth(backend: Any, count: int, **arguments: Any) -> Any:
 @pytest.fixture(params=[0, 1, 4096], ids=["calls made again", "one call kept", "calls kept"])
 def calls(request, monkeypatch) -> int:
     """How many of the items that wait keep their calls."""
-    monkeypatch.setattr(breadth_first, "KEPT", request.param)
+    monkeypatch.setattr(waiting, "KEPT", request.param)
     return request.param
 
 

@@ -100,13 +100,15 @@ class JobRounds:
         self.sitting = self._store.sitting
         self._last_item: int = await self._do(self._store.last_item)
 
-    async def close(self) -> None:
-        """Write the buffered requests, and close the file. Jobs continue at the provider."""
-        with anyio.CancelScope(shield=True):
-            await self._flush()
-            await self._do(self._store.close)
+    def release(self) -> None:
+        """Release the budgets that are reserved for jobs. The jobs continue at the provider."""
         for reserved in self._reserved.values():
             reserved.settle(None)
+
+    async def close(self) -> None:
+        """Write the buffered requests, and close the file."""
+        await self._flush()
+        await self._do(self._store.close)
 
     def _now(self) -> float:
         """Return the wall-clock time at `open`, advanced by the event loop's clock."""

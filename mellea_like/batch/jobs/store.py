@@ -19,6 +19,7 @@ from mellea_like.batch.jobs import jobs_path
 from mellea_like.batch.jobs.records import UNDER_WAY, Answer, JobStage, Known, StoredJob, Waiting
 from mellea_like.batch.journal.database import connect, is_there, journal_errors, make_durable
 from mellea_like.batch.journal.reader import read_run
+from mellea_like.core.display import plural
 from mellea_like.core.generation import Usage
 from mellea_like.errors import JournalError
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from mellea_like.backends import JobResult, JobState
     from mellea_like.batch.jobs.records import Ask
 
-__all__ = ["JobStore", "jobs_under_way"]
+__all__ = ["JobStore", "refuse_jobs_under_way"]
 
 APPLICATION_ID = 0x4D4C6A62
 """The application id in the file, ``MLjb``."""
@@ -507,11 +508,20 @@ def _usage(row: Sequence[int | None]) -> Usage:
     return Usage(requests, sent, received, 0, cached, reasoning)
 
 
-def jobs_under_way(journal: Path) -> int:
-    """Return how many jobs of a run are still under way; call this in a thread."""
+def refuse_jobs_under_way(journal: Path) -> None:
+    """Raise if a provider may still be working on jobs of a run; call this in a thread."""
+    if not jobs_path(journal).exists():
+        return
     run = read_run(journal, check=False)
     with closing(JobStore(jobs_path(journal), str(run["started"]), look=True)) as store:
-        return len(store.jobs(*UNDER_WAY))
+        count = len(store.jobs(*UNDER_WAY))
+    if count:
+        msg = (
+            f"journal {journal}: {plural(count, 'job')} of this run may still be running at a"
+            " provider's batch API: resume the run with BatchJobs (--batch-api), or cancel its"
+            f" jobs first: mellea-like batch cancel {journal}"
+        )
+        raise JournalError(msg)
 
 
 def _written(state: JobState) -> str:

@@ -158,7 +158,7 @@ class OpenJournal:
     """
 
     def __init__(self, path: Path, text: KeptText, open_file: Callable[[], JournalFile]) -> None:
-        self._path = path
+        self.path = path
         self._text: KeptText = text
         self._open_file = open_file
         self._file: JournalFile | None = None
@@ -177,7 +177,7 @@ class OpenJournal:
         self._writing: _Queued | None = None
         self._thread = anyio.CapacityLimiter(1)
         self._tasks = await anyio.create_task_group().__aenter__()
-        self._tasks.start_soon(self._live, name=f"journal {self._path.name}")
+        self._tasks.start_soon(self._live, name=f"journal {self.path.name}")
         try:
             await self._ready.wait()
         except BaseException:
@@ -199,7 +199,7 @@ class OpenJournal:
             return
         if error is None:
             raise JournalError(str(self._failed)) from self._failed
-        warn("journal %s: this run is not completely recorded: %s", self._path, self._failed)
+        warn("journal %s: this run is not completely recorded: %s", self.path, self._failed)
 
     async def _leave(self) -> None:
         assert self._tasks is not None  # noqa: S101 (it was entered)
@@ -301,7 +301,7 @@ class OpenJournal:
         if self._failed is not None:
             raise JournalError(str(self._failed)) from self._failed
         if self._file is None or self._closing:
-            msg = f"journal {self._path} is closed: use it inside its `async with`"
+            msg = f"journal {self.path} is closed: use it inside its `async with`"
             raise JournalError(msg)
         return self._file
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from mellea_like.batch.journal.database import journal_errors, opened
 from mellea_like.batch.journal.reader import read_block, read_items
 from mellea_like.core.prompts import rewritten
-from mellea_like.core.serialization import usage_from_dict, usage_to_dict
-from mellea_like.report.views import TraceView
+from mellea_like.core.serialization import usage_to_dict
+from mellea_like.report.views import ItemView, TraceView
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -93,26 +93,24 @@ class JournalsTogether:
 
 def _followed(first: dict[str, Any], then: Mapping[str, Any]) -> dict[str, Any]:
     """Merge the records that two runs have of one item."""
-    usage = usage_from_dict(first["usage"]) + usage_from_dict(then["usage"])
-    attempts = first["attempts"] + then["attempts"]
-    both = {**first, "usage": usage_to_dict(usage), "attempts": attempts}
-    if then["status"] == "unfinished":
+    earlier, later = ItemView(first), ItemView(then)
+    usage = usage_to_dict(earlier.usage + later.usage)
+    both = {**first, "usage": usage, "attempts": earlier.attempts + later.attempts}
+    if later.status == "unfinished":
         return both
     both |= {name: then[name] for name in ("status", "error", "started")}
-    both["elapsed"] = first["elapsed"] + then["elapsed"]
-    both["trace"] = _joined(first["trace"], then["trace"])
+    both["elapsed"] = earlier.elapsed + later.elapsed
+    both["trace"] = _joined(earlier.trace, later.trace)
     return both
 
 
-def _joined(
-    first: Mapping[str, Any] | None, then: Mapping[str, Any] | None
-) -> Mapping[str, Any] | None:
+def _joined(earlier: TraceView | None, later: TraceView | None) -> Mapping[str, Any] | None:
     """Merge the traces of two calls; if their prompts differ, return the later trace."""
-    if first is None or then is None:
-        return then or first
-    earlier, later = TraceView(first), TraceView(then)
+    if earlier is None or later is None:
+        only = later or earlier
+        return None if only is None else only.plain
     if _asked(earlier) != _asked(later):
-        return then
+        return later.plain
     last = max((s.iteration for s in later.slices), default=0)
     chains = max((s.chain for s in later.slices), default=0) + 1
     prompts = len(earlier.prompts)
@@ -133,11 +131,11 @@ def _joined(
     ]
     best = earlier.best_index if later.best_index is None else later.best_index + len(before)
     return {
-        **then,
+        **later.plain,
         "prompts": [*earlier.prompts, *rewritten(later.prompts, further=prompts)],
         "slices": [*before, *after],
         "best_index": best,
-        "undelivered": first["undelivered"] + then["undelivered"],
+        "undelivered": earlier.plain["undelivered"] + later.plain["undelivered"],
         "elapsed": earlier.elapsed + later.elapsed,
         "usage": usage_to_dict(earlier.usage + later.usage),
     }

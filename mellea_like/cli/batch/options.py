@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal, get_args
 
-from mellea_like.batch.batch_run import Order  # noqa: TC001 (typer reads the annotations)
 from mellea_like.batch.journal.records import KeptText  # noqa: TC001 (typer reads the annotations)
+from mellea_like.batch.orders import OrderName  # noqa: TC001 (typer reads the annotations)
 from mellea_like.cli.draw_options import ATTEMPTS, CHECKS, DRAWS, PANELS, DrawOptions
 from mellea_like.cli.exit_codes import Exit, Problem
 from mellea_like.cli.option_fields import REQUIRED, argument, option
@@ -171,7 +171,7 @@ class BatchOptions(DrawOptions):
         "Write results in the order of the rows. Default: as soon as they are ready.",
         RUN,
     )
-    order: Order = option(
+    order: OrderName = option(
         "depth",
         "--order HOW",
         "depth makes all draws of a row before it starts the next one. breadth makes the first draw"

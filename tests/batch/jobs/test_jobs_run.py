@@ -30,7 +30,7 @@ from mellea_like.backends import (
     JobResult,
     ScriptedBackend,
 )
-from mellea_like.batch import BatchJobs, JobsRun, Journal, read_items, sample_many
+from mellea_like.batch import BatchJobs, Journal, read_items, sample_many
 from mellea_like.core import Usage
 from mellea_like.core.prices import Price
 from mellea_like.errors import (
@@ -72,7 +72,6 @@ def asks(texts):
 async def finish(strategy, items, path, **given):
     given = {"concurrency": 8, "order": "breadth", "journal": Journal(path)} | given
     async with sample_many(strategy, items, **given) as results:
-        assert isinstance(results, JobsRun)
         return [item async for item in results]
 
 
@@ -473,6 +472,28 @@ async def test_a_resumed_run_makes_no_ordinary_draw_twice(provider, path):
 async def test_half_of_a_surrogate_pair_goes_into_a_job(provider, path):
     (found,) = await finish(shouting(jobs(provider)), ["wo\ud800rd please"], path)
     assert found.success
+
+
+async def test_an_item_in_flight_when_the_budget_is_spent_is_finished(provider, path):
+    class Judge:
+        model = provider = "judge"
+        asked = 0
+
+        async def generate(self, request):
+            self.asked += 1
+            if self.asked > 1:
+                raise LimitExceeded("the budget is spent")
+            await anyio.sleep(60)
+            return Generation('{"passed": true, "reason": ""}', usage=Usage(1, 1, 1))
+
+    strategy = RejectionSamplingStrategy(jobs(provider), requirements=["it is kind"], judge=Judge())
+    given = {"concurrency": 2, "order": "breadth", "journal": Journal(path)}
+    seen = []
+    with pytest.raises(LimitExceeded):
+        async with sample_many(strategy, words(2), **given) as results:
+            async for item in results:
+                seen.append(item.status)  # noqa: PERF401 (an error ends the loop)
+    assert seen == ["passed"]
 
 
 async def test_a_canary_finds_what_the_provider_refuses(provider, path):

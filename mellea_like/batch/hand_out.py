@@ -1,0 +1,112 @@
+"""How results get from the workers to the consumer."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import anyio
+from anyio.lowlevel import checkpoint
+
+from mellea_like.batch.item import EarlierRun, replayed
+from mellea_like.batch.source import END
+
+if TYPE_CHECKING:
+    from mellea_like.batch.intake import Intake
+    from mellea_like.batch.item import ItemResult
+    from mellea_like.batch.progress import Tally
+
+__all__ = ["HandOut", "HeldBack"]
+
+
+class HandOut:
+    """The results that are ready for the consumer, who takes them one at a time.
+
+    Each result that is taken gives back its place in the ``window``. If the results are
+    ``ordered``, they are handed out by item id, without gaps until the batch ends.
+    """
+
+    def __init__(self, window: anyio.Semaphore, tally: Tally, *, ordered: bool) -> None:
+        self.window = window
+        self._tally = tally
+        self._ordered = ordered
+        self._results: OrderedDict[int, ItemResult[Any]] = OrderedDict()
+        self._news = anyio.Event()
+        self._ended = False
+        self._guard = anyio.ResourceGuard("iterating over")
+
+    def put(self, result: ItemResult[Any]) -> None:
+        """Add a result."""
+        self._results[result.id] = result
+        self._news.set()
+
+    def end(self) -> None:
+        """Note that no more results come. Missing results no longer hold up later ones."""
+        if self._ordered:
+            self._results = OrderedDict(sorted(self._results.items()))
+        self._ended = True
+        self._news.set()
+
+    async def take(self) -> ItemResult[Any] | None:
+        """Wait for the next result; return None if no more come."""
+        with self._guard:
+            await checkpoint()
+            while (result := self._next()) is None:
+                if self._ended:
+                    return None
+                self._news = anyio.Event()
+                await self._news.wait()
+            self._tally.handed_on += 1
+            self.window.release()
+            return result
+
+    def _next(self) -> ItemResult[Any] | None:
+        if self._ordered and not self._ended:
+            return self._results.pop(self._tally.handed_on, None)
+        return self._results.popitem(last=False)[1] if self._results else None
+
+
+class HeldBack:
+    """The results of a run in rounds that are handed out in order, after the last round.
+
+    They stay in the journal until then, or in memory if the journal doesn't keep them.
+    """
+
+    def __init__(self) -> None:
+        self._in_memory: dict[int, ItemResult[Any]] = {}
+        self._sampled = bytearray()
+        """One byte per item: 1 if it was finished in this run, else 0."""
+
+    def put(self, result: ItemResult[Any], *, kept: bool) -> None:
+        """Add a result; ``kept`` is whether it is in the journal."""
+        self._sampled.extend(bytes(max(0, result.id + 1 - len(self._sampled))))
+        self._sampled[result.id] = 1
+        if not kept:
+            self._in_memory[result.id] = result
+
+    async def deliver(self, intake: Intake, results: HandOut) -> None:
+        """Hand out all results in the order of the items."""
+        if intake.journal is None:
+            for item_id in sorted(self._in_memory):
+                results.put(self._in_memory[item_id])
+            return
+        stored_items = EarlierRun(intake.journal, now=True)
+        self._sampled.extend(bytes(max(0, intake.tally.taken - len(self._sampled))))
+        async with intake.source.once() as next_item:
+            await results.window.acquire()
+            for position, sampled in enumerate(self._sampled):
+                if (item := await next_item()) is END:
+                    return
+                result = self._in_memory.pop(position, None)
+                if result is None:
+                    job = intake.job(position, item)
+                    stored = await stored_items.find(position, job.digest)
+                    if stored is None or stored.result is None:
+                        continue
+                    result = replayed(stored, job, intake.work)
+                    result = replace(result, replayed=not sampled)
+                if not sampled:
+                    intake.tally.count(result)
+                results.put(result)
+                await results.window.acquire()

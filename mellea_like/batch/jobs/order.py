@@ -1,0 +1,147 @@
+"""The order of a batch with `BatchJobs`: items get turns when jobs have answered their requests."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import anyio
+
+from mellea_like.batch.item import Paused
+from mellea_like.batch.jobs import jobs_path
+from mellea_like.batch.jobs.backend import PARKING, Parking
+from mellea_like.batch.jobs.rounds import JobRounds
+from mellea_like.batch.jobs.store import JobStore
+from mellea_like.batch.journal.reader import read_run
+from mellea_like.batch.waiting import Waiting, earlier_draws
+from mellea_like.core.argument_checks import is_async
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mellea_like.batch.intake import Intake
+    from mellea_like.batch.item import Job, TurnOutcome
+    from mellea_like.batch.journal.reader import StoredItem
+    from mellea_like.batch.orders import Sample
+    from mellea_like.batch.waiting import WaitingItem
+    from mellea_like.core.slice import Slice
+
+__all__ = ["ByJobs"]
+
+
+class ByJobs:
+    """Each item is sampled until its requests wait for a job.
+
+    When a job has ended, the items that it answered are sampled again from their records. Their
+    calls make the same requests as before, and this time find the answers. The replies are checked,
+    and the next requests go into the next job.
+    """
+
+    in_rounds: ClassVar = True
+    continues_jobs: ClassVar = True
+
+    def __init__(self, intake: Intake) -> None:
+        assert intake.journal is not None  # noqa: S101 (checked before)
+        path = intake.journal.path
+        self._intake = intake
+        self._work = intake.work
+        self._waiting = Waiting(intake, self._earlier)
+        self._charged: dict[int, frozenset[int]] = {}
+        self._canaries = set[int]()
+        settings = self._work.strategy.settings
+        self._draws = settings.max_iterations
+        # A plain function's marks are simply made again; those of an async one may have a cost.
+        mark = None if isinstance(settings.selection, str) else settings.selection.mark
+        self._scores = mark is not None and is_async(mark)
+        self._rounds = JobRounds(
+            lambda: JobStore(jobs_path(path), str(read_run(path, check=False)["started"])),
+            self._work.example.budgets,
+            self._jobs_changed,
+        )
+
+    def _jobs_changed(self) -> None:
+        self._intake.tally.jobs = tuple(self._rounds.states.values())
+        self._intake.tally.changed()
+
+    async def feed(self) -> None:
+        """Queue all items, and then the items that a round of jobs has answered."""
+        rounds = self._rounds
+        await rounds.open()
+        try:
+            await self._intake.take_all(self._resume)
+            while True:
+                await self._intake.join()
+                if not self._intake.tally.waiting or not (due := await rounds.round()):
+                    return
+                if rounds.direct and len(due) == 1:
+                    self._canaries |= due
+                await self._waiting.queue_again(partial(self._due, due))
+        finally:
+            rounds.release()  # Items in flight may wait for a share of the budget.
+            with anyio.CancelScope(shield=True):
+                await self._intake.idle()
+                await rounds.close()
+
+    async def _due(self, due: set[int], position: int) -> WaitingItem | None:
+        """Return the item at a position if it is in ``due`` and is waiting; else None."""
+        return await self._waiting.find(position) if position in due else None
+
+    def _resume(self, job: Job, stored: StoredItem) -> Job:
+        found = self._earlier(stored)
+        waited = bool(found.slices)
+        return job._replace(attempt=found.attempt, earlier=found.slices, waited=waited)
+
+    def _earlier(self, stored: StoredItem) -> WaitingItem:
+        # A draw that passed has won, but the result was not written any more.
+        found = earlier_draws(stored, self._work, passed=True)
+        kept = {slice_.iteration for slice_ in found.slices}
+        void = {body["iteration"] for _, body in stored.slices} - kept
+        if void:
+            self._charged[stored.id] = frozenset(void)
+        return found
+
+    async def work_on(self, job: Job, sample: Sample) -> None:
+        """Sample an item until its requests wait for a job."""
+        rounds = self._rounds
+        answers, marks = await rounds.known(job.id)
+        if self._scores:
+            job = _with_marks(job, marks)
+        parking = Parking(
+            rounds,
+            job,
+            answers,
+            budgets=self._work.example.budgets,
+            direct=rounds.direct,
+            charged=self._charged.get(job.id, frozenset()),
+            sitting=rounds.sitting,
+        )
+        before = len(marks)
+        trial = job.id in self._canaries
+        paused = await sample(job._replace(trial=trial), partial(self._call, parking))
+        if paused is not None:
+            self._waiting.add(job, paused)
+        if len(marks) != before:
+            await rounds.mark(job.id, marks)
+
+    async def _call(
+        self, parking: Parking, job: Job, on_slice: Callable[[Slice], None] | None
+    ) -> TurnOutcome:
+        job = job._replace(wrap=parking.around)
+        token = PARKING.set(parking)
+        try:
+            with parking.scope:
+                result = await self._work.call(job, parking.hearing(on_slice), draws=self._draws)
+                parking.ended()
+                return result
+            return Paused(tuple(parking.slices))
+        finally:
+            PARKING.reset(token)
+
+
+def _with_marks(job: Job, marks: dict[int, Any]) -> Job:
+    """Add the draws' scores or keys to a job; drop the first pass without one, and later draws."""
+    for place, slice_ in enumerate(job.earlier):
+        if slice_.passed and slice_.iteration not in marks:
+            earlier = job.earlier[:place]
+            return job._replace(earlier=earlier, attempt=job.attempt + 1, marks=marks)
+    return job._replace(marks=marks)

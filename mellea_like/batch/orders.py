@@ -1,0 +1,97 @@
+"""The orders in which a batch samples its items: depth first, or breadth first in rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeAlias
+
+from mellea_like.batch.item import Call, Job, Paused
+from mellea_like.batch.waiting import Waiting, earlier_draws, resumed, why_not_in_rounds
+
+if TYPE_CHECKING:
+    from mellea_like.batch.intake import Intake
+    from mellea_like.batch.journal.reader import StoredItem
+
+__all__ = ["BreadthFirst", "DepthFirst", "Order", "OrderName", "Sample"]
+
+OrderName = Literal["depth", "breadth"]
+
+Sample: TypeAlias = Callable[[Job, Call], Awaitable[Paused | None]]
+"""Samples an item with a call. Its result, if it has one now, is stored and handed out."""
+
+
+class Order(Protocol):
+    """Decides which item is sampled next, and for how long."""
+
+    in_rounds: ClassVar[bool]
+    """Whether items come back. If so, results in order are handed out after the last round."""
+
+    continues_jobs: ClassVar[bool]
+    """Whether the run continues the jobs that it submitted earlier to a provider's batch API."""
+
+    def __init__(self, intake: Intake) -> None: ...
+
+    async def feed(self) -> None:
+        """Queue the items, each as often as it needs a turn."""
+        ...
+
+    async def work_on(self, job: Job, sample: Sample) -> None:
+        """Give a queued item its turn, in the task of a worker."""
+        ...
+
+
+class DepthFirst:
+    """All draws of an item are made in one turn."""
+
+    in_rounds: ClassVar = False
+    continues_jobs: ClassVar = False
+
+    def __init__(self, intake: Intake) -> None:
+        self._intake = intake
+        self._continues = why_not_in_rounds(intake.work.strategy.settings) is None
+
+    async def feed(self) -> None:
+        """Queue all items once."""
+        await self._intake.take_all(self._resume)
+
+    async def work_on(self, job: Job, sample: Sample) -> None:
+        """Make all draws of an item."""
+        await sample(job, self._intake.work.call)
+
+    def _resume(self, job: Job, stored: StoredItem) -> Job:
+        if not self._continues:
+            return job._replace(attempt=stored.attempts + 1)
+        return resumed(job, stored, self._intake.work)
+
+
+class BreadthFirst:
+    """Each item has its first draw before any item has its second, and so on."""
+
+    in_rounds: ClassVar = True
+    continues_jobs: ClassVar = False
+
+    def __init__(self, intake: Intake) -> None:
+        self._intake = intake
+        self._work = intake.work
+        self._waiting = Waiting(intake, partial(earlier_draws, work=self._work))
+        self._call: Any = partial(self._work.call, draws=1)
+
+    async def feed(self) -> None:
+        """Queue all items, and in each further round the items that have had one draw less."""
+        await self._intake.take_all(self._resume)
+        for draws in range(1, self._work.strategy.settings.max_iterations):
+            await self._intake.join()
+            if not self._intake.tally.waiting:
+                break
+            await self._waiting.queue_again(partial(self._waiting.find, draws=draws))
+
+    async def work_on(self, job: Job, sample: Sample) -> None:
+        """Make one draw of an item."""
+        paused = await sample(job, self._call)
+        if paused is not None:
+            self._waiting.add(job, paused)
+
+    def _resume(self, job: Job, stored: StoredItem) -> Job | None:
+        again = resumed(job, stored, self._work)
+        return None if again.earlier else again

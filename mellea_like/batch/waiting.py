@@ -1,0 +1,212 @@
+"""Items that wait for their next draw, and how they continue from a journal.
+
+How a call with one lane continues depends only on the records of its draws, because `repair` is
+pure. So an item can be set aside after any draw, and continued later from those records.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from anyio.lowlevel import checkpoint
+
+from mellea_like.batch.journal.identity import differing_part, digest_of
+from mellea_like.batch.journal.records import standing
+from mellea_like.batch.source import END
+from mellea_like.core.conversation import Context
+from mellea_like.core.serialization import recorded_requirement, slice_from_dict
+from mellea_like.core.slice import Outcome
+from mellea_like.errors import JournalError, MelleaError
+from mellea_like.sampling import features_of, why_not_together
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from mellea_like.batch.intake import Intake
+    from mellea_like.batch.item import Job, Paused, Work
+    from mellea_like.batch.journal.journal import OpenJournal
+    from mellea_like.batch.journal.reader import StoredItem
+    from mellea_like.core.slice import Slice
+    from mellea_like.sampling.prepare import Settings
+
+__all__ = ["Waiting", "WaitingItem", "earlier_draws", "resumed", "why_not_in_rounds"]
+
+MANY = 100
+"""The number of items to go through before other tasks get a chance to run."""
+
+BLOCK = 64
+"""The number of waiting items that are read from a journal together."""
+
+KEPT = 4096
+"""The number of waiting items whose calls stay in memory, about 3 KB each."""
+
+_WITH_WORDS = (Outcome.FAILED.value, Outcome.PASSED.value)
+_TO_GO_ON = (Outcome.FAILED, Outcome.ERRORED)
+
+
+def why_not_in_rounds(settings: Settings, *, marks: bool = False) -> str | None:
+    """Explain why a call can't be set aside between its draws and continued; None if it can.
+
+    ``marks`` is whether the run stores the scores or weights that the selection gives to draws.
+    """
+    features = features_of(settings) | {"rounds": "order='breadth'"}
+    if marks:
+        features.pop("scored", None)
+    return why_not_together(features)
+
+
+class WaitingItem(NamedTuple):
+    """An item that waits for its next draw, with its draws so far and its `Job`, if in memory."""
+
+    id: int
+    digest: str
+    attempt: int
+    slices: tuple[Slice, ...]
+    job: Job | None = None
+
+
+def earlier_draws(stored: StoredItem, work: Work, *, passed: bool = False) -> WaitingItem:
+    """Return an unfinished item with the draws that it can continue from.
+
+    Draws at the end of the record are left out if they were cancelled, passed, or had a permanent
+    error: they must be repeated. A pass is kept with ``passed``, or if the selection waits for more
+    draws. A permanent error is kept if it ends only one stage of an escalation. All draws are left
+    out if the journal lacks a text that a repair or a selection could need.
+    """
+    settings = work.strategy.settings
+    several = passed or not isinstance(settings.selection, str)
+    broken = bool(settings.stages)
+    rows = standing(stored.slices)
+    if any(body["text"] is None for _, body in rows if body["outcome"] in _WITH_WORDS):
+        rows.clear()
+    nothing = Context()
+    try:
+        slices = [
+            slice_from_dict(body, work.format, nothing, (), recorded_requirement)
+            for _, body in rows
+        ]
+    except (KeyError, TypeError, ValueError) as exc:
+        msg = f"the journal's record of item {stored.id} can't be read: {exc!r}"
+        raise JournalError(msg) from exc
+    while slices and not (
+        (several and slices[-1].passed)
+        or (slices[-1].outcome in _TO_GO_ON and (broken or slices[-1].may_continue))
+    ):
+        slices.pop()
+    # If draws of the last attempt are left out, the draws that replace them need a new attempt.
+    kept = {id(body) for _, body in rows[: len(slices)]}
+    void = any(n == stored.attempts and id(body) not in kept for n, body in stored.slices)
+    attempt = stored.attempts + (void or not slices)
+    return WaitingItem(stored.id, stored.digest, attempt, tuple(slices))
+
+
+def resumed(job: Job, stored: StoredItem, work: Work) -> Job:
+    """Return a job that continues from an earlier run's draws or, if it can't, starts again."""
+    job = job._replace(attempt=stored.attempts + 1)
+    earlier = earlier_draws(stored, work).slices
+    goes_on = len(earlier) < work.strategy.settings.loop_budget
+    return job._replace(earlier=earlier) if goes_on else job
+
+
+class Waiting:
+    """The items that wait for their next draw, in memory or, if there are many, in the journal."""
+
+    def __init__(self, intake: Intake, earlier: Callable[[StoredItem], WaitingItem]) -> None:
+        self._intake = intake
+        self._earlier = earlier
+        self._here: dict[int, WaitingItem] = {}
+        self._block: dict[int, WaitingItem] = {}
+        self._looked_up = -1
+
+    def add(self, job: Job, paused: Paused) -> None:
+        """Add an item after its turn. Once it is stored, it gives back its place in the window."""
+        journal, tally = self._intake.journal, self._intake.tally
+        tally.waiting += 1
+        for slice_ in paused.slices[len(job.earlier) :]:
+            tally.usage += slice_.usage
+        room = len(self._here) < KEPT
+        if room or journal is None:
+            call = paused.call if room else None
+            kept = job._replace(call=call, earlier=paused.slices, waited=True)
+            item = WaitingItem(job.id, job.digest, job.attempt, paused.slices, kept)
+            self._here[job.id] = item
+        if journal is None:
+            self._stored(None)
+        else:
+            journal.pause(job.id, job.attempt, paused.slices, self._stored)
+
+    def _stored(self, error: JournalError | None) -> None:
+        if error is not None:
+            self._intake.abort(error)
+        else:
+            self._intake.window.release()
+            self._intake.tally.changed()
+
+    async def find(self, item_id: int, draws: int | None = None) -> WaitingItem | None:
+        """Remove and return a waiting item; None if it isn't waiting or hasn't had ``draws`` draws.
+
+        Within a round, look up items in ascending order.
+        """
+        item = self._here.get(item_id)
+        journal = self._intake.journal
+        if item is None and journal is not None:
+            if item_id > self._looked_up:
+                await self._look_up(journal, item_id)
+            item = self._block.get(item_id)
+        if item is None or draws not in {None, len(item.slices)}:
+            return None
+        self._here.pop(item_id, None)
+        return item
+
+    async def _look_up(self, journal: OpenJournal, item_id: int) -> None:
+        found = await journal.unfinished(item_id, BLOCK)
+        self._block = {stored.id: self._earlier(stored) for stored in found}
+        self._looked_up = found[-1].id if len(found) == BLOCK else 2**63
+
+    async def queue_again(self, find: Callable[[int], Awaitable[WaitingItem | None]]) -> None:
+        """Iterate over the source again, and queue the waiting items that ``find`` returns.
+
+        Raises:
+            MelleaError: the source now gives different items, or fewer.
+            Exception: the error of the source.
+        """
+        self._looked_up = -1
+        self._block.clear()
+        taken, window = self._intake.tally.taken, self._intake.window
+        async with self._intake.source.once() as next_item:
+            await window.acquire()
+            for position in range(taken):
+                if (item := await next_item()) is END:
+                    msg = (
+                        f"the source of the batch gave {taken} items in the first round, but only"
+                        f" {position} in a later one"
+                    )
+                    raise self._intake.source.error or MelleaError(msg)
+                if (found := await find(position)) is not None:
+                    self._intake.queue(self._again(found, item))
+                    await window.acquire()
+                if position % MANY == 0:
+                    await checkpoint()
+            window.release()
+
+    def _again(self, found: WaitingItem, item: Any) -> Job:
+        """Return a waiting item's job; raise if the source's item has changed."""
+        kept = found.job
+        same_text = kept is not None and type(item) is type(kept.item) is str and item == kept.item
+        if kept is not None and (same_text or item is kept.item):
+            return kept
+        job = self._intake.job(found.id, item)
+        now = job.digest or digest_of(item, job.action)
+        if kept is None:
+            job = job._replace(attempt=found.attempt, earlier=found.slices, waited=True)
+            before = found.digest
+        else:
+            job = kept
+            before = found.digest or digest_of(kept.item, kept.action)
+        if now != before:
+            msg = (
+                f"the {differing_part(before, now)} at position {found.id} has changed since the"
+                " first round: a source must give the same items in the same order in each round"
+            )
+            raise MelleaError(msg)
+        return job
