@@ -81,7 +81,8 @@ def messages_body(
 ) -> dict[str, Any]:
     """Return the body of a request to the Messages API.
 
-    The API has no field for the names of messages, nor for earlier reasoning: they are left out.
+    The names of messages and earlier reasoning are left out, because the API has no fields for
+    them.
 
     Args:
         request: the request.
@@ -326,7 +327,7 @@ def _check_thinking(body: Mapping[str, Any], most: int) -> None:
 
 
 class MessageReply(Gathered):
-    """A reply that wasn't streamed, read from one message."""
+    """Reads a reply that wasn't streamed from a whole message of the API."""
 
     def __init__(
         self, meter: RequestMeter, model: str | None = None, output: OutputTool | None = None
@@ -358,7 +359,7 @@ class MessageReply(Gathered):
 
 
 def count_message(message: Mapping[str, Any], meter: RequestMeter) -> None:
-    """Settle a meter with the usage that a message reports; cached tokens count as input, too."""
+    """Settle a meter with a message's usage; cached tokens count as input tokens, too."""
     usage = message.get("usage")
     counts = cast("dict[str, Any]", usage) if isinstance(usage, dict) else {}
     names = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")

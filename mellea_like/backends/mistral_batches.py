@@ -280,7 +280,7 @@ class MistralBatches(SDKBatches):
 
 
 class _Client:
-    """Sends requests with the SDK's HTTP client, or with an HTTP client of our own."""
+    """Sends requests to Mistral's server, with an SDK client's HTTP client or with a new one."""
 
     def __init__(self, http: httpx2.AsyncClient, url: str, key: str) -> None:
         self._http = http

@@ -61,7 +61,7 @@ __all__ = [
 ]
 
 OUTPUT_TOOL = "final_result"
-"""The name of the tool whose arguments are the reply; Pydantic AI's agents use the same one."""
+"""The name of the tool whose arguments are the reply; Pydantic AI's agents use the same name."""
 
 GUARANTEES = ("stop_sequences", "extra_body", "extra_headers")
 """Settings that a model must not silently ignore."""
@@ -162,7 +162,11 @@ def _detail(image: Image) -> dict[str, Any] | None:
 
 
 def model_settings(model: Model, options: Options, tool_choice: str | None) -> ModelSettings:
-    """Return options as settings; entries of ``extra`` that don't name a setting go in the body."""
+    """Convert options to Pydantic AI's settings.
+
+    An entry of ``extra`` that is named like a setting of Pydantic AI or of the provider becomes
+    that setting. Any other entry becomes a field of the request's body.
+    """
     named = tool_choice not in {None, *TOOL_CHOICES}
     said: dict[str, Any] = {
         "temperature": options.temperature,
@@ -249,7 +253,7 @@ def _profile(model: Model) -> Any:
 
 
 class Reply:
-    """The part of a reply received so far."""
+    """Collects a reply of Pydantic AI while it is received."""
 
     def __init__(self, meter: RequestMeter, parameters: ModelRequestParameters) -> None:
         self._meter = meter
@@ -259,7 +263,7 @@ class Reply:
         self._output_part: int | None = None
 
     def take(self, event: object, tokens: int) -> str:
-        """Read an event, given the output tokens counted so far; return the text that it adds."""
+        """Read an event, given the output tokens counted so far; return the text in the event."""
         piece = ""
         match event:
             case wire.PartStartEvent(part=wire.TextPart(content=text)):
@@ -343,7 +347,10 @@ def _arguments(given: Any) -> str:
 
 
 class Translator:
-    """Translates errors, without chaining the original, which could contain the request's key."""
+    """Translates errors of a request into this library's errors.
+
+    The original errors are not chained to the translated errors, because they may contain the key.
+    """
 
     def __init__(self, model: Model, timeout: float | None, total: float | None) -> None:
         self._model = model.model_id
@@ -422,7 +429,8 @@ CATEGORIES: tuple[tuple[type[Exception], type[BackendError], bool | None], ...] 
     (exceptions.ModelAuthenticationError, AuthenticationFailed, None),
     (exceptions.ModelRequestRejectedError, InvalidRequest, None),
 )
-"""For each error of Pydantic AI: this library's error, and whether to retry (None: its default)."""
+"""Pydantic AI's exceptions, each with this library's error class for it and with whether to retry
+(None for the error class's default)."""
 
 
 def _kind(

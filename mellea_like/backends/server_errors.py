@@ -34,7 +34,7 @@ def kind_of_status(status: int) -> tuple[type[BackendError], bool | None]:
 
 
 REFUSALS = (400, 422)
-"""The statuses that mean that something in the request is wrong."""
+"""The HTTP statuses with which a server says that something in the request is wrong."""
 
 
 def refuses_temperature(error: BackendError) -> bool:
