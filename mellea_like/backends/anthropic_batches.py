@@ -109,7 +109,7 @@ class AnthropicBatches(SDKBatches):
     Raises:
         TypeError: ``client`` isn't an `anthropic.AsyncAnthropic`, or the model has no name.
         ValueError: ``base_url`` isn't an HTTP URL, ``client`` is combined with a key or a URL, or
-            ``output`` is unknown.
+            ``output`` is unknown or ``"auto"``.
     """
 
     name = "anthropic"

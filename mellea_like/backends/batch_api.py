@@ -1,7 +1,7 @@
 """Providers' batch APIs: a job of many requests that is answered within a day, at half the price.
 
-A `BatchAPI` writes requests for one provider, reads its answers, and manages its jobs. It keeps no
-state: its caller, such as `BatchJobs`, remembers which jobs exist.
+A `BatchAPI` writes requests for one provider, reads the provider's answers, and manages jobs. It
+keeps no state: its caller, such as `BatchJobs`, remembers which jobs exist.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class JobLimits(NamedTuple):
 
 
 class JobError(NamedTuple):
-    """The reason why a job failed as a whole, or why one of its lines was refused.
+    """The reason why a job failed as a whole, or why one line of its input was refused.
 
     Attributes:
         code: the provider's code, such as ``"token_limit_exceeded"``; empty if it gave none.
@@ -296,7 +296,7 @@ class BatchAPI(Protocol):
     async def cancel(self, job: str) -> JobState:
         """Ask the provider to cancel a job, and return the job's state.
 
-        Cancelling takes time, so the job may not have ended in this state.
+        Cancelling takes time, so the job may not have ended yet.
 
         Raises:
             BackendError: the provider can't be asked.

@@ -187,7 +187,7 @@ class CachedBackend(BackendWrapper):
         return await self.prune(0)
 
     async def prune(self, keep: int) -> int:
-        """Delete all but the newest replies, including those of other backends and processes.
+        """Delete all replies but the newest, whichever backend or process wrote the replies.
 
         The newest replies are those written last. A hit does not make a reply newer.
 
@@ -262,7 +262,7 @@ async def _pieces(reply: Generation) -> AsyncGenerator[str | Generation]:
 
 
 class _UnderWay:
-    """The requests in progress, by key. A request waits until an earlier equal one has ended."""
+    """Knows the requests in progress, and makes a request wait for an earlier equal request."""
 
     def __init__(self) -> None:
         self._ended: dict[tuple[object, bytes], anyio.Event] = {}

@@ -183,7 +183,7 @@ class LlamaCppBackend(OpenAIBackend):
         context_size: the largest number of tokens of one request, prompt and reply together.
         concurrency: how many requests the server works on at a time; further requests wait in the
             server's queue.
-        threads: the number of processor threads; None leaves it to llama.cpp.
+        threads: the number of processor threads; with None, llama.cpp chooses it.
         startup_timeout: how long loading may take, in seconds.
         timeout: how long the server may send nothing during a request, in seconds; None for no
             limit.
@@ -284,7 +284,7 @@ class LlamaCppBackend(OpenAIBackend):
         self._stop()
 
     def _start(self) -> Generator[bool]:
-        """Start the server, and yield between checks until it is ready; stop it on an error."""
+        """Start the server, and yield each time that it isn't ready yet; stop it on an error."""
         if self._process is not None:
             msg = "this LlamaCppBackend is already entered: use it in one block at a time"
             raise RuntimeError(msg)

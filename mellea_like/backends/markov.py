@@ -90,7 +90,10 @@ def sentences_of(text: str) -> list[str]:
 
 
 def _body(lines: list[str]) -> list[str]:
-    """Return a paragraph's lines; omit the first if it is a term above its indented definition."""
+    """Return a paragraph's lines, without a first line that is a term above a definition.
+
+    A definition is indented more than its term.
+    """
     depths = [len(line) - len(line.lstrip()) for line in lines[:2]]
     defined = len(depths) > 1 and depths[1] > depths[0] and not _BULLET.match(lines[0].strip())
     return [line.strip() for line in (lines[1:] if defined else lines)]

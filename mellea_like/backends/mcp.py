@@ -379,7 +379,7 @@ class SamplingRounds:
 
     @property
     def waiting(self) -> int:
-        """The number of calls that wait for their client to come back."""
+        """The number of tool calls that wait for their client to come back."""
         return len(self._waiting)
 
     async def run(
@@ -494,7 +494,7 @@ class _Work(Generic[T]):
         self._changed = anyio.Event()
 
     async def ask(self, params: types.CreateMessageRequestParams) -> object:
-        """Put a request to the client, wait for the answer, and return it."""
+        """Put a request to the client, wait for the client's answer, and return the answer."""
         key = f"sampling-{next(self._numbers)}"
         question = self._questions[key] = _Question(params)
         self._changed.set()

@@ -107,7 +107,7 @@ class MistralBatches(SDKBatches):
     Raises:
         TypeError: ``client`` isn't a `mistralai.client.Mistral`, or the model has no name.
         ValueError: ``base_url`` isn't an HTTP URL, ``client`` is combined with a key or a URL,
-            ``output`` is unknown, or ``timeout_hours`` is out of range.
+            ``output`` is unknown or ``"auto"``, or ``timeout_hours`` is out of range.
     """
 
     name = "mistral"

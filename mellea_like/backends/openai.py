@@ -80,10 +80,10 @@ class OpenAIBackend:
     asyncio and trio, and in one event loop after another.
 
     A refusal is a reply: its text and its ``refusal`` are the model's words, and its
-    ``finish_reason`` is ``"refusal"``. A reply that a content filter cut short is also a reply
-    (``"content_filter"``). If a reply calls tools, they are in ``tool_calls``, and the
-    ``finish_reason`` is ``"tool_calls"``. The model's thoughts, if the server sends them
-    (``reasoning_content`` or ``reasoning``), are in ``reasoning``.
+    ``finish_reason`` is ``"refusal"``. A reply that a content filter cut short is also a reply, and
+    its ``finish_reason`` is ``"content_filter"``. If a reply calls tools, these calls are in
+    ``tool_calls``, and the ``finish_reason`` is ``"tool_calls"``. The model's thoughts, if the
+    server sends them (``reasoning_content`` or ``reasoning``), are in ``reasoning``.
 
     Args:
         model: the model's name. With None, the backend asks the server once for its models and
@@ -110,8 +110,8 @@ class OpenAIBackend:
             except to servers on this machine: a new connection to these costs nothing, and
             llama.cpp's server sometimes closes an old one just as the next request is sent.
         max_connections: the largest number of open connections of an event loop, 1 or more.
-            Further requests wait for a free connection, without a time limit. None leaves it to
-            the SDK, which opens up to 1,000.
+            Further requests wait for a free connection, and only ``total_timeout`` limits this
+            wait. With None, the SDK's limit applies, which is 1,000.
         follow_redirects: whether to follow redirects (such as HTTP 307), even to another server,
             which gets the request without the key. If false, a redirect is an error. This argument
             has no effect with ``client``.

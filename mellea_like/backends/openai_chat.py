@@ -25,7 +25,10 @@ def request_body(
     choices: int | None = None,
     output: Demand | None = None,
 ) -> dict[str, Any]:
-    """Return the body of a chat completion request."""
+    """Return the body of a chat completion request.
+
+    ``official`` means that the server is OpenAI's own or Azure's.
+    """
     messages = request.messages if output is None else output.messages
     body: dict[str, Any] = {
         "model": model,
@@ -73,7 +76,7 @@ def _message(message: Message, *, official: bool) -> dict[str, Any]:
 
 
 def _demand(body: dict[str, Any], output: Demand, *, official: bool) -> None:
-    """Add the fields that ask for typed output."""
+    """Add to ``body`` the fields that ask for typed output."""
     match output.mode:
         case "json_schema":
             body["response_format"] = response_format(output, official=official)

@@ -244,7 +244,10 @@ class Incoming:
         return found
 
     def _take(self, chunk: bytes | None, found: list[Any]) -> bool:
-        """Add the pieces in ``chunk`` to ``found``; return whether an event ended in this chunk."""
+        """Add the pieces in ``chunk`` to ``found``; return whether an event ended in this chunk.
+
+        ``chunk`` is a part of the body, or None at the end of the body.
+        """
         self._over = chunk is None
         events = self._decoder.finish() if chunk is None else self._decoder.feed(chunk)
         for self._event in events:

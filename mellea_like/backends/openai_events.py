@@ -23,7 +23,7 @@ HEAD = 1000
 
 
 class EventDecoder:
-    """Splits a response's body into the data of server-sent events, as HTML's standard defines."""
+    """Splits a response's body into server-sent events, as defined in HTML's standard."""
 
     __slots__ = ("_after_cr", "_data", "_failed", "_left", "_line", "_max_event", "_most", "head")
 

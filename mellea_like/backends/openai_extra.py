@@ -35,7 +35,7 @@ instead of being joined to it."""
 
 
 class FurtherFields:
-    """Collects the fields of one reply that no other module reads."""
+    """Collects the fields in a reply that are read by no other module."""
 
     __slots__ = ("_found",)
 
@@ -43,7 +43,7 @@ class FurtherFields:
         self._found: dict[str, dict[str, Any]] = {}
 
     def take(self, place: str, given: Mapping[str, Any]) -> None:
-        """Keep the extra fields of an object of the kind ``place``, or of a streamed piece of it."""
+        """Keep the extra fields of an object of the kind ``place``, or of a piece of the object."""
         known = KNOWN[place]
         if given.keys() <= known:
             return

@@ -314,7 +314,7 @@ class Reply(Gathered):
 
 
 class Replies:
-    """Several replies to one request, whose chunks are interleaved.
+    """Collects several replies to one request, whose chunks are interleaved.
 
     A reply that has ended is handed over at once if another reply is still arriving. If no other
     reply is arriving, it may be the last reply, and is kept until the usage arrives at the end of
@@ -351,7 +351,7 @@ class Replies:
         return self.began and all(reply.whole for reply in self._replies if reply.began)
 
     def read(self, data: bytes) -> list[tuple[int, str | Generation]]:
-        """Read one event; return its pieces, each with the index of its reply."""
+        """Read one event; return new pieces and whole replies, each with the reply's index."""
         if is_end(data):
             self.done = True
             return [(i, piece) for i, reply in enumerate(self._replies) if (piece := reply.end())]
@@ -405,7 +405,10 @@ def read_usage(
     least: int = 0,
     names: tuple[str, str] = CHAT_USAGE,
 ) -> None:
-    """Update a meter with a server's usage (with ``final``, settle it); ignore invalid numbers."""
+    """Update a meter with the usage that a server reports; with ``final``, settle the meter.
+
+    A usage with missing or negative counts is ignored.
+    """
     if not isinstance(usage, dict):
         return
     counts = cast("dict[str, Any]", usage)

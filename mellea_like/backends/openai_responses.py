@@ -38,7 +38,11 @@ def responses_body(
     official: bool,
     output: Demand | None = None,
 ) -> dict[str, Any]:
-    """Return the body of a Responses API request. The seed is left out, and ``store`` is false."""
+    """Return the body of a Responses API request, without the seed.
+
+    ``store`` is false unless ``options.extra`` sets it. ``official`` means that the server is
+    OpenAI's own or Azure's.
+    """
     if options.stop:
         msg = "the Responses API has no stop texts: leave out the option stop, or use api='chat'"
         raise InvalidRequest(msg)
@@ -67,7 +71,7 @@ def responses_body(
 
 
 def _demand(body: dict[str, Any], output: Demand, *, official: bool) -> None:
-    """Add the fields that ask for typed output."""
+    """Add to ``body`` the fields that ask for typed output."""
     match output.mode:
         case "json_schema":
             described = response_format(output, official=official)
@@ -86,7 +90,8 @@ def _demand(body: dict[str, Any], output: Demand, *, official: bool) -> None:
 def _tool(tool: dict[str, Any]) -> dict[str, Any]:
     """Convert a tool from the chat protocol's form to the Responses API's.
 
-    By default, the chat protocol's tools aren't strict, but the Responses API's tools are.
+    By default, the chat protocol's tools aren't strict, but the Responses API's tools are. So the
+    converted tool always has the field ``strict``.
     """
     return {"type": "function", "strict": False, **tool["function"]}
 

@@ -104,7 +104,7 @@ class OpenAIServer:
 
     @property
     def has_azure_client(self) -> bool:
-        """Whether there is a ready client, and it is the SDK's client for Azure."""
+        """Whether the user passed a ready client that is the SDK's client for Azure."""
         return isinstance(self.given, openai.AsyncAzureOpenAI)
 
     @property

@@ -67,7 +67,7 @@ SDK compatibility"). DeepSeek's server answers 400 "This response_format type is
 """
 
 WRAPPED = "value"
-"""The argument of the output tool that holds the reply, if the format isn't an object."""
+"""The name of the output tool's argument that holds the reply, if the format isn't an object."""
 
 _PROMPT = (
     "Reply with one JSON value that is valid against this JSON Schema, and with nothing else: no"
@@ -82,7 +82,7 @@ _DESCRIPTION = "Gives the reply: call it once, with the whole reply as its argum
 
 @dataclass(frozen=True, slots=True)
 class OutputTool:
-    """The tool whose arguments are the reply.
+    """A tool that the model calls to give its reply: the call's arguments are the reply.
 
     Args:
         name: the tool's name, which differs from those of the request's own tools.
@@ -273,7 +273,7 @@ _ELSEWHERE = re.compile(
     r"|tool_call_id|tool_calls|messages?\W{1,4}\d|role\W{0,3}tool",
     re.IGNORECASE,
 )
-"""Words that show that an error is about something else, such as the length or the conversation."""
+"""Words that show that an error isn't about a mode, but for example about the prompt's length."""
 
 _UNSUPPORTED = re.compile(
     r"support|requires|unavailable|not available|not allowed|not implement|unknown", re.IGNORECASE
@@ -288,8 +288,8 @@ _THIS_SCHEMA = re.compile(
 _PERHAPS = (404, 500, 501)
 """Statuses that some servers use to refuse a mode; the error's words must confirm it.
 
-OpenRouter answers 404 "No endpoints found that support tool use", llama.cpp 500 "tools param
-requires --jinja flag".
+OpenRouter answers 404 "No endpoints found that support tool use". llama.cpp answers 500 "tools
+param requires --jinja flag".
 """
 
 _TOOL_FIELDS = ("tools", "functions", "tool_choice")
@@ -300,7 +300,7 @@ _Refused = tuple["str | None", str, Mode]
 
 
 class OutputModes:
-    """Decides how a backend asks for typed output: in a fixed mode, or in one its server accepts.
+    """Decides how a backend asks for typed output: in a fixed mode, or in one that works.
 
     It remembers which modes a server refused for a model. If the server refused only the schema in
     a request, it remembers the mode for that schema alone.

@@ -387,7 +387,7 @@ class _Generators:
         self._begun: list[AsyncGenerator[Any]] = []
 
     def awaited(self, step: Awaitable[T]) -> Awaitable[T]:
-        """Return an awaitable that runs a step and records the generators that it starts."""
+        """Return an awaitable that runs a step and records the generators that the step starts."""
         return _Step(step, self)
 
     async def aclose(self) -> None:

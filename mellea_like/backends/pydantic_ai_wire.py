@@ -64,7 +64,8 @@ OUTPUT_TOOL = "final_result"
 """The name of the tool whose arguments are the reply; Pydantic AI's agents use the same name."""
 
 GUARANTEES = ("stop_sequences", "extra_body", "extra_headers")
-"""Settings that a model must not silently ignore."""
+"""Settings that a model must not silently ignore: without support for them, a request is refused.
+"""
 
 
 # --- what is sent ---------------------------------------------------------------------------------
@@ -92,7 +93,7 @@ def can_stream(model: Model) -> bool:
 
 
 def key_of(model: Model) -> str | None:
-    """Return the API key that a model's provider sends, or None if its client doesn't reveal it."""
+    """Return the API key that a model's client sends, or None if the client doesn't reveal it."""
     for each in inner_models(model):
         client: Any = getattr(each.provider, "client", None)
         key = getattr(client, "api_key", None)
@@ -102,7 +103,10 @@ def key_of(model: Model) -> str | None:
 
 
 def model_messages(model: Model, messages: Sequence[Message]) -> list[wire.ModelMessage]:
-    """Convert a conversation, without names and reasoning, for which providers have no fields."""
+    """Convert a conversation to Pydantic AI's messages.
+
+    Names (except those of tools) and reasoning are left out: providers have no fields for them.
+    """
     written: list[wire.ModelMessage] = []
     called: dict[str, str] = {}
     for message in messages:
@@ -263,7 +267,10 @@ class Reply:
         self._output_part: int | None = None
 
     def take(self, event: object, tokens: int) -> str:
-        """Read an event, given the output tokens counted so far; return the text in the event."""
+        """Read an event; return the text that the event adds to the reply.
+
+        ``tokens`` is the number of output tokens that the provider has counted so far.
+        """
         piece = ""
         match event:
             case wire.PartStartEvent(part=wire.TextPart(content=text)):
