@@ -52,7 +52,8 @@ LIMITS = JobLimits(requests=100_000, bytes=256_000_000 - len(BEFORE + AFTER))
 KEPT = " (Anthropic keeps them for 29 days after a job's creation)"
 
 WITH_SAMPLING = "2023-06-01"
-"""The last API version that accepts temperatures. A client can ask for it in its headers."""
+"""The last version of Anthropic's API that accepts temperatures. A client can ask for this version
+in its headers."""
 
 PAGE = 100
 
@@ -84,15 +85,15 @@ class AnthropicBatches(SDKBatches):
     Args:
         model: the model's name. A request's options may name another one.
         base_url: the server's URL; by default ``ANTHROPIC_BASE_URL``, else Anthropic's own server.
-        api_key: the key; by default ``ANTHROPIC_API_KEY``. Both variables are read when first
-            needed.
+        api_key: the key; by default ``ANTHROPIC_API_KEY``. Both environment variables are read when
+            first needed.
         client: a ready `anthropic.AsyncAnthropic`, instead of ``base_url`` and ``api_key``. It is
             used unchanged, except that its retries are turned off. It belongs to one event loop,
             and is never closed here.
         options: defaults for the options that a request leaves open. Anthropic needs ``max_tokens``
-            and has no ``seed``. It has no ``temperature`` and no ``top_p`` either, unless a
-            ``client`` asks for the API's version 2023-06-01. ``extra`` may have ``thinking`` or
-            ``output_config``, for example.
+            and has no ``seed``. It accepts ``temperature`` and ``top_p`` only if a ``client`` asks
+            for the API's version 2023-06-01. ``extra`` may have ``thinking`` or ``output_config``,
+            for example.
         can_judge: whether the model may judge requirements.
         output: how to ask for a reply in a ``format``: ``"json_schema"`` (the API's structured
             outputs), ``"tool"`` or ``"prompt"``; see `OpenAIBackend`.
@@ -108,7 +109,7 @@ class AnthropicBatches(SDKBatches):
     Raises:
         TypeError: ``client`` isn't an `anthropic.AsyncAnthropic`, or the model has no name.
         ValueError: ``base_url`` isn't an HTTP URL, ``client`` is combined with a key or a URL, or
-            ``output`` is unknown.
+            ``output`` is unknown or ``"auto"``.
     """
 
     name = "anthropic"

@@ -81,7 +81,8 @@ def messages_body(
 ) -> dict[str, Any]:
     """Return the body of a request to the Messages API.
 
-    The API has no field for the names of messages, nor for earlier reasoning: they are left out.
+    The names of messages and earlier reasoning are left out, because the API has no fields for
+    them.
 
     Args:
         request: the request.
@@ -124,7 +125,7 @@ def _demand(
     narrowed: Callable[[dict[str, Any]], dict[str, Any]],
     extra: dict[str, Any],
 ) -> None:
-    """Add the fields that ask for typed output."""
+    """Add to ``body`` the fields that ask for typed output."""
     match output.mode:
         case "json_schema":
             form = {"type": "json_schema", "schema": narrowed(output.schema)}
@@ -212,7 +213,7 @@ class _Conversation:
             )
 
     def _add(self, role: str, blocks: list[dict[str, Any]]) -> None:
-        """Add blocks to the last turn if it has the same role; otherwise begin a new turn."""
+        """Add blocks to the last turn if that turn has this role; otherwise begin a new turn."""
         if self.turns and self.turns[-1]["role"] == role:
             self.turns[-1]["content"] += blocks
         else:
@@ -222,7 +223,10 @@ class _Conversation:
 def _blocks(
     content: str | Sequence[Part], where: str, *, model: bool = False
 ) -> list[dict[str, Any]]:
-    """Return the blocks of a message, without blank texts, which the API refuses."""
+    """Return a message's content as blocks of the API; blank texts, which it refuses, are left out.
+
+    ``model`` means that the model wrote the message.
+    """
     if model and not isinstance(content, str):
         content = joined_text(content)
     if isinstance(content, str):
@@ -326,7 +330,7 @@ def _check_thinking(body: Mapping[str, Any], most: int) -> None:
 
 
 class MessageReply(Gathered):
-    """A reply that wasn't streamed, read from one message."""
+    """Reads a whole message of the API, which is a reply that wasn't streamed."""
 
     def __init__(
         self, meter: RequestMeter, model: str | None = None, output: OutputTool | None = None
@@ -358,7 +362,7 @@ class MessageReply(Gathered):
 
 
 def count_message(message: Mapping[str, Any], meter: RequestMeter) -> None:
-    """Settle a meter with the usage that a message reports; cached tokens count as input, too."""
+    """Settle a meter with a message's usage; cached tokens count as input tokens, too."""
     usage = message.get("usage")
     counts = cast("dict[str, Any]", usage) if isinstance(usage, dict) else {}
     names = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")

@@ -1,7 +1,7 @@
 """Providers' batch APIs: a job of many requests that is answered within a day, at half the price.
 
-A `BatchAPI` writes requests for one provider, reads its answers, and manages its jobs. It keeps no
-state: its caller, such as `BatchJobs`, remembers which jobs exist.
+A `BatchAPI` writes requests for one provider, reads the provider's answers, and manages jobs. It
+keeps no state: its caller, such as `BatchJobs`, remembers which jobs exist.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class JobLimits(NamedTuple):
 
 
 class JobError(NamedTuple):
-    """The reason why a job failed as a whole, or why one of its lines was refused.
+    """The reason why a job failed as a whole, or why one line of its input was refused.
 
     Attributes:
         code: the provider's code, such as ``"token_limit_exceeded"``; empty if it gave none.
@@ -60,16 +60,16 @@ class JobState(NamedTuple):
         id: the provider's id of the job.
         status: the provider's word for the job's state, for people to read.
         ended: whether the job has ended, so that its state won't change any more.
-        total: the number of requests in the job, or 0 before that is known.
+        total: the number of requests in the job, or 0 until this number is known.
         succeeded: how many requests have been answered so far.
         failed: how many requests have been refused or have failed so far.
         created: when the job was created, in seconds since the epoch.
-        expires: when the job will end by itself, in seconds since the epoch; None if it won't, or
-            if that is unknown.
-        full: whether the job was refused because too many tokens or requests are queued. It can be
-            submitted again, unchanged, when other jobs have ended.
-        errors: the reasons why the job failed as a whole.
-        outputs: the ids or URLs of its results, for `BatchAPI.results`.
+        expires: when the job will expire, in seconds since the epoch; None if it never expires or
+            this time is unknown.
+        full: whether the job was refused because too many tokens or requests are queued. Such a
+            job can be submitted again, unchanged, when other jobs have ended.
+        errors: the reasons why the job failed, or why lines of its input were refused.
+        outputs: the ids or URLs of the job's results, for `BatchAPI.results`.
     """
 
     id: str
@@ -93,7 +93,7 @@ class Intention(NamedTuple):
             hyphens.
         prefix: the beginning of the custom ids of the job's requests. No other job uses it.
         count: the number of the job's requests.
-        before: the ids of jobs that existed earlier, from `BatchAPI.known`.
+        before: the ids of jobs that existed before this one, from `BatchAPI.known`.
     """
 
     key: str
@@ -205,10 +205,10 @@ class BatchAPI(Protocol):
     # Jobs
 
     async def known(self) -> Sequence[str]:
-        """Return the ids of the newest jobs. Store them before you create another job.
+        """Return the ids of the newest jobs, for ``before`` of the next `Intention`.
 
-        They tell `find` where to stop in the provider's list, so that it need not compare the jobs'
-        times with this computer's clock.
+        The ids tell `find` where to stop in the provider's list. So `find` need not compare the
+        jobs' times with this computer's clock.
 
         Raises:
             BackendError: the provider can't be asked.
@@ -216,7 +216,7 @@ class BatchAPI(Protocol):
         ...
 
     async def upload(self, intention: Intention, lines: Path) -> str:
-        """Upload the requests of a job. This costs nothing yet, and can be repeated.
+        """Upload the requests of a job. Uploading costs nothing, and can be repeated.
 
         Args:
             intention: the job.
@@ -255,9 +255,10 @@ class BatchAPI(Protocol):
             intention: the job, as noted before its creation.
 
         Returns:
-            The job's state. None if the provider doesn't list the job; a new job may appear in the
-            list some seconds late. ``"perhaps"`` if a running job may be the right one: ask again
-            later. A job of somebody else is never returned.
+            The job's state, if the provider lists the job. ``"perhaps"`` means that a running job
+            may be the right one: ask again later. None means that the provider doesn't list the
+            job, but a new job may appear in the list some seconds late. A job of somebody else is
+            never returned.
 
         Raises:
             BackendError: the provider can't be asked.
@@ -293,7 +294,9 @@ class BatchAPI(Protocol):
         ...
 
     async def cancel(self, job: str) -> JobState:
-        """Ask the provider to cancel a job, and return the job's state; cancelling takes time.
+        """Ask the provider to cancel a job, and return the job's state.
+
+        Cancelling takes time, so the job may not have ended yet.
 
         Raises:
             BackendError: the provider can't be asked.

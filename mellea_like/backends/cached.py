@@ -43,7 +43,8 @@ if TYPE_CHECKING:
 __all__ = ["CacheStatistics", "CachedBackend"]
 
 APPLICATION_ID = 0x4D4C6361
-"""The application id in the file, ``MLca`` at byte 68 (https://sqlite.org/fileformat2.html)."""
+"""The number that marks an SQLite file as a cache of this library: ``MLca`` at byte 68 of the file
+(https://sqlite.org/fileformat2.html)."""
 
 FORMAT_VERSION = 1
 """The version of the table, stored in the file's ``user_version``."""
@@ -95,8 +96,9 @@ class CachedBackend(BackendWrapper):
         inner: the backend inside.
         path: the file. If necessary, it is created, readable only by its owner.
         name: identifies the inner backend, because other backends may have replies in the same
-            file. The default consists of its provider, model and URL. Give a name to functions and
-            to models without one, and change it when they change.
+            file. The default consists of its provider, model and URL. Pass a name if the inner
+            backend is a function or has no model name. Then choose a new name whenever the function
+            or the model changes.
 
     Raises:
         TypeError: ``inner`` isn't a backend, or ``path`` isn't a path.
@@ -116,7 +118,7 @@ class CachedBackend(BackendWrapper):
         return f"<{type(self).__name__} {self.inner!r} in {self.path}>"
 
     def apart(self, name: str) -> CachedBackend:
-        """Return a backend that uses the same file, but not the replies of this one.
+        """Return a backend that uses the same file, but not the replies of this backend.
 
         Args:
             name: distinguishes the requests to the returned backend from others. It may be the
@@ -185,7 +187,7 @@ class CachedBackend(BackendWrapper):
         return await self.prune(0)
 
     async def prune(self, keep: int) -> int:
-        """Delete all but the newest replies, including those of other backends and processes.
+        """Delete all replies but the newest, whichever backend or process wrote the replies.
 
         The newest replies are those written last. A hit does not make a reply newer.
 
@@ -260,7 +262,7 @@ async def _pieces(reply: Generation) -> AsyncGenerator[str | Generation]:
 
 
 class _UnderWay:
-    """The requests in progress, by key. A request waits until an earlier equal one has ended."""
+    """Knows the requests in progress, and makes a request wait for an earlier equal request."""
 
     def __init__(self) -> None:
         self._ended: dict[tuple[object, bytes], anyio.Event] = {}
@@ -291,7 +293,7 @@ class _UnderWay:
 
 
 class _File:
-    """The SQLite file with the replies. All methods block."""
+    """The SQLite file with the replies. All methods block their thread."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

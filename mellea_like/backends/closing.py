@@ -13,15 +13,15 @@ if TYPE_CHECKING:
 __all__ = ["close"]
 
 CLOSE_SECONDS = 1.0
-"""How long closing a response may take; after that, it is abandoned."""
+"""How many seconds closing a response may take. After this time, the attempt is abandoned."""
 
 
 async def close(response: Any, chunks: AsyncIterator[bytes]) -> None:
     """Close a response and, if the body was not read to its end, also its connection.
 
-    Then continue to read ``chunks``: a read fails because the response is closed, and the error
-    ends all of the HTTP library's nested generators. Closing only the outermost one would leave
-    some open.
+    After the response is closed, this function reads on from ``chunks``. The read fails because the
+    response is closed, and the error ends all of the HTTP library's nested generators. Closing only
+    the outermost generator would leave inner ones open.
     """
     with anyio.move_on_after(CLOSE_SECONDS, shield=True), suppress(Exception):
         await response.aclose()

@@ -33,22 +33,24 @@ class FunctionBackend:
     """Calls a function for each reply.
 
     The function takes the `Request`, including its tools and the images in its messages. It
-    returns a str, a `Generation` (which may call tools), or any other value. Such a value becomes
-    the generation's ``value``, and the text is its JSON form if it has one, else its ``repr``.
+    returns a str, a `Generation` (which may call tools), or any other value. A value of any other
+    type becomes the generation's ``value``. The generation's text is then the value's JSON form or,
+    if the value has none, its ``repr``.
+
     Exceptions of the function are raised unchanged. The request is retried after a connection
     error or a timeout (Python's ``ConnectionError`` and ``TimeoutError``, and those of httpx,
     httpx2, aiohttp and trio), and after a `mellea_like.errors.BackendError` that is ``retryable``.
     Any other exception ends the lane.
 
     A call of the function counts as one request without tokens. If the function returns a
-    generation with a usage, this usage counts instead. If it passes the request on to another
-    backend, or calls a strategy, their costs count. An error that such a strategy has already
-    retried is not retried again.
+    generation with a usage, this usage counts instead. If the function passes the request on to
+    another backend, or calls a strategy, the costs of that backend or strategy count. An error that
+    such a strategy has already retried is not retried again.
 
     Args:
         function: an async function, or a plain one, which runs in a thread so that it may block.
-        inline: call a plain function on the event loop itself. Use this for quick functions, under
-            about 1 ms.
+        inline: whether to call a plain function on the event loop itself, instead of in a thread.
+            Use this for functions that take less than about 1 ms.
         model: the model's name for records; the default is the function's name.
         can_judge: whether the function can judge requirements, that is, answers a judge's prompt
             with a JSON verdict.
@@ -171,7 +173,7 @@ def _text_of(value: object) -> str:
 
 
 def _count(meter: Meter, usage: Usage) -> None:
-    """Add a usage to the meter as one or more requests, with all tokens on the first one."""
+    """Add a usage to the meter as one or more requests, with all tokens on the first request."""
     tokens = replace(usage, requests=0, unknown=0, cache_hits=0)
     for number in range(max(usage.requests, 1)):
         request = meter.start()

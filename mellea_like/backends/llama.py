@@ -48,14 +48,15 @@ module = module_from_spec(spec)
 spec.loader.exec_module(module)
 module.main()
 """
-"""The child's program. It loads a single module, because importing the package takes longer."""
+"""The program that the child process runs. It loads a single module, because importing the package
+takes longer."""
 
 POLL_SECONDS = 0.01
 CRASH_SECONDS = 5.0
-"""How long to wait, after a connection error, to see whether the server's process ends."""
+"""How many seconds to wait, after a connection error, to see whether the server's process ends."""
 
 STOP_SECONDS = 2.0
-"""How long the child may take to end by itself before it is killed."""
+"""How many seconds the child process may take to end by itself before it is killed."""
 
 TAIL_BYTES = 16_384
 TAIL_LINES = 8
@@ -76,7 +77,7 @@ def check_gguf(path: Path) -> None:
 
 
 class ServerProcess:
-    """A child process that runs a llama.cpp server; it is started when the object is made."""
+    """A child process that runs a llama.cpp server. Making the object starts the process."""
 
     def __init__(self, path: Path, config: dict[str, Any]) -> None:
         check_gguf(path)
@@ -108,7 +109,11 @@ class ServerProcess:
         return self._process.poll() is not None
 
     def address(self) -> str | None:
-        """Return the server's address if it is ready, else None, without waiting."""
+        """Return the server's address without waiting; None if the server isn't ready yet.
+
+        Raises:
+            BackendUnavailable: the server can't load the model, or ended before it was ready.
+        """
         ended = self.has_ended()
         self._said += self._output.read() or b""
         # Other lines are llama.cpp's output.
@@ -178,7 +183,7 @@ class LlamaCppBackend(OpenAIBackend):
         context_size: the largest number of tokens of one request, prompt and reply together.
         concurrency: how many requests the server works on at a time; further requests wait in the
             server's queue.
-        threads: the number of processor threads; None leaves it to llama.cpp.
+        threads: the number of processor threads; with None, llama.cpp chooses it.
         startup_timeout: how long loading may take, in seconds.
         timeout: how long the server may send nothing during a request, in seconds; None for no
             limit.
@@ -279,7 +284,7 @@ class LlamaCppBackend(OpenAIBackend):
         self._stop()
 
     def _start(self) -> Generator[bool]:
-        """Start the server, and yield between checks until it is ready; stop it on an error."""
+        """Start the server, and yield each time that it isn't ready yet; stop it on an error."""
         if self._process is not None:
             msg = "this LlamaCppBackend is already entered: use it in one block at a time"
             raise RuntimeError(msg)
@@ -331,7 +336,7 @@ class LlamaCppBackend(OpenAIBackend):
 
 
 async def _whole(function: Callable[..., object], *arguments: object) -> object:
-    """Run a function in a thread to its end, even if the caller is cancelled; return its result."""
+    """Run a function in a thread to its end, even if the caller is cancelled; return the result."""
     result: object = None
     with anyio.CancelScope(shield=True):
         result = await run_in_thread(function, *arguments)

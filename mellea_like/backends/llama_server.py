@@ -1,9 +1,9 @@
 """The child process of `LlamaCppBackend`: a llama.cpp server that ends with its parent.
 
-The parent writes its configuration to standard input, as one line of JSON. The child answers with
-one line on standard output: the server's address or an error. llama.cpp's log goes to standard
-error. When standard input ends or the process gets a new parent, the original parent is gone, and
-this process ends too.
+The parent writes the server's configuration to the child's standard input, as one line of JSON. The
+child answers with one line on standard output: the server's address or an error. llama.cpp's log
+goes to standard error. The child ends when its standard input ends or when it gets a new parent
+process, because both mean that the original parent is gone.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ __all__ = ["main", "serve"]
 PARENT_CHECK_SECONDS = 1.0
 
 HTTP_THREADS = 64
-"""The number of HTTP threads to add to ``concurrency``. Each open connection needs a thread, even
-while it is idle."""
+"""The number of HTTP threads that the server gets in addition to ``concurrency``. Each open
+connection needs a thread, even an idle connection."""
 
 
 def serve(config: dict[str, Any]) -> tuple[Any, str]:
-    """Start the server, and return it with its address."""
+    """Start a llama.cpp server with a configuration; return the server and its address."""
     # This loads 100 MB that only this process needs. It has no types.
     xllamacpp: Any = importlib.import_module("xllamacpp")
     params = xllamacpp.CommonParams()
@@ -52,7 +52,7 @@ def serve(config: dict[str, Any]) -> tuple[Any, str]:
 
 
 def _end_with_parent(parent: int) -> None:
-    """Return when standard input ends; meanwhile, exit the process if it gets a new parent."""
+    """Wait until standard input ends. Exit the process if its parent is no longer ``parent``."""
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -65,7 +65,7 @@ def _end_with_parent(parent: int) -> None:
 
 
 def main() -> None:
-    """Serve until the parent is gone."""
+    """Run the server until the parent process is gone. Return early if the server can't start."""
     parent = os.getppid()
     # Ctrl-C is the parent's to handle. It ends this process when it no longer needs it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -36,14 +36,15 @@ class Closing(Protocol):
 T = TypeVar("T", bound=Closing)
 
 CLOSE_SECONDS = 1.0
-"""How long closing connections may take; after that, they are abandoned."""
+"""How many seconds closing connections may take. After this time, the connections are abandoned."""
 
 _suspended: WeakKeyDictionary[object, set[AsyncGenerator[None]]] = WeakKeyDictionary()
-"""The suspended generators by loop; trio warns if one is garbage-collected before its loop ends."""
+"""The suspended generators of each event loop, each of which closes a client. They are kept here
+because trio warns if a generator is garbage-collected before its loop ends."""
 
 
 class LoopClient(Generic[T]):
-    """The client of one event loop."""
+    """Holds the client of one event loop, and counts the requests that use it (``active``)."""
 
     __slots__ = ("_client", "active", "closing", "lock", "retired")
 
@@ -60,7 +61,7 @@ class LoopClient(Generic[T]):
         return cast("T", self._client)
 
     async def start(self, make: Callable[[], T], *, close: bool) -> None:
-        """Make the client, unless there already is one."""
+        """Make the client if there is none yet; with ``close``, close it when the loop ends."""
         async with self.lock:
             if self._client is not None:
                 return
@@ -87,7 +88,7 @@ async def _close_when_resumed(client: Closing) -> AsyncGenerator[None]:
 
 
 class LoopClients(Generic[T]):
-    """Makes a client when an event loop first needs one."""
+    """Holds one client for each event loop, made when the loop first needs it."""
 
     __slots__ = ("__weakref__", "_clients", "_close", "_make")
 

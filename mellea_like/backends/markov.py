@@ -90,7 +90,10 @@ def sentences_of(text: str) -> list[str]:
 
 
 def _body(lines: list[str]) -> list[str]:
-    """Return a paragraph's lines; omit the first if it is a term above its indented definition."""
+    """Return a paragraph's lines, without a first line that is a term above a definition.
+
+    A definition is indented more than its term.
+    """
     depths = [len(line) - len(line.lstrip()) for line in lines[:2]]
     defined = len(depths) > 1 and depths[1] > depths[0] and not _BULLET.match(lines[0].strip())
     return [line.strip() for line in (lines[1:] if defined else lines)]
@@ -108,20 +111,21 @@ def _read(path: str | os.PathLike[str]) -> str:
 # ----------------------------
 
 LONGEST = 32
-"""The most words in a sentence. A longer one is drawn again; the last of `TRIES` is cut off."""
+"""The most words in a sentence. A sentence that gets longer is drawn again, and the last of
+``TRIES`` attempts is cut off at this length."""
 
 TRIES = 4
 """How often to try for a sentence that is short enough and contains a word of the theme."""
 
 MORE = 0.3
-"""The probability that another sentence follows."""
+"""The probability that a text continues with another sentence."""
 
 MOST_SENTENCES = 4
 PULL = 6.0
-"""The factor by which the weights of the instruction's words are multiplied."""
+"""The factor by which a word's weight is multiplied if the instruction contains the word."""
 
 COMMON = 0.1
-"""A word in more than this share of the sentences doesn't indicate a theme."""
+"""The largest share of the sentences in which a word may occur and still count as a theme."""
 
 # Words that occur in instructions of any topic.
 _FILLERS = (
@@ -228,7 +232,7 @@ def _choose(
 
 
 def _themes(text: str) -> frozenset[str]:
-    """Return a text's words in lower case, without a plural's "s"."""
+    """Return a text's words of three letters or more, in lower case and without a plural's "s"."""
     return frozenset(
         word[:-1] if word.endswith("s") and len(word) > 3 else word  # noqa: PLR2004
         for word in _WORD.findall(text.lower())
@@ -253,12 +257,13 @@ class MarkovBackend:
 
     It understands nothing. It counts which words follow each pair of words in a text, and draws
     new sentences from these counts. By default it learns from the plain English sentences of
-    Python's own help pages. Words of the last user message that also occur in the text influence
-    how the new sentences start; otherwise, instructions have no effect. This backend can't judge
-    and can't write JSON.
+    Python's own help pages. The new sentences prefer words of the last user message that also occur
+    in the learned text. Otherwise, instructions have no effect. This backend can't judge and can't
+    write JSON.
 
     Learning takes about 40 ms for the help pages, and about 1 second for each 5 MB of text. It
-    happens once, in a thread, at the first request. Don't use this backend in virtual time.
+    happens once, in a thread, at the first request. Don't use this backend in virtual time, because
+    the clock jumps while a thread works.
 
     It supports the options ``temperature`` (0 always takes the most frequent word; the default 1
     follows the text's frequencies), ``max_tokens`` (in words; the default is one sentence or a
@@ -301,7 +306,7 @@ class MarkovBackend:
 
         Raises:
             InvalidRequest: the request asks for a format, a verdict or another model.
-            RuntimeError: this Python lacks its help pages, and there is no other corpus.
+            RuntimeError: this Python lacks its help pages, and no other text was given.
         """
         text, reason, meter = await self._draw(request)
         return self._whole(text, reason, meter)

@@ -125,7 +125,7 @@ def _places(exc: ValidationError) -> str:
 
 
 def generation_of(result: object, usage: Usage) -> Generation:
-    """Return a client's reply as a generation."""
+    """Return a client's reply as a generation; raise `MalformedResponse` for anything but text."""
     blocks: list[Any] = []
     wrong = ""
     if isinstance(result, types.CreateMessageResult | types.CreateMessageResultWithTools):
@@ -174,13 +174,14 @@ def error_of(exc: Exception) -> BackendError:
 # --- the backend ----------------------------------------------------------------------------------
 
 DEFAULT_MAX_TOKENS = 1000
-"""The default length limit of a reply, because the protocol requires one."""
+"""The default length limit of a reply in tokens, because the protocol requires a limit."""
 
 ROUNDS_VERSION = "2026-07-28"
 """The first protocol revision in which a tool returns its requests instead of sending them."""
 
 SamplingWay = Literal["request", "rounds"]
-"""How a client is asked to sample: the server sends requests, or the tool returns them."""
+"""How a client is asked to sample: the server sends the requests to the client (``"request"``), or
+the tool returns the requests to the client (``"rounds"``)."""
 
 ToolContext: TypeAlias = "Context[Any, Any] | ServerRequestContext[Any, Any]"
 
@@ -193,8 +194,8 @@ class MCPSamplingBackend:
     Make a new backend in the tool, from the tool's context, for each call of the tool. On
     connections before the protocol's revision 2026-07-28, each request is sent to the client while
     the tool runs. From that revision on, a tool returns its requests instead, so run the tool's
-    work through `SamplingRounds`. If a connection supports neither way, ``fallback`` answers;
-    without a fallback, each request raises `InvalidRequest`.
+    work through `SamplingRounds`. If the client can be asked in neither way, ``fallback`` answers.
+    Without a fallback, each request raises `InvalidRequest`.
 
     A client shows each request to a person. If the person refuses (error code -1), the reply has
     the ``finish_reason`` ``"refusal"``. No error is ``retryable``, so nobody is asked the same
@@ -203,7 +204,7 @@ class MCPSamplingBackend:
 
     Args:
         context: the tool's context: the SDK's ``Context`` or ``ServerRequestContext``.
-        fallback: a backend to ask directly if the client can't sample.
+        fallback: a backend that answers if the client can't be asked.
         max_tokens: the longest reply in tokens, unless the options set ``max_tokens``.
         timeout: how long to wait for the client's answer, in seconds; None for no limit.
         options: defaults for the options that a request leaves open. A model is only a hint to the
@@ -260,7 +261,7 @@ class MCPSamplingBackend:
 
     @property
     def can_coalesce(self) -> bool:
-        """Whether requests may be combined: only if the client, not the fallback, answers."""
+        """Whether requests may be combined: true if the client answers them, otherwise false."""
         return self.way == "request" or self._rounds is not None
 
     def __repr__(self) -> str:
@@ -326,14 +327,15 @@ def _way_of(session: ServerSession) -> SamplingWay | None:
 # --- tools that return their requests -------------------------------------------------------------
 
 TOKEN_BYTES = 32
-"""The number of random bytes in the name of a waiting call, enough to make it unguessable."""
+"""The number of random bytes in the name of a waiting call, enough to make the name unguessable."""
 
 
 class SamplingRounds:
     """Runs the work of tools that sample, whichever protocol revision their connections use.
 
-    Enter it in the server's ``lifespan``, so that it stays open as long as the server runs. It
-    keeps waiting work in this process, so each call must come back to the process where it began.
+    Enter this object with ``async with`` in the server's ``lifespan``, so that it stays open as
+    long as the server runs. It keeps waiting work in this process. So when a client calls a tool
+    again, the call must reach the process that has the tool's work.
 
     ```text
     @server.tool()
@@ -345,9 +347,9 @@ class SamplingRounds:
         return await rounds.run(MCPSamplingBackend(context), context, work)
     ```
 
-    By default, the client's SDK gives up after ten rounds, so make requests concurrently if
-    possible. A client that has left, or whose user refuses, does not come back: its requests fail
-    with `BackendTimeout` after ``patience`` seconds.
+    By default, the client's SDK gives up after ten rounds of questions, so make requests
+    concurrently if possible. A client that has left, or whose user refuses, does not come back.
+    Then the requests to this client fail with `BackendTimeout` after ``patience`` seconds.
 
     Args:
         patience: how long work waits for its client to come back, in seconds.
@@ -377,7 +379,7 @@ class SamplingRounds:
 
     @property
     def waiting(self) -> int:
-        """The number of calls that wait for their client to come back."""
+        """The number of tool calls that wait for their client to come back."""
         return len(self._waiting)
 
     async def run(
@@ -388,9 +390,9 @@ class SamplingRounds:
     ) -> T | types.InputRequiredResult:
         """Run a tool's work, and return the tool's return value.
 
-        If requests can be sent to the client while the tool runs, or the backend's fallback
-        answers, the work runs to its end. Otherwise it runs until it needs the client, and
-        continues when the tool is called again.
+        If the connection needs tools that return their requests, the work runs until it needs the
+        client, and continues when the client calls the tool again. On any other connection, the
+        work runs to its end within this call.
 
         Args:
             backend: the backend made from the tool's context.
@@ -492,7 +494,7 @@ class _Work(Generic[T]):
         self._changed = anyio.Event()
 
     async def ask(self, params: types.CreateMessageRequestParams) -> object:
-        """Put a request to the client, wait for the answer, and return it."""
+        """Put a request to the client, wait for the client's answer, and return the answer."""
         key = f"sampling-{next(self._numbers)}"
         question = self._questions[key] = _Question(params)
         self._changed.set()
@@ -513,7 +515,10 @@ class _Work(Generic[T]):
         return question.answer
 
     async def until_it_asks(self, gather: float) -> None:
-        """Wait for a new question, then ``gather`` seconds for more; return if the work ends."""
+        """Wait until the work has a question for the client, and then for further questions.
+
+        The second wait takes ``gather`` seconds. If the work ends, return at once.
+        """
         while not self.done.is_set():
             if self._open():
                 with anyio.move_on_after(gather):

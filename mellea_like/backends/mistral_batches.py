@@ -107,7 +107,7 @@ class MistralBatches(SDKBatches):
     Raises:
         TypeError: ``client`` isn't a `mistralai.client.Mistral`, or the model has no name.
         ValueError: ``base_url`` isn't an HTTP URL, ``client`` is combined with a key or a URL,
-            ``output`` is unknown, or ``timeout_hours`` is out of range.
+            ``output`` is unknown or ``"auto"``, or ``timeout_hours`` is out of range.
     """
 
     name = "mistral"
@@ -280,7 +280,7 @@ class MistralBatches(SDKBatches):
 
 
 class _Client:
-    """Sends requests with the SDK's HTTP client, or with an HTTP client of our own."""
+    """Sends requests to Mistral's server, with an SDK client's HTTP client or with a new one."""
 
     def __init__(self, http: httpx2.AsyncClient, url: str, key: str) -> None:
         self._http = http

@@ -1,4 +1,4 @@
-"""Mistral's chat API as plain data: how it differs from OpenAI's.
+"""Requests and replies of Mistral's chat API as plain data, converted from and to OpenAI's form.
 
 Mistral refuses fields that it doesn't know (https://docs.mistral.ai/api/endpoint/chat).
 """

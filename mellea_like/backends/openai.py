@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 __all__ = ["OpenAIBackend"]
 
 Client: TypeAlias = "openai.AsyncOpenAI | OwnClient"
-"""A user's client, or this library's."""
+"""A client that the user passed, or a client that this library made."""
 
 PATHS = {"chat": "/chat/completions", "responses": "/responses"}
 
@@ -65,10 +65,11 @@ NO_RESPONSES = "; the server may not have the Responses API: use api='chat'"
 CONNECT_SECONDS = 10.0
 
 MAX_BODY = 128 * 2**20
-"""The maximum size of an answer in bytes. One token takes 200 to 300 bytes, most of it overhead."""
+"""The size limit of a response's body in bytes, unless ``max_characters`` allows more. One token
+takes 200 to 300 bytes, most of them overhead."""
 
 PACKAGING = 64
-"""The number of bytes to allow for each character of ``max_characters``."""
+"""The number of bytes of a response's body to allow for each character of ``max_characters``."""
 
 
 class OpenAIBackend:
@@ -79,10 +80,10 @@ class OpenAIBackend:
     asyncio and trio, and in one event loop after another.
 
     A refusal is a reply: its text and its ``refusal`` are the model's words, and its
-    ``finish_reason`` is ``"refusal"``. A reply that a content filter cut short is also a reply
-    (``"content_filter"``). If a reply calls tools, they are in ``tool_calls``, and the
-    ``finish_reason`` is ``"tool_calls"``. The model's thoughts, if the server sends them
-    (``reasoning_content`` or ``reasoning``), are in ``reasoning``.
+    ``finish_reason`` is ``"refusal"``. A reply that a content filter cut short is also a reply, and
+    its ``finish_reason`` is ``"content_filter"``. If a reply calls tools, these calls are in
+    ``tool_calls``, and the ``finish_reason`` is ``"tool_calls"``. The model's thoughts, if the
+    server sends them (``reasoning_content`` or ``reasoning``), are in ``reasoning``.
 
     Args:
         model: the model's name. With None, the backend asks the server once for its models and
@@ -90,7 +91,7 @@ class OpenAIBackend:
         base_url: the server's URL. The default is ``OPENAI_BASE_URL``, or else OpenAI's own
             server.
         api_key: the key. The default is ``OPENAI_API_KEY``; without a key, servers other than
-            OpenAI's get a placeholder. Both variables are read when they are first needed.
+            OpenAI's get a placeholder. Both environment variables are read when first needed.
         client: an `openai.AsyncOpenAI` instead of the URL and the key, or an object of a subclass
             such as `openai.AsyncAzureOpenAI`, whose deployment is the default model. Its retries
             are turned off for this backend's requests. Its HTTP client gets an event hook that
@@ -109,18 +110,18 @@ class OpenAIBackend:
             except to servers on this machine: a new connection to these costs nothing, and
             llama.cpp's server sometimes closes an old one just as the next request is sent.
         max_connections: the largest number of open connections of an event loop, 1 or more.
-            Further requests wait for a free connection, without a time limit. None leaves it to
-            the SDK, which opens up to 1,000.
-        follow_redirects: whether to follow redirects (such as HTTP 307), even to another server;
-            the request is sent there without the key. Otherwise, a redirect is an error. This
-            argument has no effect with ``client``.
+            Further requests wait for a free connection, and only ``total_timeout`` limits this
+            wait. With None, the SDK's limit applies, which is 1,000.
+        follow_redirects: whether to follow redirects (such as HTTP 307), even to another server,
+            which gets the request without the key. If false, a redirect is an error. This argument
+            has no effect with ``client``.
         output: how to ask the server for a reply in a ``format``. With ``"json_schema"``, the
             server enforces the schema. With ``"tool"``, the model must call a tool with the reply
             as its arguments. With ``"json_object"``, the server enforces only that the reply is a
             JSON object, and the prompt contains the schema. With ``"prompt"``, only the prompt
-            asks for the format. ``"auto"`` starts with the first of these modes that the server
-            isn't known to lack. If the server refuses a mode, the request is sent again in the
-            next mode, within the same draw. This backend remembers the outcome for each model.
+            asks for the format. ``"auto"`` tries these modes in this order, and skips those that
+            the server is known to lack. If the server refuses a mode, the request is sent again in
+            the next mode, within the same draw. This backend remembers the outcome for each model.
         api: ``"chat"`` for chat completions, which most servers have, or ``"responses"`` for
             OpenAI's Responses API. The latter stores replies on the server only if
             ``options.extra`` has ``store``. It ignores seeds, refuses stop texts, audio and
@@ -216,8 +217,8 @@ class OpenAIBackend:
 
         The key consists of the URL and a digest of the API key, which is meaningless outside this
         process. Azure counts by deployment, so an Azure client's key has the deployment's URL and
-        no API key. The key is None if the API key is unknown, because the client fetches one for
-        each request or no valid one is set yet.
+        no API key. None if the API key is unknown. That is the case if the client fetches an API
+        key for each request, or if no valid API key is set yet.
         """
         try:
             url = self.base_url.rstrip("/")  # The SDK's clients put one there.
@@ -260,10 +261,10 @@ class OpenAIBackend:
             choices: the number of replies, at least 1.
 
         Returns:
-            An async context manager whose value is an iterator over pairs of a reply's index, from
-            0, and a piece of its text or, at the end of each reply, the whole `Generation`. A
-            generation's usage is that of all replies together, as far as it is known by then.
-            Leaving the block early closes the request.
+            An async context manager whose value is an iterator over pairs. Each pair has a reply's
+            index, from 0, and a piece of that reply's text. The last pair of each reply has the
+            whole `Generation` instead of a piece. A generation's usage is that of all replies
+            together, as far as this is known by then. Leaving the block early closes the request.
 
         Raises:
             InvalidRequest: this backend uses the Responses API, which gives one reply.
@@ -356,7 +357,11 @@ class OpenAIBackend:
         sending: Sending,
         ends: float,
     ) -> tuple[Any, OutputTool | None]:
-        """Send a request; retry it if its output mode or `Preferred` temperature is refused."""
+        """Send a request, and return the response and the output tool that was sent, if any.
+
+        If the server refuses the output mode or a `Preferred` temperature, the request is sent
+        again in the next mode or without this temperature.
+        """
         wanted = insisted(request.options)
         prefers = wanted is not request.options
         if prefers and model in self._refuse_temperature:

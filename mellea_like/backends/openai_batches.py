@@ -84,7 +84,8 @@ class OpenAIBatches(SDKBatches):
     Args:
         model: the model's name; on Azure, the name of a deployment for batches.
         base_url: the server's URL; by default ``OPENAI_BASE_URL``, else OpenAI's own server.
-        api_key: the key; by default ``OPENAI_API_KEY``. Both variables are read when first needed.
+        api_key: the key; by default ``OPENAI_API_KEY``. Both environment variables are read when
+            first needed.
         client: a ready `openai.AsyncOpenAI`, such as an `openai.AsyncAzureOpenAI`, instead of
             ``base_url`` and ``api_key``. It is used unchanged, except that its retries are turned
             off. It belongs to one event loop, and is never closed here.
@@ -106,7 +107,7 @@ class OpenAIBatches(SDKBatches):
     Raises:
         TypeError: ``client`` isn't an `openai.AsyncOpenAI`, or the model has no name.
         ValueError: ``base_url`` isn't an HTTP URL, ``client`` is combined with a key or a URL, or
-            ``output`` or ``api`` is unknown.
+            ``output`` or ``api`` is unknown, or ``output`` is ``"auto"``.
     """
 
     def __init__(

@@ -25,7 +25,10 @@ def request_body(
     choices: int | None = None,
     output: Demand | None = None,
 ) -> dict[str, Any]:
-    """Return the body of a chat completion request."""
+    """Return the body of a chat completion request.
+
+    ``official`` means that the server is OpenAI's own or Azure's.
+    """
     messages = request.messages if output is None else output.messages
     body: dict[str, Any] = {
         "model": model,
@@ -73,7 +76,7 @@ def _message(message: Message, *, official: bool) -> dict[str, Any]:
 
 
 def _demand(body: dict[str, Any], output: Demand, *, official: bool) -> None:
-    """Add the fields that ask for typed output."""
+    """Add to ``body`` the fields that ask for typed output."""
     match output.mode:
         case "json_schema":
             body["response_format"] = response_format(output, official=official)
@@ -107,12 +110,14 @@ def response_format(output: Demand, *, official: bool) -> dict[str, Any]:
 def _strict(schema: dict[str, Any], *, official: bool) -> tuple[dict[str, Any], bool]:
     """Return a schema in the form that a server accepts, and whether to ask for ``strict``.
 
-    OpenAI's own servers take ``strict`` schemas in a subset of JSON Schema: each object is closed,
-    each property is required, and some keywords are missing. The schema is narrowed to this
-    subset. If that is impossible (for example for a mapping with free keys), it is sent without
-    ``strict``. Other servers (llama.cpp, vLLM) compile the whole schema into a grammar, so they
-    get all its keywords. But some of them read ``strict`` as OpenAI does, so the schema's objects
-    are closed, and a schema with an optional property is sent without ``strict``.
+    OpenAI's own servers take ``strict`` schemas in a subset of JSON Schema: each object is closed
+    (it has no properties but the listed ones), each property is required, and some keywords are
+    missing. The schema is narrowed to this subset. If that is impossible (for example for a mapping
+    with free keys), the schema is sent unchanged, without ``strict``.
+
+    Other servers (llama.cpp, vLLM) compile the whole schema into a grammar, so they get all its
+    keywords. But some of these servers read ``strict`` as OpenAI does. So the schema's objects are
+    closed, and a schema with an optional property is sent without ``strict``.
     """
     try:
         return (_narrowed(schema) if official else _closed(schema)), True
@@ -125,7 +130,11 @@ class _NoFit(Exception):
 
 
 def _closed(schema: Any) -> Any:
-    """Return a schema with closed objects; raise `_NoFit` for free or optional properties."""
+    """Return a schema whose objects are closed, that is, have no properties but the listed ones.
+
+    Raises:
+        _NoFit: the schema has free or optional properties, or keywords such as ``allOf``.
+    """
     if not isinstance(schema, dict):
         return schema
     old = cast("dict[str, Any]", schema)

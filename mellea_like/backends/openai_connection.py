@@ -59,7 +59,7 @@ class OwnClient:
     async def post_body(
         self, body: Mapping[str, Any], trace: Callable[[str, dict[str, Any]], Awaitable[None]]
     ) -> httpx2.Response:
-        """Post a body, which may contain pydantic models; return the response, its body unread."""
+        """Post a body, which may contain pydantic models; return the response before it is read."""
         return await self._send("POST", self._url, _encode(body).encode(), {"trace": trace})
 
     async def models(self) -> Any:
@@ -140,14 +140,16 @@ _encode = json.JSONEncoder(
 # --- the reply ------------------------------------------------------------------------------------
 
 SLACK = 0.01
-"""How much longer than its limit a silence may last, as a fraction of the limit."""
+"""By how much a silence may exceed its limit, as a fraction of the limit. This tolerance makes it
+unnecessary to set a new deadline after each event."""
 
 DRAIN_SECONDS = 0.1
-"""How long to wait for the end of the body, which must be read to keep the connection open."""
+"""How many seconds to wait for the end of the body, after the reply is complete. The connection can
+stay open only if the body is read to its end."""
 
 
 class Incoming:
-    """One reply that is being received, or several replies to one request."""
+    """Receives the reply to one request, or several replies to it, within the time limits."""
 
     __slots__ = (
         "_calls",
@@ -212,7 +214,10 @@ class Incoming:
             await close(self._response, self._chunks)
 
     async def _more(self, *, everything: bool = False) -> list[Any]:
-        """Read until a piece has arrived or, with ``everything``, to the end; return the pieces."""
+        """Read until a piece of the reply has arrived, and return the new pieces.
+
+        With ``everything``, read to the end of the reply instead.
+        """
         if self._error is not None:
             raise self._error
         found: list[Any] = []
@@ -239,7 +244,10 @@ class Incoming:
         return found
 
     def _take(self, chunk: bytes | None, found: list[Any]) -> bool:
-        """Read a part of the body into ``found``; return whether an event ended in it."""
+        """Add the pieces in ``chunk`` to ``found``; return whether an event ended in this chunk.
+
+        ``chunk`` is a part of the body, or None at the end of the body.
+        """
         self._over = chunk is None
         events = self._decoder.finish() if chunk is None else self._decoder.feed(chunk)
         for self._event in events:
@@ -258,7 +266,7 @@ class Incoming:
             time_left.deadline = min(self._silent_at + self._silence * SLACK, self._ends)
 
     async def _finish(self) -> None:
-        """Read the rest of the body, and make sure that the reply is complete."""
+        """Read the rest of the body; raise `MalformedResponse` if the reply is incomplete."""
         if not self._over:
             with anyio.move_on_after(DRAIN_SECONDS), suppress(Exception):
                 async for _ in self._chunks:

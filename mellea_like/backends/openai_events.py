@@ -17,13 +17,13 @@ from pydantic_core import from_json
 __all__ = ["EventDecoder", "ReplyTooLongError", "ServerError", "from_event"]
 
 MAX_EVENT = 2**20
-"""The most bytes of one event; anything longer can't be part of a reply."""
+"""The maximum size of one event in bytes. A longer event can't be part of a reply."""
 
 HEAD = 1000
 
 
 class EventDecoder:
-    """Splits a body into the data of its server-sent events, as HTML's standard defines them."""
+    """Splits a response's body into server-sent events, as defined in HTML's standard."""
 
     __slots__ = ("_after_cr", "_data", "_failed", "_left", "_line", "_max_event", "_most", "head")
 
@@ -35,10 +35,10 @@ class EventDecoder:
         self._after_cr = False
         self._failed = False
         self.head = b""
-        """The beginning of the body, to show if it turns out not to be a reply."""
+        """The beginning of the body, for the error message if the body isn't a reply."""
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """Read the next part of the body; return the data of the events that end in it."""
+        """Read the next part of the body; return the data of the events that end in this part."""
         self._left -= len(chunk)
         if self._left < 0:
             msg = f"a response longer than {self._most:,} bytes"
@@ -76,7 +76,7 @@ class EventDecoder:
         return found
 
     def finish(self) -> list[bytes]:
-        """Handle the end of the body; return the data of a last event that lacks its blank line."""
+        """Handle the end of the body; return the data of a last event that no blank line ended."""
         found: list[bytes] = []
         for line in (bytes(self._line), b""):
             self._read(line, found)

@@ -30,11 +30,12 @@ KNOWN: Mapping[str, frozenset[str]] = {
 """The fields that other modules read, by the kind of object that contains them."""
 
 NAMES = frozenset({"id", "index", "type", "format", "name", "role", "mime_type"})
-"""Fields whose text is complete in each piece, so that pieces are not joined."""
+"""Fields whose text is complete in each piece. The text of a later piece replaces the earlier text,
+instead of being joined to it."""
 
 
 class FurtherFields:
-    """Collects the fields of one reply that no other module reads."""
+    """Collects the fields in a reply that are read by no other module."""
 
     __slots__ = ("_found",)
 
@@ -42,7 +43,7 @@ class FurtherFields:
         self._found: dict[str, dict[str, Any]] = {}
 
     def take(self, place: str, given: Mapping[str, Any]) -> None:
-        """Keep the extra fields of an object, or of a streamed piece of an object."""
+        """Keep the extra fields of an object of the kind ``place``, or of a piece of the object."""
         known = KNOWN[place]
         if given.keys() <= known:
             return

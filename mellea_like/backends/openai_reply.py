@@ -51,7 +51,7 @@ class _Call:
 
 
 class Gathered(ABC):
-    """The part of a reply received so far; a base class for all protocols."""
+    """Collects a reply while it is received; a base class for the readers of all protocols."""
 
     def __init__(
         self,
@@ -77,7 +77,8 @@ class Gathered(ABC):
         self.done = False
         self.began = False
         self.call_pieces: list[CallPiece] | None = None
-        """The pieces of tool calls that the caller hasn't taken yet; None if it wants none."""
+        """The pieces of tool calls that the caller hasn't taken yet; None if the caller doesn't
+        want any."""
 
     @property
     def ended(self) -> bool:
@@ -136,7 +137,10 @@ class Gathered(ABC):
         arguments: str,
         further: Mapping[str, Any] | None = None,
     ) -> str:
-        """Add a piece of a tool call; return it as text if it belongs to the `OutputTool`."""
+        """Add a piece of a tool call; return the text that this piece adds to the reply.
+
+        A piece adds text if it belongs to a call of an `OutputTool` that isn't ``wrapped``.
+        """
         self._count(len(name) + len(arguments))
         call = self._call_of(index, id_, name)
         if further is not None:
@@ -161,7 +165,7 @@ class Gathered(ABC):
         """Return the call that a piece belongs to, or a new one.
 
         Some servers send no index, or the same index for all calls. So a new id begins a new call.
-        If there is neither an index nor an id, a name begins one.
+        If a piece has neither an index nor an id, but a name, it also begins a new call.
         """
         for call in reversed(self._calls):
             if call.index == index and (not id_ or call.id in ("", id_)):
@@ -174,7 +178,7 @@ class Gathered(ABC):
         return call
 
     def _finish(self, reason: str | None) -> str:
-        """Record the finish reason; return the rest of the reply's text."""
+        """Record the finish reason; return the text of the calls of a wrapped `OutputTool`."""
         text = ""
         if self._output is not None and self._calls:
             tool, calls, self._calls = self._output, self._calls, []
@@ -207,7 +211,7 @@ class Gathered(ABC):
 
 
 class Reply(Gathered):
-    """The part of a reply of the chat protocol received so far."""
+    """Collects a reply of the chat protocol while it is received."""
 
     def __init__(
         self,
@@ -260,7 +264,7 @@ class Reply(Gathered):
         return piece
 
     def end(self) -> str:
-        """Record that the stream has ended; return the rest of the reply's text."""
+        """Record that the stream has ended; return the text that the reply still lacked, or ""."""
         self.done = True
         return self._finish(self._finish_reason)
 
@@ -310,10 +314,11 @@ class Reply(Gathered):
 
 
 class Replies:
-    """Several replies to one request, whose chunks are interleaved.
+    """Collects several replies to one request, whose chunks are interleaved.
 
-    A reply that has ended is handed over while another one is arriving. Otherwise it may be the
-    last one, so it waits for the usage at the end of the stream.
+    A reply that has ended is handed over at once if another reply is still arriving. If no other
+    reply is arriving, it may be the last reply, and is kept until the usage arrives at the end of
+    the stream.
     """
 
     def __init__(
@@ -346,7 +351,7 @@ class Replies:
         return self.began and all(reply.whole for reply in self._replies if reply.began)
 
     def read(self, data: bytes) -> list[tuple[int, str | Generation]]:
-        """Read one event; return its pieces, each with the index of its reply."""
+        """Read one event; return new pieces and whole replies, each with the reply's index."""
         if is_end(data):
             self.done = True
             return [(i, piece) for i, reply in enumerate(self._replies) if (piece := reply.end())]
@@ -400,7 +405,10 @@ def read_usage(
     least: int = 0,
     names: tuple[str, str] = CHAT_USAGE,
 ) -> None:
-    """Update a meter with the usage that a server reports, unless the numbers make no sense."""
+    """Update a meter with the usage that a server reports; with ``final``, settle the meter.
+
+    A usage with missing or negative counts is ignored.
+    """
     if not isinstance(usage, dict):
         return
     counts = cast("dict[str, Any]", usage)

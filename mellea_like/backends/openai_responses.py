@@ -38,7 +38,11 @@ def responses_body(
     official: bool,
     output: Demand | None = None,
 ) -> dict[str, Any]:
-    """Return the body of a Responses API request. It omits the seed and turns storing off."""
+    """Return the body of a Responses API request, without the seed.
+
+    ``store`` is false unless ``options.extra`` sets it. ``official`` means that the server is
+    OpenAI's own or Azure's.
+    """
     if options.stop:
         msg = "the Responses API has no stop texts: leave out the option stop, or use api='chat'"
         raise InvalidRequest(msg)
@@ -67,7 +71,7 @@ def responses_body(
 
 
 def _demand(body: dict[str, Any], output: Demand, *, official: bool) -> None:
-    """Add the fields that ask for typed output."""
+    """Add to ``body`` the fields that ask for typed output."""
     match output.mode:
         case "json_schema":
             described = response_format(output, official=official)
@@ -84,12 +88,16 @@ def _demand(body: dict[str, Any], output: Demand, *, official: bool) -> None:
 
 
 def _tool(tool: dict[str, Any]) -> dict[str, Any]:
-    """Convert a chat tool. Chat tools aren't strict by default, but tools of this API are."""
+    """Convert a tool from the chat protocol's form to the Responses API's.
+
+    By default, the chat protocol's tools aren't strict, but the Responses API's tools are. So the
+    converted tool always has the field ``strict``.
+    """
     return {"type": "function", "strict": False, **tool["function"]}
 
 
 def _items(message: Message) -> Iterator[dict[str, Any]]:
-    """Yield a message as items, without its name and reasoning, which items can't express."""
+    """Yield a message as input items of the Responses API, without its name and its reasoning."""
     content = message.content
     if message.role == "tool":
         output = content if isinstance(content, str) else [_part(part) for part in content]
@@ -131,7 +139,7 @@ def _part(part: Part) -> dict[str, Any]:
 
 
 class Response(Gathered):
-    """The part of a response received so far."""
+    """Collects a response of the Responses API while the response is received."""
 
     _summary = 0
     """The index of the latest part of the reasoning summary."""

@@ -50,7 +50,7 @@ def azure_client(url: str | None = None) -> openai.AsyncAzureOpenAI:
 
 
 class OpenAIServer:
-    """The server that the arguments of a backend describe.
+    """The server that a backend's arguments describe: its URL, its key, and who runs it.
 
     Args:
         base_url: the server's URL; None for ``OPENAI_BASE_URL``, else OpenAI's own server.
@@ -95,7 +95,7 @@ class OpenAIServer:
 
     @property
     def shown_url(self) -> str:
-        """The URL without credentials.
+        """The URL without credentials and query.
 
         Raises:
             ValueError: ``OPENAI_BASE_URL`` isn't a URL.
@@ -104,7 +104,7 @@ class OpenAIServer:
 
     @property
     def has_azure_client(self) -> bool:
-        """Whether there is a ready client, and it is the SDK's client for Azure."""
+        """Whether the user passed a ready client that is the SDK's client for Azure."""
         return isinstance(self.given, openai.AsyncAzureOpenAI)
 
     @property
@@ -125,7 +125,7 @@ class OpenAIServer:
 
     @property
     def api_key(self) -> str:
-        """The key to send.
+        """The key to send, or a placeholder if no key is set and the server needs none.
 
         Raises:
             AuthenticationFailed: a key is needed and there is none, or the key can't be sent.

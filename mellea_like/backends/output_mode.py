@@ -57,17 +57,17 @@ OutputMode = Literal["auto", "json_schema", "tool", "json_object", "prompt"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 
 MAX_SCHEMA = 32_000
-"""The most characters of a schema in a prompt; a longer one loses its descriptions."""
+"""The most characters of a schema in a prompt. From a longer schema, descriptions are removed."""
 
 TOOL_SERVERS = ("api.anthropic.com", "api.deepseek.com")
 """Servers that accept a tool but not a schema.
 
 Anthropic's server doesn't refuse ``response_format``, but ignores it (docs.anthropic.com, "OpenAI
-SDK compatibility"). DeepSeek's answers 400 "This response_format type is unavailable now".
+SDK compatibility"). DeepSeek's server answers 400 "This response_format type is unavailable now".
 """
 
 WRAPPED = "value"
-"""The argument of the output tool that holds the reply, if the format isn't an object."""
+"""The name of the output tool's argument that holds the reply, if the format isn't an object."""
 
 _PROMPT = (
     "Reply with one JSON value that is valid against this JSON Schema, and with nothing else: no"
@@ -82,7 +82,7 @@ _DESCRIPTION = "Gives the reply: call it once, with the whole reply as its argum
 
 @dataclass(frozen=True, slots=True)
 class OutputTool:
-    """The tool whose arguments are the reply.
+    """A tool that the model calls to give its reply: the call's arguments are the reply.
 
     Args:
         name: the tool's name, which differs from those of the request's own tools.
@@ -181,7 +181,7 @@ def _tool(request: Request, made: Demand) -> OutputTool | None:
 
 
 def _as_object(schema: dict[str, Any]) -> dict[str, Any] | None:
-    """Return a schema with ``type`` at its root; None if it isn't the schema of an object."""
+    """Return a schema with its root's ``$ref`` resolved; None if the format isn't an object."""
     if "$ref" in schema:
         definitions = schema.get("$defs", {})
         root = definitions.get(str(schema["$ref"]).removeprefix("#/$defs/"))
@@ -221,7 +221,7 @@ def _bounded(schema: dict[str, Any]) -> str:
 
 
 def _without(schema: Any, dropped: tuple[str, ...], *, names: bool = False) -> Any:
-    """Return a schema without some keywords; properties of the same names are kept."""
+    """Return a schema without the keywords in ``dropped``; properties of these names are kept."""
     if isinstance(schema, list):
         return [_without(part, dropped) for part in cast("Sequence[Any]", schema)]
     if not isinstance(schema, dict):
@@ -273,7 +273,7 @@ _ELSEWHERE = re.compile(
     r"|tool_call_id|tool_calls|messages?\W{1,4}\d|role\W{0,3}tool",
     re.IGNORECASE,
 )
-"""Words that show that an error is about something else, such as the length or the conversation."""
+"""Words that show that an error isn't about a mode, but for example about the prompt's length."""
 
 _UNSUPPORTED = re.compile(
     r"support|requires|unavailable|not available|not allowed|not implement|unknown", re.IGNORECASE
@@ -288,8 +288,8 @@ _THIS_SCHEMA = re.compile(
 _PERHAPS = (404, 500, 501)
 """Statuses that some servers use to refuse a mode; the error's words must confirm it.
 
-OpenRouter answers 404 "No endpoints found that support tool use", llama.cpp 500 "tools param
-requires --jinja flag".
+OpenRouter answers 404 "No endpoints found that support tool use". llama.cpp answers 500 "tools
+param requires --jinja flag".
 """
 
 _TOOL_FIELDS = ("tools", "functions", "tool_choice")
@@ -300,10 +300,10 @@ _Refused = tuple["str | None", str, Mode]
 
 
 class OutputModes:
-    """Decides how a backend asks for typed output: in a fixed mode, or in one its server accepts.
+    """Decides how a backend asks for typed output: in a fixed mode, or in one that works.
 
-    It remembers which modes a server refused for a model or, if only a schema was refused, for that
-    schema.
+    It remembers which modes a server refused for a model. If the server refused only the schema in
+    a request, it remembers the mode for that schema alone.
 
     Args:
         output: the mode. ``"auto"`` tries one mode after the other until the server accepts one.

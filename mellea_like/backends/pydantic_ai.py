@@ -53,28 +53,28 @@ T = TypeVar("T")
 __all__ = ["PydanticAIBackend"]
 
 CLOSE_SECONDS = 1.0
-"""How long closing an incomplete reply may take."""
+"""How many seconds closing an incomplete reply may take."""
 
 
 class PydanticAIBackend:
     """A model of a provider that Pydantic AI knows: Anthropic, Google, Bedrock, Mistral and more.
 
     Replies are streamed if the provider can stream, so that generation stops when a request is
-    cancelled. Neither this backend nor the provider's SDK retries. It works in one event loop after
-    another. On trio it works with the SDKs of OpenAI, Anthropic, Google and Amazon. Mistral's SDK
-    needs asyncio, so a request on trio raises an `InvalidRequest` that explains this.
+    cancelled. Neither this backend nor the provider's SDK retries. This backend works in one event
+    loop after another. On trio it works with the SDKs of OpenAI, Anthropic, Google and Amazon.
+    Mistral's SDK needs asyncio, so a request on trio raises an `InvalidRequest` that explains this.
 
-    If a request has a ``format``, the backend uses the provider's own JSON Schema output if the
-    model's profile supports it. Otherwise it asks for a call of a tool whose arguments are the
-    reply, or puts the schema into the prompt. The names of messages and their ``reasoning`` are
-    not sent, because providers have no fields for them.
+    For a request with a ``format``, the backend uses the provider's own JSON Schema output, if the
+    model's profile supports such output. Otherwise the backend asks for a call of a tool whose
+    arguments are the reply, or puts the schema into the prompt. The names of messages and their
+    ``reasoning`` are not sent, because providers have no fields for them.
 
     Args:
         model: a name for `pydantic_ai.models.infer_model`, such as
             ``"anthropic:claude-sonnet-5-5"`` or ``"bedrock:us.amazon.nova-pro-v1:0"``; the key is
-            read from the provider's environment variable. Or a `pydantic_ai.models.Model`, for
-            example with your own provider, client or settings. Use such a model in one event loop
-            at a time, and only on asyncio or only on trio.
+            read from the provider's environment variable. Instead of a name, you can pass a
+            `pydantic_ai.models.Model`, for example with your own provider, client or settings. Use
+            such a model in one event loop at a time, and only on asyncio or only on trio.
         timeout: how long the provider may send nothing, in seconds. With None, only the limit of
             the provider's client applies (usually 600 s).
         options: defaults for the options that a request leaves open. Entries of ``extra`` that are
@@ -129,7 +129,10 @@ class PydanticAIBackend:
 
     @property
     def limit_key(self) -> tuple[str, bytes] | None:
-        """The key under which the provider counts requests: its URL and a digest of the API key."""
+        """The key under which the provider counts requests: its URL and a digest of the API key.
+
+        None if the URL or the API key is unknown.
+        """
         url, key = self._model.base_url, key_of(self._model)
         return (url, digest(key)) if url and key else None
 
@@ -186,7 +189,10 @@ class PydanticAIBackend:
     async def _begin(
         self, stack: AsyncExitStack, model: Model, request: Request, asking: _Asking
     ) -> AsyncIterator[str | Generation]:
-        """Send a request; if its `Preferred` temperature is refused, send it again without one."""
+        """Send a request, and return the pieces of its reply.
+
+        If a `Preferred` temperature is refused, the request is sent again without it.
+        """
         options, wanted = request.options, insisted(request.options)
         if not self._refuses_temperature:
             try:
@@ -235,7 +241,10 @@ def _made(model: Model | str) -> Model:
 
 
 class _OpenModel:
-    """A model for one event loop. If ``tells``, its client reports when a request has been sent."""
+    """A model for one event loop, with a client that is opened when first needed.
+
+    ``tells`` is true if this client reports when a request has been sent.
+    """
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -244,7 +253,7 @@ class _OpenModel:
         self.tells = False
 
     async def entered(self) -> Model:
-        """Open the client, unless it is open, and return the model."""
+        """Return the model, and open its client first if necessary."""
         async with self._lock:
             if not self._entered:
                 await self._model.__aenter__()
@@ -257,7 +266,7 @@ class _OpenModel:
         return self._model
 
     async def close(self) -> None:
-        """Close the client, if the provider created it."""
+        """Close the model's client, if Pydantic AI created the client."""
         if self._entered:
             self._entered = False
             await self._model.__aexit__(None, None, None)
@@ -277,7 +286,7 @@ class _Asking(Sending):
         self.generators = _Generators()
 
     async def wait(self, step: Awaitable[T]) -> T:
-        """Await a step of the provider within the time limits, and translate its errors."""
+        """Await one step of the request within its time limits, and translate the step's errors."""
         error: BackendError | None = None
         quiet = anyio.current_time() + self.silence
         token = SENDING.set(self)
@@ -365,11 +374,11 @@ async def _leave(
 
 
 class _Generators:
-    """The async generators that some steps of a task have started.
+    """Records the async generators that steps of a task start, so that the task can close them.
 
     If nobody runs a generator to its end, the event loop closes it at garbage collection: asyncio
-    starts a task for that, and trio warns. Providers' SDKs leave several behind with each reply.
-    This object records the generators, so that the task that started them can close them.
+    starts a task for that, and trio warns. Providers' SDKs leave several generators behind with
+    each reply.
     """
 
     __slots__ = ("_begun",)
@@ -378,7 +387,7 @@ class _Generators:
         self._begun: list[AsyncGenerator[Any]] = []
 
     def awaited(self, step: Awaitable[T]) -> Awaitable[T]:
-        """Return an awaitable that runs a step and records the generators that it starts."""
+        """Return an awaitable that runs a step and records the generators that the step starts."""
         return _Step(step, self)
 
     async def aclose(self) -> None:
@@ -407,7 +416,7 @@ class _Generators:
 
 
 class _Step(Generic[T]):
-    """Awaits a step, with generator hooks that are set only while the step's code runs."""
+    """Awaits a step, and sets hooks for async generators only while the step's code runs."""
 
     __slots__ = ("_generators", "_step")
 

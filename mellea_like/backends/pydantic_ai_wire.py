@@ -61,10 +61,11 @@ __all__ = [
 ]
 
 OUTPUT_TOOL = "final_result"
-"""The name of the tool whose arguments are the reply; Pydantic AI's agents use the same one."""
+"""The name of the tool whose arguments are the reply; Pydantic AI's agents use the same name."""
 
 GUARANTEES = ("stop_sequences", "extra_body", "extra_headers")
-"""Settings that a model must not silently ignore."""
+"""Settings that a model must not silently ignore: without support for them, a request is refused.
+"""
 
 
 # --- what is sent ---------------------------------------------------------------------------------
@@ -92,7 +93,7 @@ def can_stream(model: Model) -> bool:
 
 
 def key_of(model: Model) -> str | None:
-    """Return the API key that a model's provider sends, or None if its client doesn't reveal it."""
+    """Return the API key that a model's client sends, or None if the client doesn't reveal it."""
     for each in inner_models(model):
         client: Any = getattr(each.provider, "client", None)
         key = getattr(client, "api_key", None)
@@ -102,7 +103,10 @@ def key_of(model: Model) -> str | None:
 
 
 def model_messages(model: Model, messages: Sequence[Message]) -> list[wire.ModelMessage]:
-    """Convert a conversation, without names and reasoning, for which providers have no fields."""
+    """Convert a conversation to Pydantic AI's messages.
+
+    Names (except those of tools) and reasoning are left out: providers have no fields for them.
+    """
     written: list[wire.ModelMessage] = []
     called: dict[str, str] = {}
     for message in messages:
@@ -162,7 +166,11 @@ def _detail(image: Image) -> dict[str, Any] | None:
 
 
 def model_settings(model: Model, options: Options, tool_choice: str | None) -> ModelSettings:
-    """Return options as settings; entries of ``extra`` that don't name a setting go in the body."""
+    """Convert options to Pydantic AI's settings.
+
+    An entry of ``extra`` that is named like a setting of Pydantic AI or of the provider becomes
+    that setting. Any other entry becomes a field of the request's body.
+    """
     named = tool_choice not in {None, *TOOL_CHOICES}
     said: dict[str, Any] = {
         "temperature": options.temperature,
@@ -249,7 +257,7 @@ def _profile(model: Model) -> Any:
 
 
 class Reply:
-    """The part of a reply received so far."""
+    """Collects a reply of Pydantic AI while it is received."""
 
     def __init__(self, meter: RequestMeter, parameters: ModelRequestParameters) -> None:
         self._meter = meter
@@ -259,7 +267,10 @@ class Reply:
         self._output_part: int | None = None
 
     def take(self, event: object, tokens: int) -> str:
-        """Read an event, given the output tokens counted so far; return the text that it adds."""
+        """Read an event; return the text that the event adds to the reply.
+
+        ``tokens`` is the number of output tokens that the provider has counted so far.
+        """
         piece = ""
         match event:
             case wire.PartStartEvent(part=wire.TextPart(content=text)):
@@ -343,7 +354,10 @@ def _arguments(given: Any) -> str:
 
 
 class Translator:
-    """Translates errors, without chaining the original, which could contain the request's key."""
+    """Translates errors of a request into this library's errors.
+
+    The original errors are not chained to the translated errors, because they may contain the key.
+    """
 
     def __init__(self, model: Model, timeout: float | None, total: float | None) -> None:
         self._model = model.model_id
@@ -422,7 +436,8 @@ CATEGORIES: tuple[tuple[type[Exception], type[BackendError], bool | None], ...] 
     (exceptions.ModelAuthenticationError, AuthenticationFailed, None),
     (exceptions.ModelRequestRejectedError, InvalidRequest, None),
 )
-"""For each error of Pydantic AI: this library's error, and whether to retry (None: its default)."""
+"""Pydantic AI's exceptions, each with this library's error class for it and with whether to retry
+(None for the error class's default)."""
 
 
 def _kind(

@@ -41,17 +41,17 @@ class RequestStatistics(NamedTuple):
 
 
 class Flight:
-    """The outcome of one request: "cancelled" unless the backend sets another one."""
+    """A request in progress. Its outcome is "cancelled" until the backend sets another one."""
 
     outcome: Literal["finished", "failed", "cancelled"] = "cancelled"
 
 
 class RequestCounter(Counter[str]):
-    """The running counts of a backend, with the names of `RequestStatistics`."""
+    """Counts a backend's requests and tokens, under the field names of `RequestStatistics`."""
 
     @contextmanager
     def flight(self) -> Generator[Flight]:
-        """Count one request as in flight during the block, and its outcome afterwards."""
+        """Count one request as in flight during the block, and count its outcome afterwards."""
         self["started"] += 1
         self["in_flight"] += 1
         self["max_in_flight"] = max(self["max_in_flight"], self["in_flight"])
@@ -71,7 +71,10 @@ _PIECE = re.compile(r"\A\s+|\S+\s*")
 
 
 def word_pieces(text: str) -> list[str]:
-    """Split a text into words, each with the white space that follows it."""
+    """Split a text into words, each with the white space after it.
+
+    White space at the beginning of the text is a separate piece.
+    """
     return _PIECE.findall(text)
 
 

@@ -25,9 +25,9 @@ PATHS = {"score": "/score", "rerank": "/rerank", "classify": "/classify"}
 class RewardModel:
     """A scorer for `BestOf` that asks a server how good a reply is.
 
-    It supports the three protocols of vLLM's server; llama.cpp's server has ``"rerank"`` only. The
-    SDK retries failed requests. If the error persists, the candidate's draw counts as errored. If
-    the call ends before the server answers, the request is closed.
+    Each ``kind`` is a protocol of vLLM's server. llama.cpp's server has only ``"rerank"``. The SDK
+    retries failed requests. If the last retry fails, the candidate's draw counts as errored. If the
+    sampling call ends before the server answers, the request is cancelled.
 
     Args:
         base_url: the server's URL, such as ``http://localhost:8000/v1``. The protocol's path is
@@ -39,7 +39,7 @@ class RewardModel:
         label: for ``"classify"``, the index of the class whose probability is the score. The
             default is the last class.
         api_key: the key to send as a bearer token; None for servers that need none.
-        timeout: the time limit of one request, in seconds.
+        timeout: how long the server may send nothing, in seconds.
         max_retries: how often a failed request is retried.
 
     Raises:

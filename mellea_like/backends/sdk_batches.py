@@ -51,13 +51,13 @@ T = TypeVar("T")
 REQUEST_TIMEOUT = 408
 
 CLEAN_SECONDS = 10.0
-"""How long deleting the file of a refused job may take."""
+"""How many seconds deleting the file of a refused job may take."""
 
 SHOWN = 200
 """The number of characters to show of a line that can't be read."""
 
 BUGS = (TypeError, AttributeError, LookupError, RuntimeError)
-"""Exceptions that an SDK raises for a request that it can't write. Nothing has been sent then."""
+"""Exceptions that an SDK raises for a request that it can't encode, before anything is sent."""
 
 
 class Listed(NamedTuple):
@@ -195,7 +195,7 @@ class SDKBatches(ABC):
     def _read(
         self, reply: dict[str, Any], meter: RequestMeter, tool: OutputTool | None
     ) -> Generation:
-        """Read a reply, and settle the meter."""
+        """Convert a provider's reply to a `Generation`, and settle the meter with its usage."""
 
     @abstractmethod
     def _count(self, reply: Mapping[str, Any], meter: RequestMeter) -> None:
@@ -317,7 +317,10 @@ class SDKBatches(ABC):
 
     @abstractmethod
     async def _upload(self, client: Any, intention: Intention, lines: Path) -> str:
-        """Upload a job's file, unless the requests are sent when the job is created."""
+        """Upload a job's file, and return the provider's id of it.
+
+        If the provider takes the requests only when the job is created, return the path instead.
+        """
 
     @abstractmethod
     async def _discard(self, client: Any, uploaded: str) -> None:
@@ -357,9 +360,9 @@ async def _newer(
 ) -> AsyncGenerator[Listed]:
     """Yield the listed jobs whose ids are not in ``before``.
 
-    No provider promises an order. The search stops early, at a job in ``before``, only if the
-    list's times show that the newest jobs come first. These times are compared with each other,
-    and never with this computer's clock.
+    No provider promises an order. If the jobs' times show that the newest jobs come first, the
+    search stops after a page that has a job from ``before``. Otherwise it reads the whole list.
+    These times are compared only with each other, and never with this computer's clock.
 
     Yields:
         The jobs that did not exist earlier.

@@ -52,17 +52,22 @@ LONGEST_WORD = 200
 """The most characters of an error code or of a field's name; longer texts are ignored."""
 
 SDK_ERRORS = ("OpenAIError", "AnthropicError")
-"""The SDKs' base exceptions. If an exception isn't also an ``APIError``, nothing was sent."""
+"""The names of the SDKs' base exceptions. If an exception of such a class isn't also an
+``APIError``, nothing was sent."""
 
 UNSENT = ("ConnectError", "ConnectTimeout", "PoolTimeout", "UnsupportedProtocol", "InvalidURL")
 """The names of HTTP libraries' exceptions which mean that no connection was made."""
 
 SHORTEST_SECRET = 4
-"""The fewest characters of a secret to remove from messages; shorter texts are too common."""
+"""The fewest characters of a secret to remove from messages. A shorter text may also be part of
+ordinary words."""
 
 
 def retry_after(headers: Mapping[str, str], now: datetime) -> float | None:
-    """Return the wait in seconds from ``Retry-After`` or ``retry-after-ms``; None if absent."""
+    """Return the wait in seconds from ``retry-after-ms`` or ``Retry-After``.
+
+    None if neither header is present and readable.
+    """
     seconds = _seconds(headers.get("retry-after-ms", ""), 0.001)
     if seconds is None:
         given = headers.get("retry-after", "")
@@ -93,7 +98,10 @@ def _until(text: str, now: datetime) -> float | None:
 
 
 class Translator:
-    """Translates errors, without chaining the SDK's errors, which contain the key."""
+    """Translates errors of a request into this library's errors.
+
+    The SDK's errors are not chained to the translated errors, because they may contain the key.
+    """
 
     def __init__(
         self,
@@ -164,7 +172,7 @@ class Translator:
         return _named(error, told.get("code"), told.get("param"), told.get("type"))
 
     def malformed(self, what: str, body: str = "", *, began: bool = True) -> MalformedResponse:
-        """Return the error for an unreadable answer, with advice if no reply has begun."""
+        """Return the error for an unreadable response, with the given hint if no reply began."""
         shown = f": {self.clean(body)}" if body else ""
         hint = "" if began else self._hint
         return MalformedResponse(f"{self._url} sent {what}{shown}{hint}")

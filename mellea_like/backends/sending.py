@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 __all__ = ["SENDING", "Sending", "notify_when_sent", "reports_progress"]
 
 TRACING = "AsyncHTTPTransport"
-"""The transport of httpx and httpx2 that reports a request's progress. Others may not."""
+"""The class name of the transport of httpx and httpx2 that reports a request's progress. Other
+transports may not report it."""
 
 
 class Sending:
@@ -36,7 +37,10 @@ class Sending:
         return self.meter
 
     async def trace(self, event: str, info: dict[str, Any]) -> None:
-        """Handle an event of the HTTP library's ``trace`` extension."""
+        """Handle an event of the HTTP library's ``trace`` extension.
+
+        The request counts as sent when its body has been sent.
+        """
         if event.endswith("send_request_headers.started"):
             # With a proxy, the first request asks for a tunnel.
             self._posting = info["request"].method == b"POST"
@@ -44,14 +48,14 @@ class Sending:
             self.sent()
 
     def failed(self, error: BackendError) -> None:
-        """Record that there is no reply; a request that the server refused costs no tokens."""
+        """Record that the request failed. A request that the server refused costs no tokens."""
         meter = self.meter
         worked = isinstance(error, BackendTimeout | MalformedResponse)
         if meter is not None and not worked and not meter.output_tokens and not meter.settled:
             meter.update(input_tokens=0)
 
     def again(self) -> None:
-        """Count the request as refused, without tokens, before it is sent once more."""
+        """Count the refused request without tokens, and prepare to send the request again."""
         if self.meter is not None:
             self.meter.settle(input_tokens=0, output_tokens=0)
         self.meter = None
@@ -74,9 +78,9 @@ def reports_progress(http_client: object) -> bool:
 
 
 def notify_when_sent(http_client: Any) -> None:
-    """Add a hook to a client of httpx or httpx2 that notifies the `Sending` in `SENDING`.
+    """Add a hook to a client of httpx or httpx2, to notify the `Sending` in `SENDING`.
 
-    If the client doesn't report a request's progress, a request counts as sent when it begins.
+    If the client doesn't report a request's progress, the request counts as sent when it begins.
     """
     hook = _trace if reports_progress(http_client) else _begin
     if hook not in http_client.event_hooks["request"]:

@@ -25,7 +25,7 @@ _SALT = os.urandom(16)
 
 
 class Secret:
-    """Keeps a key out of reprs."""
+    """Holds an API key that a ``repr`` doesn't show."""
 
     __slots__ = ("value",)
 

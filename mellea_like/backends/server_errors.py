@@ -28,13 +28,13 @@ STATUSES: dict[int, tuple[type[BackendError], bool | None]] = {
 
 
 def kind_of_status(status: int) -> tuple[type[BackendError], bool | None]:
-    """Return the error class for a status, and whether to retry (None for the class's default)."""
+    """Return the error class for an HTTP status, and whether to retry (None for its default)."""
     failed = BackendUnavailable if status >= 500 else InvalidRequest  # noqa: PLR2004
     return STATUSES.get(status, (failed, None))
 
 
 REFUSALS = (400, 422)
-"""The statuses that mean that something in the request is wrong."""
+"""The HTTP statuses with which a server says that something in the request is wrong."""
 
 
 def refuses_temperature(error: BackendError) -> bool:

@@ -82,14 +82,14 @@ class _Draw:
 class SimulatedBackend:
     """Answers like a real server: late, sometimes very late, and sometimes wrongly or not at all.
 
-    The random numbers for a request depend on the backend's seed, the request's own seed
-    (``options.seed``, or else its number in the order of arrival), and the request's iteration,
-    purpose and retry. So a run with a seed can be repeated, and gives the same replies whatever
-    their timing.
+    The random numbers for a request depend on the backend's seed, the request's own seed, and the
+    request's iteration, purpose and retry. A request without a seed (``options.seed``) uses its
+    number in the order of arrival instead. So a run whose requests have seeds can be repeated, and
+    gives the same replies whatever their timing.
 
     A reply consists of the word ``passing`` or ``failing``, followed by filler words. The
     requirement `passes` accepts replies that start with ``passing``. A judge's question gets a JSON
-    verdict, which is also true with the probability ``pass_rate``. Each word counts as a token. The
+    verdict, which is positive with the probability ``pass_rate``. Each word counts as a token. The
     words of a reply come at even intervals over its latency.
 
     Latencies are lognormal: half of them are below ``median`` seconds, and their logarithm has the
@@ -101,12 +101,12 @@ class SimulatedBackend:
         sigma: the spread of the latency's logarithm. With 0, all latencies are equal.
         straggler_rate: the share of stragglers, which are requests that take much longer.
         straggler_factor: how many times as long a straggler takes, at least 1.
-        pass_rate: the share of answered requests that pass.
+        pass_rate: the share of answered requests whose replies pass.
         giveaway_rate: the share of failing replies that can be recognized at a quarter of their
             length, by a word that no other reply has. `gives_itself_away` looks for it.
         error_rate: the share of requests that end with a 503, at some time within their latency.
         rate_limit_rate: the share of requests that are immediately refused with a 429.
-        retry_after: the wait in seconds that a 429 asks for, or None.
+        retry_after: the wait in seconds that a 429 asks for; None if a 429 asks for no wait.
         output_tokens: the mean number of words in a reply. Each reply has between half and one and
             a half times as many, and at most ``options.max_tokens``.
         model: the model's name, for records.
@@ -153,7 +153,7 @@ class SimulatedBackend:
         return passes
 
     def statistics(self) -> RequestStatistics:
-        """Return how many requests were started, finished, failed and cancelled, and the tokens."""
+        """Return the numbers of requests and tokens so far; see `RequestStatistics`."""
         return self._counter.statistics()
 
     async def generate(self, request: Request) -> Generation:
