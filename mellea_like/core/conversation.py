@@ -53,7 +53,7 @@ __all__ = [
 Role = Literal["system", "user", "assistant", "tool"]
 _ROLES = get_args(Role)
 _SAME_ROLES: Mapping[Any, Role] = {"developer": "system"}
-"""Role names that only OpenAI's newer models have, and the common names for these roles."""
+"""Maps role names that only OpenAI's newer models have to the common names of these roles."""
 
 _NONE: tuple[()] = ()
 
@@ -216,7 +216,7 @@ def joined_text(content: str | Iterable[Part]) -> str:
 
 
 def _content(content: object) -> str | tuple[Part, ...]:
-    """Make a message's content from an argument."""
+    """Convert an argument to a message's content: a text or a tuple of parts."""
     kind = type(content).__name__
     if isinstance(content, Mapping | bytes) or not isinstance(content, Iterable):
         msg = f"a message's content must be a str or a sequence of parts, not {kind}"

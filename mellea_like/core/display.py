@@ -78,7 +78,7 @@ def quoted(text: str) -> str:
 
 
 def first_few(reasons: Iterable[str]) -> tuple[str, ...]:
-    """Return the first few reasons for prompts and messages, each `bounded`."""
+    """Return the first few reasons, each shortened, and how many more there are."""
     left = iter(reasons)
     kept = tuple(bounded(reason) for reason in islice(left, MOST_REASONS))
     more = sum(1 for _ in left)

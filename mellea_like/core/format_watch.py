@@ -204,11 +204,11 @@ class Node(Protocol):
         """Check a complete value that is inside another value."""
 
     def field(self, key: str, place: tuple[object, ...], title: str, /) -> Node | None:
-        """Return the rules for the value of a key; None if it depends on other values."""
+        """Return the rules for a key's value; None if the value can't be checked by itself."""
         ...
 
     def item(self, index: int, place: tuple[object, ...], title: str, /) -> Node | None:
-        """Return the rules for an item of an array."""
+        """Return the rules for an item of an array; None if it can't be checked by itself."""
         ...
 
 
@@ -265,7 +265,7 @@ class _Node:
             raise BrokenError(why_broken(title, problems(exc, place))) from exc
 
     def field(self, key: str, place: tuple[object, ...], title: str) -> _Node | None:
-        """Return the rules for the value of a key; None if it depends on other values."""
+        """Return the rules for a key's value; None if the value can't be checked by itself."""
         parts = self._parts
         if parts.closed and key not in parts.fields:
             where = ".".join(map(str, (*place, key)))
@@ -273,7 +273,7 @@ class _Node:
         return parts.values or parts.fields.get(key)
 
     def item(self, index: int, place: tuple[object, ...], title: str) -> _Node | None:
-        """Return the rules for an item of an array."""
+        """Return the rules for an item of an array; None if it can't be checked by itself."""
         most = self._parts.longest
         if most is not None and index >= most:
             said = f"List should have at most {most} item{'' if most == 1 else 's'}"

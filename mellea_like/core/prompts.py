@@ -35,7 +35,7 @@ class Prompts:
         self._entries: list[tuple[int | None, tuple[Message, ...]]] = []
 
     def place(self, messages: tuple[Message, ...]) -> int:
-        """Return the index of a conversation. Equal conversations share one."""
+        """Return a conversation's index, after adding it if it is new. Equal ones have the same."""
         steps, met, places = self._steps, self._met, self._places
         node, after, known = 0, None, 0
         for at in range(len(messages), 0, -1):
@@ -68,7 +68,7 @@ class Prompts:
 
 
 def messages_in(entry: Any) -> list[dict[str, Any]]:
-    """Return the messages in a conversation's item, without those of earlier conversations."""
+    """Return the messages in an item of ``prompts``, without the conversation that it continues."""
     written = cast("dict[str, Any]", entry)["then"] if isinstance(entry, dict) else entry
     return cast("list[dict[str, Any]]", written)
 
@@ -81,7 +81,11 @@ def prompt_at(prompts: Sequence[Any], place: int) -> list[Mapping[str, Any]]:
 def prompt_since(
     prompts: Sequence[Any], place: int, known: Container[int]
 ) -> tuple[int | None, list[Mapping[str, Any]]]:
-    """Return the index of the nearest earlier conversation in ``known``, and what follows it."""
+    """Return the last earlier conversation that is in ``known``, and the messages after it.
+
+    The conversation at ``place`` continues earlier ones. The one that is returned is an index of
+    ``prompts``; None if none of them is known.
+    """
     parts: list[list[dict[str, Any]]] = []
     before: int | None = place
     while before is not None and (not parts or before not in known):

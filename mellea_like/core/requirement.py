@@ -79,9 +79,9 @@ class Requirement:
         inline: run a plain function on the event loop itself. Use it for checks that take under 1
             ms.
         timeout: the most seconds that the validator or judge may take; after that, the requirement
-            counts as errored. A function in a thread can't be stopped, so it is abandoned, and
-            counted as such. An inline validator can't be stopped either; its late verdict is
-            ignored.
+            counts as errored. A function in a thread can't be stopped, so it is abandoned: it
+            continues, and ``thread_statistics`` counts it. An inline validator can't be stopped
+            either; its late verdict is ignored.
         weight: how much the requirement counts when the best failure is chosen; over 0.
         check_only: whether to leave the requirement out of the prompt. It is checked all the same.
         on_error: the effect of an exception in the validator. With ``"error"``, the draw counts as
@@ -354,7 +354,10 @@ def at_least(number: int, *parts: Requirement | str) -> Requirement:
 
 
 def ready_made(make: Callable[P, Requirement]) -> Callable[P, Requirement]:
-    """Decorate a factory so that its requirements pickle as calls of it; closures don't pickle."""
+    """Decorate a factory of requirements so that these can be pickled, although closures can't.
+
+    A pickled requirement consists of the factory and its arguments.
+    """
 
     @wraps(make)
     def made(*args: P.args, **settings: P.kwargs) -> Requirement:
@@ -366,7 +369,7 @@ def ready_made(make: Callable[P, Requirement]) -> Callable[P, Requirement]:
 
 
 def _place_of(requirement: Requirement) -> tuple[str, str] | None:
-    """Return the module and the name of a requirement made by a decorator; None for others."""
+    """Return the module and name that a requirement made by a decorator has; None for others."""
     # Such a validator can't be pickled by name, because its name now means the requirement.
     module = getattr(requirement.validator, "__module__", None)
     name = getattr(requirement.validator, "__qualname__", "<locals>")

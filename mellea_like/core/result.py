@@ -379,7 +379,7 @@ class SamplingResult(Generic[T]):
         return f"{tried}; {len(errors)} ended in an error, the first: {first}"
 
     def _repr_html_(self) -> str:
-        """Return the waterfall of the call, for notebooks."""
+        """Return HTML with a chart of the call's draws over time, for notebooks."""
         # Notebooks call this method. The module is above the core, so it is looked up by name.
         return str(import_module("mellea_like.report.call").cell(self.to_dict()))
 

@@ -47,14 +47,15 @@ __all__ = [
 class Ask:
     """A draw that may start now, as data that depends only on the records of earlier draws.
 
-    The first fields are those of its turn, because a separate object would cost each draw 0.2 µs.
+    The fields up to ``depth`` describe the draw's turn. They aren't an object of their own, which
+    would cost each draw 0.2 µs.
     """
 
     iteration: int
     subsample: int
     depth: int
     chain: int
-    """The index of the draw's chain, a sequence of draws that each repair the one before."""
+    """The index of the draw's chain, in which each draw repairs the one before or draws again."""
     action: Action[Any]
     context: Context
     spec: Any = None
@@ -70,15 +71,18 @@ class Ask:
 
 
 class Wait(NamedTuple):
-    """The answer that no draw may start now: ask again after ``seconds``, or at the next event."""
+    """A plan's answer that a lane can't start a draw now.
+
+    The lane asks again after ``seconds``, or earlier if a draw starts or ends.
+    """
 
     seconds: float = math.inf
     mine: bool = False
-    """Whether only this lane has to wait; otherwise, no lane asks the plan until then."""
+    """Whether the reason to wait concerns only this lane, which then waits for all ``seconds``."""
 
 
 Next = Ask | Wait | None
-"""A plan's answer; None ends the lane."""
+"""A plan's answer to a lane: a draw to start, or a wait. None ends the lane."""
 
 
 class Stop(NamedTuple):
@@ -90,12 +94,12 @@ class Stop(NamedTuple):
 
 
 class Ruling(NamedTuple):
-    """A decision about a race."""
+    """An option's decision about a race, such as to end it. The defaults change nothing."""
 
     over: bool = False
     """Whether to cancel the running draws. Without a reason (``why``), the call is won."""
     stop: bool = False
-    """Whether no further draw may start. Those that are running continue."""
+    """Whether no further draw may start. Running draws continue."""
     drop: Callable[[Ask], bool] | None = None
     """Selects draws that can't win any more: running ones are cancelled, others don't start."""
     fatal: BaseException | None = None
@@ -137,7 +141,7 @@ class Body(Protocol):
 
 
 class NotAnAnswer(Exception):
-    """The draw has failed: its reply can't be checked, or its ``verdicts`` rejected it early."""
+    """Ends a draw as failed: the reply can't be checked, or ``verdicts`` rejected it early."""
 
     def __init__(
         self,
@@ -177,7 +181,7 @@ class Option:
     uses: ClassVar[tuple[str, ...]] = ()
     """The ports that the class overrides; the others cost nothing."""
     hears: ClassVar[Outcome | None] = None
-    """The outcome of the slices that ``hear`` gets; None for all."""
+    """The only outcome of which ``hear`` gets slices; None means that it gets all slices."""
 
     def __init_subclass__(cls) -> None:
         ports = {name: port for name, port in vars(Option).items() if not name.startswith("_")}
@@ -233,7 +237,7 @@ class Option:
         """After the race, do the work that needs all draws, such as comparing them."""
 
     def choose(self, facts: Facts) -> Choice | None:
-        """Choose the winner; None leaves it to the next option. Pure."""
+        """Choose the winner, or return None to leave the choice to the next option. Pure."""
         del facts
         return None
 

@@ -41,7 +41,7 @@ __all__ = [
 
 
 _EARLIER: ContextVar[tuple[object, int]] = ContextVar("_EARLIER", default=(None, 0))
-"""A task, and the number of its native cancellations to ignore."""
+"""A task, and the number of its native cancellations to ignore; see `new_cancellations`."""
 
 _NO_LOOP = (RuntimeError, AttributeError)
 """The errors raised if no loop is running, or if the library isn't fully imported."""
@@ -97,7 +97,10 @@ def clock() -> Callable[[], float]:
 
 
 def context_for_thread(library: str | None = None) -> Context:
-    """Return a copy of the context for a function that will run in another thread."""
+    """Return a copy of the context for a function that will run in another thread.
+
+    ``library`` is the event loop's library that sniffio reports in that thread; None for none.
+    """
     context = copy_context()
     sniffio: Any = sys.modules.get("sniffio")  # If sniffio is installed, anyio asks it.
     if sniffio is not None:
@@ -106,7 +109,7 @@ def context_for_thread(library: str | None = None) -> Context:
 
 
 def native_cancel_requests() -> int:
-    """Return the number of new native cancellations that are pending on the running task."""
+    """Return how many new ``task.cancel()`` requests are pending on the running task; 0 on trio."""
     task = _asyncio_task()
     if task is None or not (count := task.cancelling()):
         return 0
@@ -116,7 +119,7 @@ def native_cancel_requests() -> int:
 
 @contextmanager
 def new_cancellations() -> Generator[None]:
-    """Enter a block that ignores earlier native cancellations, for cleaning up after them."""
+    """Enter a block that ignores earlier ``task.cancel()`` requests, to clean up after them."""
     task = _asyncio_task()
     if task is None or not (count := task.cancelling()):
         yield
@@ -131,7 +134,7 @@ def new_cancellations() -> Generator[None]:
 def split_cancellation(
     error: BaseException,
 ) -> tuple[BaseException | None, BaseException | None]:
-    """Split an error, which on trio may be a group, into its cancellation and the rest."""
+    """Split an error, which may be a group, into its cancellation and the rest, each or None."""
     if isinstance(error, BaseExceptionGroup):
         group = cast("BaseExceptionGroup[BaseException]", error)
         cancellation, rest = group.split(cancellations())
@@ -163,7 +166,7 @@ def scope_cancelled() -> bool:
 
 
 def cancel_requested() -> bool:
-    """Return whether the running task was cancelled, by a scope or natively."""
+    """Return whether the running task was cancelled, by a scope or by ``task.cancel()``."""
     return scope_cancelled() or native_cancel_requests() > 0
 
 
@@ -202,7 +205,10 @@ class foreign:  # noqa: N801 (it reads as a function)
 
 
 def cancellation_lost() -> bool:
-    """Return whether a native cancellation, which is raised once, was swallowed or replaced."""
+    """Return whether ``task.cancel()`` was called on the running task, which still runs.
+
+    asyncio raises the cancellation only once, so some code has swallowed or replaced it.
+    """
     return native_cancel_requests() > 0 and not scope_cancelled()
 
 
