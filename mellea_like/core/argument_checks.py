@@ -68,7 +68,7 @@ def _close_to(name: str, names: Sequence[str]) -> list[str]:
 
 
 def whole_number(name: str, value: object, *, least: float = 1, most: float = math.inf) -> int:
-    """Make sure that an argument is a whole number within bounds."""
+    """Make sure that an argument is a whole number within bounds, and return it."""
     if isinstance(value, bool) or not isinstance(value, int):
         msg = f"{name} must be an integer, not {value!r}"
         raise TypeError(msg)

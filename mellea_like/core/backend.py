@@ -55,8 +55,8 @@ __all__ = [
 
 
 MAX_SEED = 2**31
-"""The number modulo which seeds are sent. llama.cpp reads 32 bits, and takes the highest value for
-"random"."""
+"""Seeds are sent modulo this number. llama.cpp reads 32 bits, and the highest value means "random"
+there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,8 +146,8 @@ class Options:
 
         Args:
             options: options, a mapping with the names of the fields, or None for all defaults.
-            defaults: options for the fields that are left open, as in `over`. A field that a
-                mapping sets to None is left to the backend, regardless of the defaults.
+            defaults: options for the fields that are not set, as in `over`. A field that a mapping
+                sets to None is left to the backend, regardless of the defaults.
 
         Returns:
             The options.
@@ -186,7 +186,7 @@ _OPEN = Options()
 
 
 class Preferred(float):
-    """An option's number that this library chose. If the model refuses it, a backend drops it."""
+    """A number that this library chose for an option. If a model refuses it, a backend drops it."""
 
     __slots__ = ()
 
@@ -523,7 +523,7 @@ def innermost(backend: Backend) -> Backend:
 # --- the iteration under way ------------------------------------------------------------------
 
 ITERATION: ContextVar[RequestMeta | None] = ContextVar("mellea_like_iteration", default=None)
-"""The ids of the current draw, while its reply is generated and validated."""
+"""The ids of the current draw, while its reply is generated and validated; None outside draws."""
 
 SPENDS_ON: ContextVar[Meter | None] = ContextVar("mellea_like_spends_on", default=None)
 """The meter of the current request or draw, to which calls made inside it add their cost."""
@@ -539,8 +539,7 @@ BUDGETS: ContextVar[tuple[Any, ...]] = ContextVar("mellea_like_budgets", default
 """The call's budgets, for a scorer's own requests. Set while a selection scores a candidate."""
 
 JUDGE_OPTIONS: ContextVar[Options | None] = ContextVar("mellea_like_judge_options", default=None)
-"""The call's judge options, for a scorer's own requests. Set while a selection scores; else None.
-"""
+"""The judge options for a scorer's own requests, while a selection scores; otherwise None."""
 
 
 def current_iteration() -> int | None:

@@ -1,4 +1,4 @@
-"""Which error a call raises if all its draws have errored, and whether one error led to another."""
+"""Choose the error that a call raises if all its draws errored, and chain errors to causes."""
 
 from __future__ import annotations
 

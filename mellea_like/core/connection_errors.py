@@ -1,4 +1,4 @@
-"""Recognize connection errors of Python and of other libraries, which aren't `MelleaError`s."""
+"""Recognize connection errors that Python or an HTTP library raises, and not this library."""
 
 from __future__ import annotations
 

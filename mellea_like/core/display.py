@@ -126,7 +126,7 @@ def with_reason(description: str, reason: str) -> str:
 
 
 def safe_repr(value: object) -> str:
-    """Return a full `repr`, or Python's default one if the object's own raises."""
+    """Return a full `repr`; if the object's ``__repr__`` raises, return Python's default text."""
     try:
         return repr(value)
     except Exception:  # noqa: BLE001 (the object's own)

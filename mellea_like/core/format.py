@@ -66,7 +66,7 @@ def _parts(format: Any) -> object:
 
 
 def cache_key(format: Any) -> type | FormatKey:
-    """Return a format's key in a cache."""
+    """Return a format's key in caches: the format itself if it is a class, else a `FormatKey`."""
     return format if isinstance(format, type) else FormatKey(format)
 
 

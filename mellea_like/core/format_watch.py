@@ -2,8 +2,8 @@
 
 A watch never rejects a reply that `parse_reply` might still accept. So it reads only replies that
 begin with their value (after white space, a ``<think>`` block, or the line that opens a code
-fence). In other replies, it can't know yet which bracket begins the value. It gives pydantic only
-complete values that depend on nothing else. Validators that run before an object's fields are
+fence). In other replies, it can't know yet which bracket begins the value. A watch gives pydantic
+only complete values that depend on nothing else. Validators that run before an object's fields are
 read, or that see other fields, wait for the end of that object. The members of a union wait for
 the end of the union.
 """
@@ -77,7 +77,7 @@ class FormatWatch:
             yield from self._value(start, self._type.root, ())
 
     def _start(self) -> Generator[None, None, int]:
-        """Return the index where the value starts, or of a character that can't start one."""
+        """Return the index of the value's first character, or of one that can't begin a value."""
         at = yield from self._skip(_SPACE, 0)
         if self._text[at] == "<":
             while len(self._text) < at + _LONGEST_TAG and ">" not in self._text[at:]:

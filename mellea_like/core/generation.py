@@ -143,10 +143,11 @@ class Generation:
         text: the output's text.
         value: the parsed output. None means that the text is the value, or, if ``parsed`` is true,
             that the parsed value is None.
-        usage: its cost.
+        usage: the output's cost.
         model: the model that answered, if it is known.
         finish_reason: why the output ended, in OpenAI's words: ``"stop"``, ``"length"``,
-            ``"content_filter"``, ``"refusal"`` or ``"tool_calls"``; None if it is unknown.
+            ``"content_filter"``, ``"refusal"`` or ``"tool_calls"``. It is ``"rejected"`` if the
+            output was rejected while it was still arriving; None if it is unknown.
         parsed: whether a ``format`` or an action's ``parse`` read the value from the text.
         logprobs: its tokens, if the request asked for their log-probabilities and the server gave
             them (``Options(extra={"logprobs": True})``). Records do not keep them.
@@ -213,7 +214,7 @@ def why_incomplete(reply: Generation, *, tools: bool = False) -> str:
 
 
 class _Known:
-    """A cost that is already known as a whole, without a count for each request."""
+    """A `Cost` that doesn't change, because it is already known as a whole."""
 
     __slots__ = ("usage", "usage_by_model")
 
@@ -235,7 +236,10 @@ class Admission(Protocol):
     """The limits that admitted a request. They are asked again before a retry."""
 
     async def readmit(self, request: Request, error: Exception, backend: Backend | None) -> None:
-        """End the failed try for the limits, and wait until they admit the next try."""
+        """Settle the failed try with the limits, and wait until they admit the next try.
+
+        If a limit refuses the next try, ``error`` is raised.
+        """
         ...
 
 
@@ -363,7 +367,7 @@ class Meter:
         Args:
             request: the request that will be sent again; its last try is over.
             error: why the last try failed.
-            backend: the backend of the retry, if it is another one.
+            backend: the backend of the retry, if it isn't the one of the last try.
 
         Raises:
             Exception: ``error``, with a note, if a limit refuses another try.

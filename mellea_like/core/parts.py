@@ -40,7 +40,7 @@ _FILES = {
     "xlsx": f"{_OFFICE}.spreadsheetml.sheet",
     "xml": "text/xml",
 }
-"""Media types by file ending. Python's ``mimetypes`` has other types on each operating system."""
+"""Media types by file ending. Those in Python's ``mimetypes`` depend on the operating system."""
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z\d+.-]+:")
 """Matches a URL's scheme. It has two characters or more; a single letter is a Windows drive."""
@@ -48,7 +48,7 @@ _MEDIA_TYPE = re.compile(r"[\w.+-]+/[\w.+-]+")
 _DATA_URL_HEAD = re.compile(r"data:(?P<type>[^;,]*)(?:;[^;,]*)*;base64")
 
 LONGEST_HEAD = 1000
-"""The most characters of a ``data:`` URL to search for its comma, because its data may be long."""
+"""How many characters of a ``data:`` URL are searched for its comma; megabytes may follow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class Image:
             ``media_type``.
         data: the bytes of its file.
         media_type: the type of the data, such as ``"image/png"``. PNG, JPEG, GIF and WebP are
-            recognized by their first bytes. It can't be given with a ``url``.
+            recognized by their first bytes. An address that the server fetches can't have a type.
         detail: how closely the model should look, if the server has such an option: ``"low"``,
             ``"high"`` or ``"auto"`` in OpenAI's protocol.
         extra: more fields for servers of OpenAI's chat protocol, which are sent unchanged.
@@ -190,7 +190,7 @@ class File:
         filename: the file's name.
         media_type: the type of the data, such as ``"application/pdf"``. By default, it follows
             from the ending of the file's name (for texts, PDF and Office files) or from the first
-            bytes of a PDF. It can't be given with a ``file_id``.
+            bytes of a PDF. A ``file_id`` can't have a type.
         extra: more fields for servers of OpenAI's chat protocol, which are sent unchanged.
 
     Raises:

@@ -136,8 +136,8 @@ def is_version(model: str, of: str) -> bool:
 def price_for(model: str | None, prices: Mapping[str, Price]) -> Price | None:
     """Find the price of a model, or of the model that it is a version of; None if there is none.
 
-    A model in a batch job, such as ``"gpt-5-mini:batch"``, costs half as much as the model, unless
-    the table also has a price for that name. OpenAI, Azure, Anthropic and Mistral all charge half.
+    For a model in a batch job, such as ``"gpt-5-mini:batch"``, the table may have a separate price.
+    If it doesn't, the price is half of the model's, as with OpenAI, Azure, Anthropic and Mistral.
     """
     if model is None:
         return None

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
 Written: TypeAlias = "list[dict[str, Any]] | dict[str, Any]"
-"""A conversation as data: all its messages, or those it adds to an earlier one."""
+"""A conversation as data: all its messages, or only those that it adds to an earlier one."""
 
 
 class Prompts:
-    """Numbers conversations, and finds the longest earlier one that each of them continues.
+    """Numbers conversations, and finds for each the longest earlier one that it continues.
 
     The conversations form a tree with a message at each edge. To save comparisons, messages are
     looked up by their ``id()``, and conversations by the ``id()`` of their last message. So
@@ -35,7 +35,7 @@ class Prompts:
         self._entries: list[tuple[int | None, tuple[Message, ...]]] = []
 
     def place(self, messages: tuple[Message, ...]) -> int:
-        """Return a conversation's index, after adding it if it is new. Equal ones have the same."""
+        """Return the index of a conversation; add it if no equal one has been added before."""
         steps, met, places = self._steps, self._met, self._places
         node, after, known = 0, None, 0
         for at in range(len(messages), 0, -1):
@@ -81,10 +81,10 @@ def prompt_at(prompts: Sequence[Any], place: int) -> list[Mapping[str, Any]]:
 def prompt_since(
     prompts: Sequence[Any], place: int, known: Container[int]
 ) -> tuple[int | None, list[Mapping[str, Any]]]:
-    """Return the last earlier conversation that is in ``known``, and the messages after it.
+    """Return the last conversation in ``known`` that the one at ``place`` continues, and the rest.
 
-    The conversation at ``place`` continues earlier ones. The one that is returned is an index of
-    ``prompts``; None if none of them is known.
+    The conversation is an index of ``prompts``; None if no such conversation is known. The rest are
+    the messages after it.
     """
     parts: list[list[dict[str, Any]]] = []
     before: int | None = place

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     from mellea_like.core.validation import Candidate, ValidatorAnswer
 
 MOST_CAUSES = 5
-"""How many causes of an error are recorded: its cause, the cause of that cause, and so on."""
+"""How many causes of an error are recorded: its cause, the cause of that cause, and so on.
+
+There is a limit because causes can form a circle.
+"""
 
 _OF_BACKENDS = ("status", "retryable", "retry_after")
 
@@ -82,7 +85,7 @@ class _Unknown:
 def picklable(
     slices: Sequence[Slice],
 ) -> tuple[tuple[Slice, ...], list[tuple[BaseException, BaseException]]]:
-    """Return picklable copies of slices, and pairs of errors and causes, which pickle drops."""
+    """Return picklable copies of slices, and (error, cause) pairs, because pickle drops causes."""
     known: dict[int, Any] = {}
     causes: list[tuple[BaseException, BaseException]] = []
 

@@ -92,10 +92,10 @@ class Requirement:
             judge still checks every complete reply. The stream check is a plain function of the
             text so far (newest piece included) and the newest piece, and returns a `Verdict` or
             ``(Verdict, reason)``. At the first ``FAIL``, the request is closed and the requirement
-            has failed. It may also be an object with ``__call__`` that keeps state: each draw uses
-            a deep copy. ``on_error`` also applies to its exceptions. In combinations, ``a & b``
-            fails early when either part does, ``a | b`` when both parts do, and ``~a`` when ``a``
-            returns ``PASS``.
+            has failed. A stream check may also be an object with ``__call__`` that keeps state:
+            each draw uses a deep copy. ``on_error`` also applies to exceptions of stream checks. In
+            combinations, ``a & b`` fails early when either part does, ``a | b`` when both parts do,
+            and ``~a`` when ``a`` returns ``PASS``.
         version: identifies the validator when a run is resumed, in place of its source code.
             Change it when the requirement's verdicts change.
 

@@ -174,7 +174,7 @@ def slice_to_dict(s: Slice) -> dict[str, Any]:
 
 
 def check_readable(reply: Generation, format: Any) -> None:
-    """Make sure that a parsed value can be read back after it is written as plain data."""
+    """Raise ``ValueError`` if a parsed value would change by being written and read back."""
     if not reply.has_value:
         return
     written = _plain(reply.value)

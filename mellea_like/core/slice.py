@@ -29,11 +29,11 @@ class Outcome(StrEnum):
     PASSED = "passed"
     """Every requirement was met."""
     FAILED = "failed"
-    """A requirement was not met, or the reply was cut off, refused, empty or not of its format."""
+    """A requirement was not met, or the reply was cut off, refused or empty, or didn't parse."""
     ERRORED = "errored"
     """The backend, a validator or a hook raised an exception."""
     CANCELLED = "cancelled"
-    """Another draw won, the time was up, or the caller was cancelled."""
+    """Another draw won, the time or a budget was used up, or the caller was cancelled."""
 
 
 # On Python 3.11, looking up a member takes ten times as long as a name.
@@ -45,12 +45,12 @@ class Slice:
     """The record of one draw, from the prompt to the verdicts and the outcome.
 
     Args:
-        iteration: the draw's id: 1-based and unique in the call. Ids don't follow the order in time.
+        iteration: the draw's id, 1-based and unique in the call. Ids aren't in the order of time.
         subsample: its lane, 0-based. The property ``lane`` counts from 1.
         depth: its place in that lane, 0-based. The property ``attempt`` counts from 1.
         chain: the index of its chain, 0-based. In a chain, each draw repairs the one before, or
-            draws again. It equals ``subsample``, unless the schedule or the selection let the chain
-            use an attempt of another lane.
+            draws again. The index equals ``subsample``, unless the schedule or the selection let
+            the chain use an attempt of another lane.
         action: the task, with its repairs.
         context: the conversation that the action continued.
         messages: the messages that were sent, empty if none were. They are the context and the
@@ -199,7 +199,7 @@ class Slice:
 
     @property
     def usage_by_model(self) -> tuple[tuple[str | None, Usage], ...]:
-        """The usage by model: first for the reply, then for the checks."""
+        """The usage as pairs of a model and its cost: first for the reply, then for the checks."""
         checks = self.check_usage or ()
         own = self.usage - sum((spent for _, spent in checks), Usage())
         return ((self.model, own), *checks)

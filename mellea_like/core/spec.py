@@ -39,7 +39,7 @@ class Spec:
 
     @property
     def offers_tools(self) -> bool:
-        """Whether requests offer tools: the call's own, or tools in an ``extra`` of options."""
+        """Whether requests offer tools, either those of the call or those in ``extra`` options."""
         if self.tools is not None:
             return True
         asked = (self.options, getattr(innermost(self.backend), "defaults", None))
@@ -47,7 +47,7 @@ class Spec:
         return any(extra.get("tools") or extra.get("functions") for extra in extras)
 
     def value_of(self, reply: Generation, action: Action[Any]) -> Any:
-        """Return the parsed value of a reply to an action; None if the reply calls tools.
+        """Return the parsed value of a reply; None if the reply calls tools of the call.
 
         Raises:
             ValueError: the reply doesn't parse.

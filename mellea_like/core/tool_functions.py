@@ -30,7 +30,7 @@ class FunctionTool(NamedTuple):
     arguments: Any
 
     def watch(self) -> Callable[[str], str | None]:
-        """Start checking a call's arguments as they arrive; see `CallWatch`."""
+        """Return a function that checks a call's arguments as they arrive; see `CallWatch`."""
         from mellea_like.core.format_watch import FormatWatch  # noqa: PLC0415 (few stream calls)
 
         return FormatWatch(self.arguments).feed

@@ -81,7 +81,7 @@ class Call(ABC):
         self.options: tuple[Option, ...] = ()
         self.slices: list[Slice] = []
         self.parts: Parts | None = None
-        """The `Parts` of the latest draw, to find them quickly: most calls have only these."""
+        """The `Parts` of the latest draw, for a quick look-up. Most calls have no other `Parts`."""
         self._parts: tuple[Parts, ...] = ()
 
     @abstractmethod
@@ -144,7 +144,7 @@ class Call(ABC):
 
     @property
     def fatal(self) -> BaseException | None:
-        """The error that the call must raise."""
+        """The error that the call must raise; None if there is none."""
         return self.race.fatal if hasattr(self, "race") else self._fatal
 
     def _is_late(self, fatal: BaseException | None) -> bool:
@@ -223,10 +223,7 @@ class Call(ABC):
     # Its course
 
     def run_race(self, loop_budget: int) -> Awaitable[None]:
-        """Run the race, and then the options' `settle`, inside the options that wrap the call.
-
-        Errors are kept in `fatal`; only a cancellation is raised.
-        """
+        """Run the race and then each option's `settle`. Keep errors; raise only a cancellation."""
         go: Callable[[int], Awaitable[None]] = self._run_race
         for option in reversed(self._overriding("around")):
             go = partial(option.around, go=go)

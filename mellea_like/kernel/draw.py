@@ -88,7 +88,7 @@ class Draw:
         self._taken = False
 
     def _take(self, error: BaseException) -> None:
-        """Turn an exception into the draw's outcome; raise it again if it must end the call."""
+        """Turn an exception into the outcome; raise cancellations and errors of the call again."""
         self._taken = True
         if isinstance(error, NotAnAnswer):
             self.generation = error.reply or self.generation
@@ -261,7 +261,7 @@ class Draw:
 
 
 class SurroundedDraw(Draw):
-    """A draw with options around it."""
+    """A draw in a call that has options which wrap draws."""
 
     async def run(self) -> None:
         """Run the draw inside the options that wrap draws."""

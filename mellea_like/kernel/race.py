@@ -1,4 +1,4 @@
-"""The race of a call's lanes. Each lane asks a plan what to run next, which is a `Body` or a wait.
+"""The race of a call's lanes. Each lane asks a plan what to do next: run a `Body`, wait, or end.
 
 A body, such as a draw, leaves a record (a slice). `Race.record` keeps the slice, reports it to all
 listeners and carries out their rulings. This is one synchronous step, so a cancellation can't
@@ -33,13 +33,12 @@ __all__ = ["Race"]
 
 
 class Race:
-    """Runs lanes that ask a plan for their draws, until a ruling ends the race or no turn is left.
+    """Runs lanes that ask a plan for draws, until a ruling ends the race or no attempt is left.
 
-    The record of a draw is a slice. The options in ``hear`` get each slice until the call is
-    decided. The functions in ``tell`` get every new slice, in the order of ``slices``. The
-    functions in ``stops`` are called when no further draw may start, and those in ``ends`` when all
-    lanes have ended. Times are on the event loop's clock. A draw that ignores its cancellation for
-    ``grace`` seconds is logged.
+    The options in ``hear`` get each slice (a draw's record) until the call is decided. The
+    functions in ``tell`` get every slice, in the order of ``slices``. Those in ``stops`` are called
+    when no further draw may start, and those in ``ends`` when all lanes have ended. Times are on
+    the event loop's clock. A draw that ignores its cancellation for ``grace`` seconds is logged.
     """
 
     # Slots, for these are looked up several times a draw.
@@ -185,10 +184,7 @@ class Race:
         return self._begun and not self._alive
 
     def _accept(self, fatal: BaseException) -> bool:
-        """Make an error the one that the call must raise, and return whether this was done.
-
-        An exception is only logged if the call is already decided or has such an error already.
-        """
+        """Keep an error for the call to raise, and return True; only log one that is too late."""
         cancellation, rest = split_cancellation(fatal)
         if cancellation is not None:
             # Nobody asked for it, so it must not leave the call as a cancellation.
@@ -342,7 +338,7 @@ class Race:
         self.stopped = self._leaving = False
 
     def _native_one(self, cancellation: BaseException) -> BaseException | None:
-        """Return a copy of a cancellation if it comes from ``task.cancel()``; None if from a scope.
+        """Return a copy of a cancellation by ``task.cancel()``; None if a cancel scope caused it.
 
         The call must raise this copy. If the deadline passes as well, anyio (4.16) absorbs the
         original as if it came from its own scope.
@@ -406,7 +402,7 @@ class Race:
             self._ended.set()
 
     async def _draws(self, lane: int, scope: anyio.CancelScope) -> bool:
-        """Draw until the plan ends the lane; return True to continue in a new scope."""
+        """Draw until the plan ends the lane; return whether the lane continues in a new scope."""
         clock, started = self._clock, self._started
         now = clock() - started
         while not self.stopped:

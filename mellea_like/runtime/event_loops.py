@@ -68,7 +68,7 @@ def loop_runs(token: EventLoopToken) -> bool:
 
 
 def running_loop() -> object:
-    """Return the event loop that is running in this thread, or None. Works in callbacks, too."""
+    """Return the event loop that runs in this thread, or None. Callbacks may call this, too."""
     # anyio's current_token works only in tasks, and takes ten times as long.
     asyncio: Any = sys.modules.get("asyncio")
     with suppress(*_NO_LOOP):
@@ -99,7 +99,7 @@ def clock() -> Callable[[], float]:
 def context_for_thread(library: str | None = None) -> Context:
     """Return a copy of the context for a function that will run in another thread.
 
-    ``library`` is the event loop's library that sniffio reports in that thread; None for none.
+    ``library`` is the event loop's library that sniffio reports there; None if there is no loop.
     """
     context = copy_context()
     sniffio: Any = sys.modules.get("sniffio")  # If sniffio is installed, anyio asks it.
@@ -134,7 +134,7 @@ def new_cancellations() -> Generator[None]:
 def split_cancellation(
     error: BaseException,
 ) -> tuple[BaseException | None, BaseException | None]:
-    """Split an error, which may be a group, into its cancellation and the rest, each or None."""
+    """Split an error or a group into its cancellation and the rest. Either may be None."""
     if isinstance(error, BaseExceptionGroup):
         group = cast("BaseExceptionGroup[BaseException]", error)
         cancellation, rest = group.split(cancellations())
@@ -173,8 +173,8 @@ def cancel_requested() -> bool:
 class foreign:  # noqa: N801 (it reads as a function)
     """A context manager for user code: turns a cancellation nobody asked for into an error.
 
-    If other errors were raised along with the cancellation, they are raised instead. A
-    cancellation that somebody did ask for passes unchanged, and so do all other exceptions.
+    A cancellation that somebody did ask for passes unchanged, and so do all other exceptions. If a
+    group has errors and a cancellation that nobody asked for, only the errors are raised.
 
     Args:
         who: the name of the user code, with which the error's message begins.

@@ -21,7 +21,10 @@ __all__ = ["run_together", "task_scope"]
 async def task_scope() -> AsyncGenerator[TaskGroup]:
     """Open a task group, and cancel it when the block ends.
 
-    An error of the block itself is raised as it is, without an exception group around it.
+    An error that the block raises isn't wrapped in an exception group.
+
+    Yields:
+        The task group.
     """
     # The task group would raise the error again, wrapped in an exception group.
     group = await anyio.create_task_group().__aenter__()

@@ -69,7 +69,7 @@ class WaitingLanes:
             self._events[self._watcher].set()
 
     def wake_all(self) -> None:
-        """Wake all lanes."""
+        """Wake all waiting lanes."""
         for event in self._events.values():
             event.set()
 
