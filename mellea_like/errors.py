@@ -149,7 +149,7 @@ class BackendUnavailable(BackendError):
 
 
 class CircuitOpen(BackendUnavailable):
-    """Too many requests in a row have failed, so this one was not sent; see ``retry_after``."""
+    """Too many requests in a row failed, so this request was not sent. See ``retry_after``."""
 
     default_retryable = False
 
@@ -191,7 +191,7 @@ class UnansweredToolCalls(SamplingFailed):
     Args:
         message: the tools, and what to do.
         result: the result, which has the calls in ``tool_calls``.
-        agent: all rounds, if `run_agent` reached its limit of rounds.
+        agent: the record of all rounds, if `run_agent` reached its limit of rounds; else None.
     """
 
     def __init__(
@@ -245,10 +245,10 @@ class LimitExceeded(MelleaError):
 
     Args:
         message: the budget, and how much of it the request needed.
-        result: the record of the call, if a call raised it.
+        result: the record of the call, if a call raised this error.
 
     Attributes:
-        stage: the stage of an escalation that the budget belongs to, 0-based; else None.
+        stage: the stage of an escalation, 0-based, if the budget is that of a stage; else None.
         shortage: the limit that was too low for the request; None if no request was refused.
     """
 
@@ -296,7 +296,7 @@ class RequirementError(MelleaError):
         requirement: the requirement's name.
 
     Attributes:
-        result: the record of the call, if a call raised it.
+        result: the record of the call, if a call raised this error.
     """
 
     result: SamplingResult[Any] | None = None
@@ -311,7 +311,7 @@ class BadVerdict(RequirementError, TypeError):
 
 
 class ThreadsExhausted(MelleaError):
-    """Every worker thread is busy with an abandoned function that has not ended."""
+    """Every worker thread still runs a function whose result nobody waits for any more."""
 
 
 class ToolError(MelleaError):
@@ -334,15 +334,15 @@ class ToolError(MelleaError):
 
 
 class CoalescingError(MelleaError):
-    """A coalescer could not serve a submission."""
+    """A component that merges or queues the work of several callers could not serve one of them."""
 
 
 class ShutdownError(CoalescingError):
-    """The component is closing or closed."""
+    """The component that should do the work is closing or closed."""
 
 
 class Refused(CoalescingError):
-    """The component would not take the work."""
+    """The component did not accept the work, for example because it is busy."""
 
 
 class Stopped(CoalescingError):
@@ -350,7 +350,7 @@ class Stopped(CoalescingError):
 
 
 class MissingAnswer(CoalescingError):
-    """A joint reply lacked this task's answer."""
+    """Several requests were sent as one, and the reply had no answer to this request."""
 
 
 class QueueFull(CoalescingError):
@@ -362,7 +362,7 @@ class Expired(CoalescingError):
 
 
 class StoreError(MelleaError):
-    """A store of budgets and rates can't be read or written; the message names it."""
+    """A store of budgets and rates can't be read or written. The message names the store."""
 
 
 class JournalError(MelleaError):
@@ -370,8 +370,9 @@ class JournalError(MelleaError):
 
     Args:
         message: the problem and the remedy.
-        differences: if the journal belongs to another run, a triple for each setting that differs:
-            its name, its old value and its new value, shortened. None is a missing value.
+        differences: if the journal belongs to another run, a triple for each setting that differs.
+            It has the setting's name, the old value and the new value, which are shortened. None
+            means that the setting is missing.
     """
 
     def __init__(

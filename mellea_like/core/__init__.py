@@ -1,4 +1,4 @@
-"""The library's data types: pure and immutable, without I/O or an event loop."""
+"""The library's data types and pure functions, which need no I/O and no event loop."""
 
 from typing import TYPE_CHECKING
 

@@ -55,7 +55,7 @@ def renamed_arguments(**names: str) -> Callable[[Callable[P, R]], Callable[P, R]
 
 
 def unknown_argument(where: str, name: str, names: Sequence[str]) -> str:
-    """Return the error message for an unknown argument of a tool, with a similar name if known."""
+    """Return the error message for an unknown argument of a tool. It suggests a similar name."""
     close = _close_to(name, names)
     meant = f" (did you mean {close[0]}?)" if close else ""
     return f"there is no argument {where}{meant}: it takes {', '.join(names) or 'none'}"
@@ -68,7 +68,7 @@ def _close_to(name: str, names: Sequence[str]) -> list[str]:
 
 
 def whole_number(name: str, value: object, *, least: float = 1, most: float = math.inf) -> int:
-    """Make sure that an argument is a whole number within bounds."""
+    """Make sure that an argument is a whole number within bounds, and return it."""
     if isinstance(value, bool) or not isinstance(value, int):
         msg = f"{name} must be an integer, not {value!r}"
         raise TypeError(msg)
@@ -89,7 +89,10 @@ def real_number(
     most: float | None = None,
     unit: str = "",
 ) -> float:
-    """Make sure that an argument is a number within bounds, or just finite if there are none."""
+    """Make sure that an argument is a number within the bounds; without bounds, a finite number.
+
+    ``least`` and ``most`` are allowed values themselves, and ``over`` and ``under`` are not.
+    """
     if isinstance(value, bool) or not isinstance(value, int | float):
         of_unit = unit and f" of {unit}"
         msg = f"{name} must be a number{of_unit}, not {value!r}"
@@ -106,7 +109,7 @@ def real_number(
 def _bounds(
     over: float, least: float | None, under: float, most: float | None, unit: str
 ) -> list[str]:
-    """Describe bounds in words; a ``unit`` begins with a space."""
+    """Describe bounds in words. A ``unit`` that isn't empty begins with a space."""
     bounds: list[str] = []
     if least is not None:
         bounds.append(f"at least {least:g}{unit}")
@@ -145,7 +148,7 @@ def _bodies(function: object) -> tuple[Any, Any]:
 
 
 def takes(function: Callable[..., object], number: int) -> bool:
-    """Return whether a function can be called with ``number`` positional arguments."""
+    """Return whether a function takes ``number`` positional arguments; True if unknown."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):

@@ -55,8 +55,8 @@ __all__ = [
 
 
 MAX_SEED = 2**31
-"""Seeds are taken modulo this, because llama.cpp reads 32 bits, and the highest value means
-"random" there."""
+"""Seeds are sent modulo this number. llama.cpp reads 32 bits, and the highest value means "random"
+there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,13 +107,13 @@ class Options:
         return type(self), (*given[:-1], dict(self.extra))
 
     def over(self, defaults: Options) -> Options:
-        """Return these options, with open fields filled in from defaults.
+        """Return these options, with the fields that are not set filled in from defaults.
 
         Args:
             defaults: the options to fill in from.
 
         Returns:
-            The options, with the ``extra`` fields of both; this object if there are no defaults.
+            The options, with the ``extra`` fields of both; this object if no default is set.
         """
         if defaults == _OPEN:
             return self
@@ -146,15 +146,17 @@ class Options:
 
         Args:
             options: options, a mapping with the names of the fields, or None for all defaults.
-            defaults: options for the fields that are left open, as in `over`. A field that a
-                mapping sets to None is left to the backend, regardless of the defaults.
+            defaults: options for the fields that are not set, as in `over`. A field that a mapping
+                sets to None is left to the backend, regardless of the defaults.
 
         Returns:
             The options.
 
         Raises:
-            TypeError: ``options`` is none of these.
-            ValueError: the mapping has an unknown name. Options of one provider go into ``extra``.
+            TypeError: ``options`` isn't an `Options`, a mapping or None, or an option is of the
+                wrong type.
+            ValueError: the mapping has an unknown name, or a number is out of range. Options of one
+                provider go into ``extra``.
         """
         if options is None:
             return cls() if defaults is None else defaults
@@ -184,7 +186,7 @@ _OPEN = Options()
 
 
 class Preferred(float):
-    """A number chosen by this library, which a backend drops if the model refuses it."""
+    """A number that this library chose for an option. If a model refuses it, a backend drops it."""
 
     __slots__ = ()
 
@@ -194,7 +196,7 @@ JUDGE_DEFAULTS = Options(temperature=Preferred(0.0))
 
 
 def insisted(options: Options) -> Options:
-    """Return options without `Preferred` numbers, which this library chose."""
+    """Return options without a `Preferred` temperature, which this library chose."""
     if isinstance(options.temperature, Preferred):
         return replace(options, temperature=None)
     return options
@@ -243,8 +245,9 @@ class Request:
         meter: counts what the request costs. The backend updates it.
         tools: the tools that the reply may call.
         tool_choice: ``"auto"`` lets the model decide whether to call one, ``"required"`` asks for
-            at least one call, ``"none"`` for none, and a tool's name for a call of that tool. None
-            leaves it to the server. A backend that can't offer tools refuses a request with tools.
+            at least one call, ``"none"`` forbids calls, and a tool's name asks for a call of that
+            tool. None leaves the choice to the server. A backend that can't offer tools refuses a
+            request with tools.
         shows_calls: whether a stream should contain a `CallPiece` for each piece of a tool call. A
             backend may ignore it.
 
@@ -288,7 +291,7 @@ class Request:
 
 
 class CallPiece(str):
-    """A piece of a tool call in a streamed reply; as a string, it is empty.
+    """A piece of a tool call in a streamed reply. As a string, it is empty, as it isn't text.
 
     Args:
         number: the index of the call in the reply, from 0.
@@ -303,7 +306,7 @@ class CallPiece(str):
     arguments: str
 
     def __new__(cls, number: int, name: str, arguments: str) -> Self:
-        """Make a piece, whose text is empty."""
+        """Make a piece of a call; the string itself is empty."""
         made = super().__new__(cls)
         made.number, made.name, made.arguments = number, name, arguments
         return made
@@ -520,7 +523,7 @@ def innermost(backend: Backend) -> Backend:
 # --- the iteration under way ------------------------------------------------------------------
 
 ITERATION: ContextVar[RequestMeta | None] = ContextVar("mellea_like_iteration", default=None)
-"""The ids of the current draw, while its reply is generated and validated."""
+"""The ids of the current draw, while its reply is generated and validated; None outside draws."""
 
 SPENDS_ON: ContextVar[Meter | None] = ContextVar("mellea_like_spends_on", default=None)
 """The meter of the current request or draw, to which calls made inside it add their cost."""
@@ -528,15 +531,15 @@ SPENDS_ON: ContextVar[Meter | None] = ContextVar("mellea_like_spends_on", defaul
 PATIENT: ContextVar[bool | None] = ContextVar("mellea_like_patient", default=None)
 """How long requests wait for a backend that is down.
 
-With True, they wait up to ``max_retry_after``, as in batches. With False, they don't wait. With
-None, they wait as long as their retries may take.
+With None, they wait as long as their retries may take. With True, as in batches, they wait up to
+``max_retry_after`` if that is longer. With False, they don't wait.
 """
 
 BUDGETS: ContextVar[tuple[Any, ...]] = ContextVar("mellea_like_budgets", default=())
-"""The call's budgets; set while a selection scores a candidate, for the scorer's requests."""
+"""The call's budgets, for a scorer's own requests. Set while a selection scores a candidate."""
 
 JUDGE_OPTIONS: ContextVar[Options | None] = ContextVar("mellea_like_judge_options", default=None)
-"""The strategy's judge options; set while a selection scores a candidate, for the scorer."""
+"""The judge options for a scorer's own requests, while a selection scores; otherwise None."""
 
 
 def current_iteration() -> int | None:

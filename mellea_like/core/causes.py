@@ -1,4 +1,4 @@
-"""Which error a call raises if all its draws have errored, and whether one error led to another."""
+"""Choose the error that a call raises if all its draws errored, and chain errors to causes."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ __all__ = ["caused_by", "first_error"]
 
 
 def caused_by(error: Exception, cause: BaseException) -> Exception:
-    """Return an error with a cause. If it led to that cause, return a second one like it.
+    """Give an error a cause, and return it. Return a copy if the error itself led to the cause.
 
-    A judge that runs out of budget is such an error; as its own cause, it would be in a circle.
+    For example, a judge's error about a spent budget may have led to the error of a draw. If it
+    then got the draw's error as its cause, the causes would form a circle.
     """
     if _led_to(cause, error):
         error = type(error)(str(error))
@@ -25,7 +26,7 @@ def caused_by(error: Exception, cause: BaseException) -> Exception:
 
 
 def _led_to(error: BaseException, other: BaseException) -> bool:
-    """Return whether ``other`` is ``error`` or led to it; causes may form a circle."""
+    """Return whether ``other`` is ``error`` itself, or one of its causes and contexts."""
     seen: set[int] = set()
     ahead: list[BaseException | None] = [error]
     while ahead:
@@ -39,7 +40,10 @@ def _led_to(error: BaseException, other: BaseException) -> bool:
 
 
 def first_error(errors: Sequence[BaseException], sampling_id: str) -> BaseException:
-    """Return the first error of a call's draws, with a note on what happened to the call."""
+    """Return the first error of a call's draws, with a note on what happened to the call.
+
+    If there is no error, all draws were cancelled, and a `SamplingFailed` that says so is returned.
+    """
     if not errors:
         stopped = (
             f"sampling {sampling_id}: its draws were cancelled, although nobody cancelled the call"

@@ -1,4 +1,4 @@
-"""Connection errors that aren't this library's own, but Python's or an HTTP library's."""
+"""Recognize connection errors that Python or an HTTP library raises, and not this library."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NAMES = frozenset(
         "trio.TooSlowError",
     }
 )
-"""The full names of other libraries' connection errors; the libraries may not be installed."""
+"""The connection errors of other libraries, by name because these may not be installed."""
 
 
 def connection_failed(error: BaseException | None) -> bool:

@@ -53,7 +53,7 @@ __all__ = [
 Role = Literal["system", "user", "assistant", "tool"]
 _ROLES = get_args(Role)
 _SAME_ROLES: Mapping[Any, Role] = {"developer": "system"}
-"""Role names that only OpenAI's newer models have, and the common names for these roles."""
+"""Maps role names that only OpenAI's newer models have to the common names of these roles."""
 
 _NONE: tuple[()] = ()
 
@@ -62,7 +62,7 @@ _NONE: tuple[()] = ()
 class Message:
     """A message of a conversation.
 
-    A message is also an action, and sampling it asks for the reply to it.
+    A message is also an action: sampling the message asks for the reply to it.
 
     Args:
         role: ``"system"``, ``"user"``, ``"assistant"``, or ``"tool"`` for the answer to a tool
@@ -128,8 +128,8 @@ class Message:
     def text(self) -> str:
         """The message as a text, for judges, prompts and logs.
 
-        Anything but text has a placeholder on its own line, such as ``[image/png, 12 KB]`` or
-        ``[calls get_weather({"city": "Paris"})]``.
+        Each part that isn't text, and each tool call, is replaced by a placeholder on its own line,
+        such as ``[image/png, 12 KB]`` or ``[calls get_weather({"city": "Paris"})]``.
         """
         content = self.content
         if isinstance(content, str) and not self.tool_calls:
@@ -216,7 +216,7 @@ def joined_text(content: str | Iterable[Part]) -> str:
 
 
 def _content(content: object) -> str | tuple[Part, ...]:
-    """Make a message's content from an argument."""
+    """Convert an argument to a message's content: a text or a tuple of parts."""
     kind = type(content).__name__
     if isinstance(content, Mapping | bytes) or not isinstance(content, Iterable):
         msg = f"a message's content must be a str or a sequence of parts, not {kind}"
@@ -263,7 +263,7 @@ class Context:
         object.__setattr__(self, "messages", _as_messages(messages))
 
     def add(self, *messages: MessageLike) -> Context:
-        """Return a context with more messages at its end; this one doesn't change.
+        """Return a new context with more messages at its end.
 
         Args:
             *messages: the new messages, oldest first.
@@ -329,7 +329,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 @runtime_checkable
 class Action(Protocol[T_co]):
-    """A task for a model, which renders its prompt and parses the reply.
+    """A task for a model, as an object that renders the prompt and parses the reply.
 
     An action may also have a sequence of ``requirements``, which are checked on each of its
     replies.
@@ -436,7 +436,7 @@ class Instruction:
 
 
 Asked: TypeAlias = "PlainText[Parsed] | Action[Parsed] | Mapping[str, Any] | Sequence[MessageLike]"
-"""Anything that can be asked; the type parameter is the type of the parsed reply.
+"""Anything that asks a model for a reply. The type parameter is the type of the parsed reply.
 
 A text, a message or several messages are ``Asked[str]``, which may be written ``Asked``. An
 `Action` that parses replies to an int is ``Asked[int]``.

@@ -99,8 +99,8 @@ class Decision:
     def heard(self) -> frozenset[int]:
         """The iterations that won, had a score or a vote, or were compared.
 
-        The others failed, were cancelled, came too late, or gave a value that `Collect` already
-        had.
+        All other iterations failed, were cancelled, came too late, or gave a value that `Collect`
+        already had.
         """
         compared = (i for pair in self.comparisons for i in (pair.first, pair.second))
         voted = (i for answer in self.answers for i in answer.draws)

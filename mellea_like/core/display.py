@@ -78,7 +78,7 @@ def quoted(text: str) -> str:
 
 
 def first_few(reasons: Iterable[str]) -> tuple[str, ...]:
-    """Return the first few reasons for prompts and messages, each `bounded`."""
+    """Return the first few reasons, each shortened, and how many more there are."""
     left = iter(reasons)
     kept = tuple(bounded(reason) for reason in islice(left, MOST_REASONS))
     more = sum(1 for _ in left)
@@ -126,7 +126,7 @@ def with_reason(description: str, reason: str) -> str:
 
 
 def safe_repr(value: object) -> str:
-    """Return a full `repr`, or Python's default one if the object's own raises."""
+    """Return a full `repr`; if the object's ``__repr__`` raises, return Python's default text."""
     try:
         return repr(value)
     except Exception:  # noqa: BLE001 (the object's own)

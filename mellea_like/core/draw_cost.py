@@ -27,10 +27,11 @@ class Judged(Protocol):
 def cost_of_draw(
     meter: Meter | None, reply: Generation | None, judged: Sequence[Judged]
 ) -> tuple[Usage, str | None, tuple[tuple[str | None, Usage], ...]]:
-    """Return the cost of a draw, the model asked last, and what was not spent on the reply.
+    """Return a draw's total cost, the model asked last, and the costs other than the reply's.
 
-    The latter is the cost of checks and tools, and of models that were asked before the last one,
-    by model. ``meter`` is None if the draw hasn't begun.
+    The model is None if it is unknown. The other costs are pairs of a model and its cost: for
+    checks, for tools, and for models that were asked before the last one. ``meter`` is None if the
+    draw hasn't begun.
     """
     if meter is None:
         return _NO_USAGE, None, ()
@@ -44,7 +45,7 @@ def cost_of_draw(
 def _with_other_costs(
     usage: Usage, meter: Meter, reply: Generation | None, judged: Sequence[Judged]
 ) -> tuple[Usage, tuple[tuple[str | None, Usage], ...]]:
-    """Add the cost of other requests to that of the reply, and return how they are shared."""
+    """Return the draw's total cost, and the cost by model of everything except the reply."""
     spent: dict[str | None, Usage] = {}
     if (asked := meter.asked) is not None:
         usage, others = _split(meter, reply, asked)
@@ -68,7 +69,7 @@ def _with_other_costs(
 def _split(
     meter: Meter, reply: Generation | None, asked: str | None
 ) -> tuple[Usage, list[tuple[str | None, Usage]]]:
-    """Return the cost of the model that was asked last, and of each one asked before it."""
+    """Split a request's cost: first the model asked last, then each model asked before it."""
     others = [pair for pair in meter.usage_by_model if pair[0] not in {None, asked}]
     own = sum((cost for model, cost in meter.usage_by_model if model in {None, asked}), _NO_USAGE)
     return (own if others else cost_of(meter, reply)), others

@@ -37,7 +37,7 @@ NO_EXTRA: Mapping[str, Any] = Extra()
 
 
 def as_extra(fields: object, what: str) -> Mapping[str, Any]:
-    """Return extra fields as an `Extra`; ``what`` names the object they belong to in errors."""
+    """Return extra fields as an `Extra`. In errors, ``what`` names the object that has them."""
     if type(fields) is Extra:
         return fields
     if not isinstance(fields, Mapping):
@@ -47,7 +47,7 @@ def as_extra(fields: object, what: str) -> Mapping[str, Any]:
 
 
 def with_extra(written: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge extra fields into an object and the objects inside it; existing fields are kept."""
+    """Add extra fields to ``written`` and to the dicts inside it. Existing fields are kept."""
     for name, value in extra.items():
         known = written.get(name)
         if isinstance(known, dict) and isinstance(value, Mapping):

@@ -66,7 +66,7 @@ def _parts(format: Any) -> object:
 
 
 def cache_key(format: Any) -> type | FormatKey:
-    """Return a format's key in a cache."""
+    """Return a format's key in caches: the format itself if it is a class, else a `FormatKey`."""
     return format if isinstance(format, type) else FormatKey(format)
 
 
@@ -304,7 +304,7 @@ def _refuse_two_readings(read: Any, text: str, value: object) -> None:
 
 
 def _after_thought(text: str) -> str:
-    """Remove the model's thoughts before its reply."""
+    """Remove the model's thoughts before its reply; raise ``ValueError`` if they don't end."""
     thinking = _THINKING.match(text)
     if thinking and not thinking[2]:
         msg = "it ends in the middle of what the model thinks aloud"
@@ -320,7 +320,11 @@ def _only_block(text: str) -> str | None:
 
 
 def _value_inside(text: str, kinds: str) -> str | None:
-    """Find the only JSON value that begins with one of ``kinds`` (brackets); None without one."""
+    """Find the text of the only JSON value in a reply; None if there is none.
+
+    The value begins with a bracket in ``kinds``. Without ``kinds``, the value is the content of the
+    only code fence, or the whole text after the model's thoughts. Several values must be equal.
+    """
     rest = _after_thought(text)
     if not kinds:
         block = _only_block(rest)

@@ -2,8 +2,8 @@
 
 A watch never rejects a reply that `parse_reply` might still accept. So it reads only replies that
 begin with their value (after white space, a ``<think>`` block, or the line that opens a code
-fence). In other replies, it can't know yet which bracket begins the value. It gives pydantic only
-complete values that depend on nothing else. Validators that run before an object's fields are
+fence). In other replies, it can't know yet which bracket begins the value. A watch gives pydantic
+only complete values that depend on nothing else. Validators that run before an object's fields are
 read, or that see other fields, wait for the end of that object. The members of a union wait for
 the end of the union.
 """
@@ -77,7 +77,7 @@ class FormatWatch:
             yield from self._value(start, self._type.root, ())
 
     def _start(self) -> Generator[None, None, int]:
-        """Return the index where the value starts, or of a character that can't start one."""
+        """Return the index of the value's first character, or of one that can't begin a value."""
         at = yield from self._skip(_SPACE, 0)
         if self._text[at] == "<":
             while len(self._text) < at + _LONGEST_TAG and ">" not in self._text[at:]:
@@ -204,11 +204,11 @@ class Node(Protocol):
         """Check a complete value that is inside another value."""
 
     def field(self, key: str, place: tuple[object, ...], title: str, /) -> Node | None:
-        """Return the rules for the value of a key; None if it depends on other values."""
+        """Return the rules for a key's value; None if the value can't be checked by itself."""
         ...
 
     def item(self, index: int, place: tuple[object, ...], title: str, /) -> Node | None:
-        """Return the rules for an item of an array."""
+        """Return the rules for an item of an array; None if it can't be checked by itself."""
         ...
 
 
@@ -265,7 +265,7 @@ class _Node:
             raise BrokenError(why_broken(title, problems(exc, place))) from exc
 
     def field(self, key: str, place: tuple[object, ...], title: str) -> _Node | None:
-        """Return the rules for the value of a key; None if it depends on other values."""
+        """Return the rules for a key's value; None if the value can't be checked by itself."""
         parts = self._parts
         if parts.closed and key not in parts.fields:
             where = ".".join(map(str, (*place, key)))
@@ -273,7 +273,7 @@ class _Node:
         return parts.values or parts.fields.get(key)
 
     def item(self, index: int, place: tuple[object, ...], title: str) -> _Node | None:
-        """Return the rules for an item of an array."""
+        """Return the rules for an item of an array; None if it can't be checked by itself."""
         most = self._parts.longest
         if most is not None and index >= most:
             said = f"List should have at most {most} item{'' if most == 1 else 's'}"

@@ -55,10 +55,9 @@ class Usage:
         requests: the number of requests sent.
         input_tokens: the known tokens of the prompts.
         output_tokens: the known tokens of the replies.
-        unknown: the number of requests whose cost isn't known, because they were cancelled or
-            broke, because the server doesn't count tokens, or because several draws share one
-            request. Their tokens are those that had arrived or, within a `Budget`, those that the
-            budget charged.
+        unknown: the number of requests whose cost isn't known. They were cancelled or broke, their
+            server doesn't count tokens, or several draws share one request. For such requests, the
+            tokens are those that had arrived or, within a `Budget`, those that the budget charged.
         cached_input_tokens: the input tokens that the server took from its prompt cache.
         reasoning_tokens: the output tokens that the model spent on reasoning.
         cache_hits: the number of replies from a `CachedBackend`'s file. They aren't requests, and
@@ -118,7 +117,7 @@ USAGE = ("requests", "input_tokens", "output_tokens", "unknown")
 """The fields of a `Usage` that are always written to records."""
 
 USAGE_DETAILS = ("cached_input_tokens", "reasoning_tokens", "cache_hits")
-"""The fields that are only written if they aren't 0."""
+"""The fields of a `Usage` that are written to records only if they aren't 0."""
 
 
 class TokenLogprob(NamedTuple):
@@ -142,13 +141,14 @@ class Generation:
 
     Args:
         text: the output's text.
-        value: the parsed output. Unless ``parsed`` is true, None means that the text is the value.
-        usage: its cost.
+        value: the parsed output. None means that the text is the value, or, if ``parsed`` is true,
+            that the parsed value is None.
+        usage: the output's cost.
         model: the model that answered, if it is known.
         finish_reason: why the output ended, in OpenAI's words: ``"stop"``, ``"length"``,
-            ``"content_filter"``, ``"refusal"`` or ``"tool_calls"``; None if it is unknown.
-        parsed: whether a ``format`` or an action's ``parse`` read the value from the text. If so,
-            None is a value.
+            ``"content_filter"``, ``"refusal"`` or ``"tool_calls"``. It is ``"rejected"`` if the
+            output was rejected while it was still arriving; None if it is unknown.
+        parsed: whether a ``format`` or an action's ``parse`` read the value from the text.
         logprobs: its tokens, if the request asked for their log-probabilities and the server gave
             them (``Options(extra={"logprobs": True})``). Records do not keep them.
         tool_calls: the tools that it calls, with or without a text.
@@ -180,14 +180,17 @@ class Generation:
 
     @property
     def mean_logprob(self) -> float | None:
-        """The mean log-probability of its tokens; None if they are unknown."""
+        """The mean log-probability of the output's tokens; None if it is unknown."""
         if not self.logprobs:
             return None
         return math.fsum(token.logprob for token in self.logprobs) / len(self.logprobs)
 
 
 def why_incomplete(reply: Generation, *, tools: bool = False) -> str:
-    """Explain, for people and the model, why a reply isn't a complete answer; empty if it is."""
+    """Explain, for people and the model, why a reply isn't a complete answer.
+
+    The explanation is empty if the reply is complete. ``tools`` tells whether it may call tools.
+    """
     ended = reply.finish_reason
     if ended in CUT:
         tokens = reply.usage.output_tokens
@@ -211,7 +214,7 @@ def why_incomplete(reply: Generation, *, tools: bool = False) -> str:
 
 
 class _Known:
-    """A cost that is already known as a whole, without a count for each request."""
+    """A `Cost` that doesn't change, because it is already known as a whole."""
 
     __slots__ = ("usage", "usage_by_model")
 
@@ -221,7 +224,7 @@ class _Known:
 
 
 class Cost(Protocol):
-    """A cost that may still change."""
+    """Anything that has a cost, such as a request under way, whose cost may still change."""
 
     @property
     def usage(self) -> Usage:
@@ -233,12 +236,15 @@ class Admission(Protocol):
     """The limits that admitted a request. They are asked again before a retry."""
 
     async def readmit(self, request: Request, error: Exception, backend: Backend | None) -> None:
-        """Settle the try that has failed, and wait until the next one may be sent."""
+        """Settle the failed try with the limits, and wait until they admit the next try.
+
+        If a limit refuses the next try, ``error`` is raised.
+        """
         ...
 
 
 class RequestMeter:
-    """The running count of one request, which a backend updates as it learns more."""
+    """Counts the tokens of one request. A backend updates the count as it learns more."""
 
     __slots__ = (
         "cached_input_tokens",
@@ -303,17 +309,19 @@ class RequestMeter:
 
 
 class Meter:
-    """The cost so far of the requests that were sent for one `Request`.
+    """Counts what a `Request` has cost so far, with all tries and the calls made for it.
 
     A backend calls `start` for each request that it sends, and keeps the returned count up to
     date. So the known cost survives if the request breaks or is cancelled. A backend that fails or
-    is cancelled before it has sent anything calls `sent_nothing`; otherwise a request of unknown
-    cost is counted. Code that retries a request calls `readmit` before each retry, so that budgets
-    can refuse it, and gives each try its own meter with `attempt` and `finish`.
+    is cancelled before it has sent anything calls `sent_nothing`. If a backend calls neither, the
+    cost that its reply states is counted, or else one request of unknown cost. Code that retries a
+    request calls `readmit` before each retry, so that budgets can refuse it, and gives each try its
+    own meter with `attempt` and `finish`.
 
     Attributes:
-        admission: the limits that admitted these requests; None without limits.
-        started: whether it is known how many requests were sent.
+        admission: the limits that admitted the request; None without limits.
+        started: whether anything was counted, or it is known that nothing was sent. If it is
+            False, the backend has not used this meter.
     """
 
     __slots__ = ("_requests", "admission", "answered", "aside", "started")
@@ -323,22 +331,22 @@ class Meter:
         self.started = False
         self.admission = admission
         self.answered = False
-        """Whether there is a reply; calls made after that come from the reply's checks or tools."""
+        """Whether the reply has arrived. The later costs of checks and tools go to ``aside``."""
         self.aside: Meter | None = None
         """The cost of calls made by the reply's checks and tools; None if there were none."""
 
     def start(self) -> RequestMeter:
-        """Count one more request as sent. Its cost is unknown until it is settled.
+        """Count one more request as sent. Its cost is unknown until the backend settles it.
 
         Returns:
-            The count of that request.
+            The new request's own count.
         """
         request = RequestMeter()
         self.add(request)
         return request
 
     def attempt(self, model: str | None = None) -> Meter:
-        """Begin another try of the request, with its own meter; this meter includes its cost.
+        """Make a meter for a try of the request. This meter includes the cost of the try.
 
         Args:
             model: the model that is asked, if tries may ask different ones.
@@ -354,12 +362,12 @@ class Meter:
     async def readmit(
         self, request: Request, error: Exception, backend: Backend | None = None
     ) -> None:
-        """Ask the limits to admit a retry. Call it before every try but the first.
+        """Ask the limits to admit a retry. Call this method before every try but the first.
 
         Args:
             request: the request that will be sent again; its last try is over.
             error: why the last try failed.
-            backend: the backend of the retry, if it is another one.
+            backend: the backend of the retry, if it isn't the one of the last try.
 
         Raises:
             Exception: ``error``, with a note, if a limit refuses another try.
@@ -368,7 +376,10 @@ class Meter:
             await self.admission.readmit(request, error, backend)
 
     def finish(self, reply: Generation | None) -> Usage:
-        """End a try. If the backend didn't use its meter, one request is counted.
+        """End a try.
+
+        If the backend didn't use this meter, the cost that the reply states is counted, or else one
+        request of unknown cost.
 
         Args:
             reply: the reply, or None if there was none.
@@ -396,7 +407,7 @@ class Meter:
             self.started = True
 
     def assume(self, more: Usage, model: str | None) -> None:
-        """Add a cost that isn't counted elsewhere, such as tokens that a budget charged.
+        """Add a fixed cost that isn't counted elsewhere, such as tokens that a budget charged.
 
         Args:
             more: the cost.
@@ -410,7 +421,7 @@ class Meter:
 
     @property
     def asked(self) -> str | None:
-        """The model that was asked last, if a try named it."""
+        """The model that was asked last; None if no try named its model."""
         for part in reversed(self._requests):
             if isinstance(part, Meter) and (model := part.asked) is not None:
                 return model
@@ -458,7 +469,7 @@ class _ModelMeter(Meter):
 
 
 def cost_of(meter: Meter, reply: Generation | None) -> Usage:
-    """Return the cost of a request, from the meter or, if the backend didn't use it, the reply."""
+    """Return a request's cost by its meter, or by its reply if the backend didn't use the meter."""
     return meter.usage if meter.started else stated(reply)
 
 
@@ -466,7 +477,7 @@ _OF_UNKNOWN_COST = Usage(requests=1, unknown=1)
 
 
 def stated(reply: Generation | None) -> Usage:
-    """Return the cost that a reply reports: at least one request, or one cache hit."""
+    """Return the cost that a reply states, or one request of unknown cost if it states none."""
     if reply is None or not (reply.usage.requests or reply.usage.cache_hits):
         return _OF_UNKNOWN_COST
     return reply.usage

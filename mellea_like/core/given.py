@@ -1,4 +1,4 @@
-"""An action whose reply already exists. Sampling it only checks the reply, and calls no model."""
+"""An action whose reply already exists. Sampling it checks this reply and generates no other."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ An object with ``model_dump()``, such as an SDK's completion, is also accepted.
 
 
 class GivenReply(Generic[T]):
-    """An action whose reply already exists.
+    """An action whose reply already exists, so that sampling only checks the reply.
 
     Args:
         reply: the reply.

@@ -75,7 +75,7 @@ class LedgerRow(NamedTuple):
 
 
 class LedgerTotal(NamedTuple):
-    """The sum of a ledger's rows and comparisons, or of its comparisons alone.
+    """A sum of costs: of a whole ledger, of a part such as one model, or of the comparisons.
 
     Attributes:
         requests: the number of requests sent.
@@ -115,9 +115,9 @@ class Ledger:
         currency: the code of the currency of the costs.
         comparisons: the cost of a `Tournament`'s comparisons, which isn't part of any row and is
             not wasted. None if nothing was compared.
-        shares: the cost of each row, split by stage and model, because the judge may be a
-            different model from the one that drew. If it is empty, rows aren't split.
-        compared_by: the model that made the comparisons.
+        shares: the cost of all rows as triples of a stage, a model and its cost, because the judge
+            may be a different model from the one that drew. If it is empty, rows aren't split.
+        compared_by: the model that made the comparisons; None if it is unknown.
     """
 
     rows: tuple[LedgerRow, ...]
@@ -297,7 +297,7 @@ def _alone(row: LedgerRow) -> LedgerTotal:
 
 
 def _usual_length(replies: Iterable[Generation]) -> float | None:
-    """Return the mean number of tokens in complete replies."""
+    """Return the mean number of tokens in complete replies; None if there are none."""
     tokens = [
         reply.usage.output_tokens
         for reply in replies

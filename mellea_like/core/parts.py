@@ -15,7 +15,7 @@ from mellea_like.core.extra import NO_EXTRA, as_extra, with_extra
 __all__ = ["Audio", "File", "Image", "Part", "Text", "as_parts", "part_from_dict", "shown_size"]
 
 MOST_CHARACTERS = 80
-"""The most characters of an address or a name in a placeholder."""
+"""The most characters of an address or a name in a placeholder, such as ``[image at ...]``."""
 
 KB, MB = 1000, 1_000_000
 
@@ -25,8 +25,7 @@ _IMAGES = (
     (b"GIF87a", "image/gif"),
     (b"GIF89a", "image/gif"),
 )
-"""The first bytes of each kind of image. WebP is missing, because its name comes after the file's
-length."""
+"""The first bytes of each kind of image, except WebP, whose name comes after the file's length."""
 
 _OFFICE = "application/vnd.openxmlformats-officedocument"
 _FILES = {
@@ -41,15 +40,15 @@ _FILES = {
     "xlsx": f"{_OFFICE}.spreadsheetml.sheet",
     "xml": "text/xml",
 }
-"""Media types by file ending. Those of ``mimetypes`` differ from one system to another."""
+"""Media types by file ending. Those in Python's ``mimetypes`` depend on the operating system."""
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z\d+.-]+:")
-"""The beginning of a URL. A single letter before the colon is a Windows drive instead."""
+"""Matches a URL's scheme. It has two characters or more; a single letter is a Windows drive."""
 _MEDIA_TYPE = re.compile(r"[\w.+-]+/[\w.+-]+")
 _DATA_URL_HEAD = re.compile(r"data:(?P<type>[^;,]*)(?:;[^;,]*)*;base64")
 
 LONGEST_HEAD = 1000
-"""The most characters of a ``data:`` URL before its comma."""
+"""How many characters of a ``data:`` URL are searched for its comma; megabytes may follow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +81,11 @@ class Image:
     """A picture, given either by its address or by its data. Nothing is fetched.
 
     Args:
-        url: its address, which the server fetches. A ``data:`` URL becomes ``data`` with its type.
+        url: its address, which the server fetches. A ``data:`` URL is converted to ``data`` and
+            ``media_type``.
         data: the bytes of its file.
         media_type: the type of the data, such as ``"image/png"``. PNG, JPEG, GIF and WebP are
-            recognized by their first bytes. It can't be given with a ``url``.
+            recognized by their first bytes. An address that the server fetches can't have a type.
         detail: how closely the model should look, if the server has such an option: ``"low"``,
             ``"high"`` or ``"auto"`` in OpenAI's protocol.
         extra: more fields for servers of OpenAI's chat protocol, which are sent unchanged.
@@ -190,7 +190,7 @@ class File:
         filename: the file's name.
         media_type: the type of the data, such as ``"application/pdf"``. By default, it follows
             from the ending of the file's name (for texts, PDF and Office files) or from the first
-            bytes of a PDF. It can't be given with a ``file_id``.
+            bytes of a PDF. A ``file_id`` can't have a type.
         extra: more fields for servers of OpenAI's chat protocol, which are sent unchanged.
 
     Raises:
@@ -310,7 +310,7 @@ _READERS: dict[str, Callable[[Mapping[str, Any]], Part]] = {
 
 
 def _check(part: Part, what: str, *, optional: bool = False) -> None:
-    """Make sure that a part's fields are of their types."""
+    """Make sure that a part's fields have the right types, and make its ``extra`` immutable."""
     for field_ in fields(part)[:-1]:
         value, kind = getattr(part, field_.name), bytes if field_.name == "data" else str
         if not isinstance(value, kind) and not (optional and value is None):

@@ -47,7 +47,7 @@ class Price:
         currency: the code of the currency (ISO 4217), three capital letters. Nothing is converted,
             so all prices of a table must be in the same currency.
         cached_input: the price of a million tokens of prompts that the server took from its prompt
-            cache; None if they cost as much as others.
+            cache; None if these cost as much as all other tokens of prompts.
 
     Raises:
         TypeError: a price isn't a number.
@@ -72,7 +72,7 @@ class Price:
         """Return the cost of requests, as far as their tokens are known.
 
         Args:
-            usage: their usage.
+            usage: the usage of the requests.
 
         Returns:
             An amount of money in the currency of the price.
@@ -100,7 +100,7 @@ class Price:
 
 
 def checked_prices(prices: Mapping[str, Price] | None) -> Mapping[str, Price] | None:
-    """Make sure that something is a price table."""
+    """Make sure that something is a price table or None, and return a read-only copy."""
     if prices is None:
         return None
     if not isinstance(prices, Mapping):
@@ -118,7 +118,7 @@ def checked_prices(prices: Mapping[str, Price] | None) -> Mapping[str, Price] | 
 
 
 def currency_of(prices: Mapping[str, Price] | None) -> str:
-    """Return the code of the currency of a table's prices."""
+    """Return the currency code of a table's prices; ``"USD"`` if there are none."""
     return next(iter(prices.values())).currency if prices else "USD"
 
 
@@ -134,10 +134,10 @@ def is_version(model: str, of: str) -> bool:
 
 
 def price_for(model: str | None, prices: Mapping[str, Price]) -> Price | None:
-    """Find a model's price.
+    """Find the price of a model, or of the model that it is a version of; None if there is none.
 
-    A model in a batch job, such as ``"gpt-5-mini:batch"``, costs half as much as the model, unless
-    the table also has a price for that name. OpenAI, Azure, Anthropic and Mistral all charge half.
+    For a model in a batch job, such as ``"gpt-5-mini:batch"``, the table may have a separate price.
+    If it doesn't, the price is half of the model's, as with OpenAI, Azure, Anthropic and Mistral.
     """
     if model is None:
         return None

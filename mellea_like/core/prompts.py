@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
 Written: TypeAlias = "list[dict[str, Any]] | dict[str, Any]"
-"""A conversation as data: all its messages, or those it adds to an earlier one."""
+"""A conversation as data: all its messages, or only those that it adds to an earlier one."""
 
 
 class Prompts:
-    """Numbers conversations, and finds the longest earlier one that each of them continues.
+    """Numbers conversations, and finds for each the longest earlier one that it continues.
 
     The conversations form a tree with a message at each edge. To save comparisons, messages are
     looked up by their ``id()``, and conversations by the ``id()`` of their last message. So
@@ -35,7 +35,7 @@ class Prompts:
         self._entries: list[tuple[int | None, tuple[Message, ...]]] = []
 
     def place(self, messages: tuple[Message, ...]) -> int:
-        """Return the index of a conversation. Equal conversations share one."""
+        """Return the index of a conversation; add it if no equal one has been added before."""
         steps, met, places = self._steps, self._met, self._places
         node, after, known = 0, None, 0
         for at in range(len(messages), 0, -1):
@@ -68,7 +68,7 @@ class Prompts:
 
 
 def messages_in(entry: Any) -> list[dict[str, Any]]:
-    """Return the messages in a conversation's item, without those of earlier conversations."""
+    """Return the messages in an item of ``prompts``, without the conversation that it continues."""
     written = cast("dict[str, Any]", entry)["then"] if isinstance(entry, dict) else entry
     return cast("list[dict[str, Any]]", written)
 
@@ -81,7 +81,11 @@ def prompt_at(prompts: Sequence[Any], place: int) -> list[Mapping[str, Any]]:
 def prompt_since(
     prompts: Sequence[Any], place: int, known: Container[int]
 ) -> tuple[int | None, list[Mapping[str, Any]]]:
-    """Return the index of the nearest earlier conversation in ``known``, and what follows it."""
+    """Return the last conversation in ``known`` that the one at ``place`` continues, and the rest.
+
+    The conversation is an index of ``prompts``; None if no such conversation is known. The rest are
+    the messages after it.
+    """
     parts: list[list[dict[str, Any]]] = []
     before: int | None = place
     while before is not None and (not parts or before not in known):

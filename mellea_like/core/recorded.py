@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     from mellea_like.core.validation import Candidate, ValidatorAnswer
 
 MOST_CAUSES = 5
-"""The most causes of an error that are recorded."""
+"""How many causes of an error are recorded: its cause, the cause of that cause, and so on.
+
+There is a limit because causes can form a circle.
+"""
 
 _OF_BACKENDS = ("status", "retryable", "retry_after")
 
@@ -55,7 +58,7 @@ class RecordedAction:
 
 
 class RecordedError(MelleaError):
-    """An error of a type that a record can only name."""
+    """Replaces a recorded error whose class can't be called again; ``type`` names the class."""
 
     def __init__(self, message: str = "", *, type: str = "RecordedError") -> None:  # noqa: A002 (the record's word)
         super().__init__(message)
@@ -63,7 +66,7 @@ class RecordedError(MelleaError):
 
 
 def recorded_requirement(name: str, description: str, weight: float) -> Requirement:
-    """Return a stand-in for a requirement of a record."""
+    """Return a stand-in for a requirement of a record. It can't be checked."""
     return Requirement(description, _Unknown(name), name=name, weight=weight, inline=True)
 
 
@@ -82,7 +85,7 @@ class _Unknown:
 def picklable(
     slices: Sequence[Slice],
 ) -> tuple[tuple[Slice, ...], list[tuple[BaseException, BaseException]]]:
-    """Return picklable copies of slices, and each error with its cause: pickle drops causes."""
+    """Return picklable copies of slices, and (error, cause) pairs, because pickle drops causes."""
     known: dict[int, Any] = {}
     causes: list[tuple[BaseException, BaseException]] = []
 

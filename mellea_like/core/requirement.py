@@ -79,9 +79,9 @@ class Requirement:
         inline: run a plain function on the event loop itself. Use it for checks that take under 1
             ms.
         timeout: the most seconds that the validator or judge may take; after that, the requirement
-            counts as errored. A function in a thread can't be stopped, so it is abandoned, and
-            counted as such. An inline validator can't be stopped either; its late verdict is
-            ignored.
+            counts as errored. A function in a thread can't be stopped, so it is abandoned: it
+            continues, and ``thread_statistics`` counts it. An inline validator can't be stopped
+            either; its late verdict is ignored.
         weight: how much the requirement counts when the best failure is chosen; over 0.
         check_only: whether to leave the requirement out of the prompt. It is checked all the same.
         on_error: the effect of an exception in the validator. With ``"error"``, the draw counts as
@@ -92,10 +92,10 @@ class Requirement:
             judge still checks every complete reply. The stream check is a plain function of the
             text so far (newest piece included) and the newest piece, and returns a `Verdict` or
             ``(Verdict, reason)``. At the first ``FAIL``, the request is closed and the requirement
-            has failed. It may also be an object with ``__call__`` that keeps state: each draw uses
-            a deep copy. ``on_error`` also applies to its exceptions. In combinations, ``a & b``
-            fails early when either part does, ``a | b`` when both parts do, and ``~a`` when ``a``
-            returns ``PASS``.
+            has failed. A stream check may also be an object with ``__call__`` that keeps state:
+            each draw uses a deep copy. ``on_error`` also applies to exceptions of stream checks. In
+            combinations, ``a & b`` fails early when either part does, ``a | b`` when both parts do,
+            and ``~a`` when ``a`` returns ``PASS``.
         version: identifies the validator when a run is resumed, in place of its source code.
             Change it when the requirement's verdicts change.
 
@@ -354,7 +354,10 @@ def at_least(number: int, *parts: Requirement | str) -> Requirement:
 
 
 def ready_made(make: Callable[P, Requirement]) -> Callable[P, Requirement]:
-    """Decorate a factory so that its requirements pickle as calls of it; closures don't pickle."""
+    """Decorate a factory of requirements so that these can be pickled, although closures can't.
+
+    A pickled requirement consists of the factory and its arguments.
+    """
 
     @wraps(make)
     def made(*args: P.args, **settings: P.kwargs) -> Requirement:
@@ -366,7 +369,7 @@ def ready_made(make: Callable[P, Requirement]) -> Callable[P, Requirement]:
 
 
 def _place_of(requirement: Requirement) -> tuple[str, str] | None:
-    """Return the module and the name of a requirement made by a decorator; None for others."""
+    """Return the module and name that a requirement made by a decorator has; None for others."""
     # Such a validator can't be pickled by name, because its name now means the requirement.
     module = getattr(requirement.validator, "__module__", None)
     name = getattr(requirement.validator, "__qualname__", "<locals>")

@@ -101,8 +101,8 @@ class SamplingResult(Generic[T]):
     def success(self) -> bool:
         """Whether a draw passed and the decision of the selection, if any, is complete.
 
-        This is independent of ``stop_reason``; for example, a `BestOf` that a budget cut short is
-        a success. In a call with ``tools``, the winner may call tools instead of answering; see
+        Success is independent of ``stop_reason``; for example, a `BestOf` that a budget cut short
+        is a success. In a call with ``tools``, the winner may call tools instead of answering; see
         `tool_calls`.
         """
         passed = self.best_index is not None and self.slices[self.best_index].passed
@@ -328,7 +328,7 @@ class SamplingResult(Generic[T]):
 
         Returns:
             The result. Its actions are `mellea_like.core.serialization.RecordedAction`, its
-            requirements can't be checked again, and errors of foreign types are
+            requirements can't be checked again, and errors of other libraries' types are
             `mellea_like.core.serialization.RecordedError`.
 
         Raises:
@@ -379,7 +379,7 @@ class SamplingResult(Generic[T]):
         return f"{tried}; {len(errors)} ended in an error, the first: {first}"
 
     def _repr_html_(self) -> str:
-        """Return the waterfall of the call, for notebooks."""
+        """Return HTML with a chart of the call's draws over time, for notebooks."""
         # Notebooks call this method. The module is above the core, so it is looked up by name.
         return str(import_module("mellea_like.report.call").cell(self.to_dict()))
 

@@ -1,4 +1,4 @@
-"""Seeds: each request of a call gets its own, derived from the call's."""
+"""Derive the seed of each request of a call from the seed of the call."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ __all__ = ["derive_seed"]
 
 
 def derive_seed(seed: int, iteration: int, purpose: str = "generate") -> int:
-    """Derive a request's seed from the call's, so that each draw gets an unrelated seed."""
+    """Derive a request's seed from the call's ``seed``, so that each draw has an unrelated one."""
     from hashlib import blake2b  # noqa: PLC0415 (it loads OpenSSL)
 
     digest = blake2b(f"{seed}/{iteration}/{purpose}".encode(), digest_size=4).digest()

@@ -1,4 +1,4 @@
-"""Write a call's record as plain data, for files, databases and pictures, and read it.
+"""Write a call's record as plain data, for files, databases and reports, and read it again.
 
 The conversations are in ``prompts`` (see ``mellea_like.core.prompts``). Each slice refers to two
 of them by index: the messages that were sent for it (``prompt``) and the conversation before
@@ -63,7 +63,7 @@ FORMAT = "mellea_like.trace"
 """The value of the field ``format`` in a record."""
 
 VERSION = 2
-"""The version of that format. Version 1 wrote each conversation in full."""
+"""The version of the records that are written. Version 1 had each conversation in full."""
 
 READ_VERSIONS = (1, VERSION)
 
@@ -174,7 +174,7 @@ def slice_to_dict(s: Slice) -> dict[str, Any]:
 
 
 def check_readable(reply: Generation, format: Any) -> None:
-    """Make sure that a parsed value can be read back after it is written as plain data."""
+    """Raise ``ValueError`` if a parsed value would change by being written and read back."""
     if not reply.has_value:
         return
     written = _plain(reply.value)
@@ -189,7 +189,10 @@ def check_readable(reply: Generation, format: Any) -> None:
 
 
 def decision_to_dict(decision: Decision, *, words: bool = True) -> dict[str, Any]:
-    """Write a selection's decision as plain data, with or without the texts of losing answers."""
+    """Write a selection's decision as plain data.
+
+    If ``words`` is false, answers that didn't win get a number in place of their label.
+    """
     return {
         "kind": decision.kind,
         "winners": list(decision.winners),
@@ -259,7 +262,7 @@ def usage_to_dict(usage: Usage) -> dict[str, int]:
 
 
 def usage_from_dict(written: Mapping[str, int]) -> Usage:
-    """Read a usage; earlier versions wrote no details."""
+    """Read a usage. A detail that is missing is 0; earlier versions wrote no details."""
     details = (written.get(name, 0) for name in USAGE_DETAILS)
     return Usage(*(written[name] for name in USAGE), *details)
 
@@ -311,7 +314,7 @@ def _value(format: Any, text: str, written: Json) -> Any:
 
 
 def _in_json(plain: Json) -> Json:
-    """Replace the numbers that JSON lacks by words that pydantic reads."""
+    """Replace NaN and infinity, which JSON lacks, by words that pydantic reads as these numbers."""
     if isinstance(plain, dict):
         return {key: _in_json(part) for key, part in plain.items()}
     if isinstance(plain, list):
@@ -383,7 +386,7 @@ def slice_from_dict(
 
 
 def check_usage_of(s: Mapping[str, Any]) -> tuple[tuple[str | None, Usage], ...] | None:
-    """Read the usage of an iteration's checks by model; None in records without it."""
+    """Read the usage of an iteration's checks by model; None if the record doesn't contain it."""
     written: Sequence[Sequence[Any]] | None = s.get("check_usage")
     if written is not None:
         return tuple((model, usage_from_dict(spent)) for model, spent in written)

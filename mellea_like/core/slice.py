@@ -29,11 +29,11 @@ class Outcome(StrEnum):
     PASSED = "passed"
     """Every requirement was met."""
     FAILED = "failed"
-    """A requirement was not met, or the reply was cut off, refused, empty or not of its format."""
+    """A requirement was not met, or the reply was cut off, refused or empty, or didn't parse."""
     ERRORED = "errored"
     """The backend, a validator or a hook raised an exception."""
     CANCELLED = "cancelled"
-    """Another draw won, the time was up, or the caller was cancelled."""
+    """Another draw won, the time or a budget was used up, or the caller was cancelled."""
 
 
 # On Python 3.11, looking up a member takes ten times as long as a name.
@@ -45,11 +45,12 @@ class Slice:
     """The record of one draw, from the prompt to the verdicts and the outcome.
 
     Args:
-        iteration: the draw's id: 1-based, unique in the call, not monotonic in time.
-        subsample: its lane, 0-based; ``lane`` counts from 1.
-        depth: its place in that lane, 0-based; ``attempt`` counts from 1.
-        chain: the lane that ran the draw, 0-based. It equals ``subsample``, unless the schedule or
-            the selection had another lane use the attempt.
+        iteration: the draw's id, 1-based and unique in the call. Ids aren't in the order of time.
+        subsample: its lane, 0-based. The property ``lane`` counts from 1.
+        depth: its place in that lane, 0-based. The property ``attempt`` counts from 1.
+        chain: the index of its chain, 0-based. In a chain, each draw repairs the one before, or
+            draws again. The index equals ``subsample``, unless the schedule or the selection let
+            the chain use an attempt of another lane.
         action: the task, with its repairs.
         context: the conversation that the action continued.
         messages: the messages that were sent, empty if none were. They are the context and the
@@ -143,8 +144,8 @@ class Slice:
 
         A permanent error is a backend's error that isn't retryable, or an exception that doesn't
         come from a backend, a connection, a requirement or a tool. A requirement's error is
-        permanent only if it was caused by a permanent error of the judge. If a joint reply lacks
-        this draw's answer, only this attempt is lost.
+        permanent only if it was caused by a permanent error of the judge. The error that a joint
+        reply lacks this draw's answer is not permanent.
         """
         error = self.error
         if isinstance(error, RequirementError) and isinstance(error.__cause__, BackendError):
@@ -198,7 +199,7 @@ class Slice:
 
     @property
     def usage_by_model(self) -> tuple[tuple[str | None, Usage], ...]:
-        """The usage by model: first for the reply, then for the checks."""
+        """The usage as pairs of a model and its cost: first for the reply, then for the checks."""
         checks = self.check_usage or ()
         own = self.usage - sum((spent for _, spent in checks), Usage())
         return ((self.model, own), *checks)
@@ -217,7 +218,7 @@ class Slice:
 
     @property
     def tool_calls(self) -> tuple[ToolCall, ...]:
-        """The tools that the output calls. None of them has run in a draw that ended normally."""
+        """The tools that the output calls. If the draw ended normally, none of them has run."""
         return () if self.generation is None else self.generation.tool_calls
 
     @property

@@ -48,7 +48,7 @@ class Spec:
 
     @property
     def offers_tools(self) -> bool:
-        """Whether requests offer tools to the model: the call's, or the backend's own."""
+        """Whether requests offer tools, either those of the call or those in ``extra`` options."""
         if self.tools is not None:
             return True
         asked = (self.options, getattr(innermost(self.backend), "defaults", None))
@@ -56,7 +56,7 @@ class Spec:
         return any(extra.get("tools") or extra.get("functions") for extra in extras)
 
     def value_of(self, reply: Generation, action: Action[Any]) -> Any:
-        """Return the parsed value of a reply to an action; None if the reply only calls tools.
+        """Return the parsed value of a reply; None if the reply calls tools of the call.
 
         Raises:
             ValueError: the reply doesn't parse.

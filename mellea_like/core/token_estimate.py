@@ -32,13 +32,13 @@ TOKENS_PER_SMALL_IMAGE = 85
 """The tokens of a picture whose ``detail`` is ``"low"``."""
 
 BYTES_PER_AUDIO_TOKEN = {"wav": 4800, "pcm16": 4800}
-"""The bytes in a tenth of a second of speech, 16 bits a sample at 24 kHz.
+"""The bytes of sound per token, by format: a tenth of a second at 24 kHz with 16 bits a sample.
 
 A token is a tenth of a second ("Managing costs", OpenAI's guide to its realtime API).
 """
 
 BYTES_PER_COMPRESSED_AUDIO_TOKEN = 1600
-"""The bytes in a tenth of a second (one token) at 128 kbit/s, which is common for MP3 files."""
+"""The bytes of sound per token in other formats: a tenth of a second at 128 kbit/s, as in MP3."""
 
 BYTES_PER_PAGE = 65536
 """The assumed number of bytes per page of a PDF. Models read each page as an image."""
@@ -90,7 +90,7 @@ def _part_tokens(part: Part) -> int:
 
 
 def output_bound(request: Request, assumed: int | None) -> int | None:
-    """Return the most tokens that a reply may have: its ``max_tokens``, or else ``assumed``."""
+    """Return the most tokens of a reply: the request's ``max_tokens``, or else ``assumed``."""
     bound = request.options.max_tokens
     return assumed if bound is None else bound
 

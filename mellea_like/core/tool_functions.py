@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class FunctionTool(NamedTuple):
-    """A tool described by a function's signature and docstring."""
+    """A function as a tool: its description for the model, and a parser of calls' arguments."""
 
     name: str
     description: str
@@ -30,13 +30,13 @@ class FunctionTool(NamedTuple):
     arguments: Any
 
     def watch(self) -> Callable[[str], str | None]:
-        """Start checking a call's arguments as they arrive; see `CallWatch`."""
+        """Return a function that checks a call's arguments as they arrive; see `CallWatch`."""
         from mellea_like.core.format_watch import FormatWatch  # noqa: PLC0415 (few stream calls)
 
         return FormatWatch(self.arguments).feed
 
     def read(self, arguments: str) -> dict[str, Any]:
-        """Read a call's arguments; a ``ValueError`` names the wrong ones."""
+        """Parse a call's JSON arguments; raise a ``ValueError`` that names the wrong ones."""
         try:
             read = self.adapter.validate_json(arguments.strip() or "{}")
         except ValidationError as exc:
@@ -107,7 +107,7 @@ def _default(default: object) -> Any:
 
 
 def _described(hint: Any, default: object) -> bool:
-    """Return whether a hint contains a description."""
+    """Return whether a parameter's type hint or default contains a description."""
     parts = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
     return any(isinstance(p, FieldInfo) and p.description for p in (*parts, default))
 

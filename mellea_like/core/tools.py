@@ -31,7 +31,7 @@ it still can.
 """
 
 TOOL_ROUNDS = 8
-"""How many rounds of tools a draw may run by default."""
+"""How many rounds of tools a draw may run by default. In a round, all calls of a reply are run."""
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _CHOICES = frozenset({"auto", "required", "none"})
@@ -139,7 +139,7 @@ class Tool:
     hinted: bool = field(default=False, repr=False, compare=False, kw_only=True)
     """Whether the parameters come from the function's type hints, as in `of`."""
     strict: bool | None = field(default=None, repr=False, kw_only=True)
-    """See ``Args``."""
+    """Whether servers must keep to the schema while they generate arguments; see ``Args``."""
 
     def __post_init__(self) -> None:
         if not (isinstance(self.name, str) and isinstance(self.description, str)):
@@ -194,10 +194,10 @@ class Tool:
             The tool.
 
         Raises:
-            TypeError: the source is none of these, or a parameter has no type hint, has no name
+            TypeError: the source is of another type, or a parameter has no type hint, has no name
                 (``*args``), or has a type that can't be read from JSON.
-            ValueError: the name breaks the rule, or a schema, which has no function, is made
-                ``read_only``.
+            ValueError: the name breaks the rule for names of tools, or a schema, which has no
+                function, is made ``read_only``.
         """
         if isinstance(source, Tool) and (name, description, read_only) == (None, None, None):
             return source  # It may be of a subclass.
@@ -283,7 +283,7 @@ def resendable(call: ToolCall) -> ToolCall:
 
 
 def read_arguments(call: ToolCall) -> Any:
-    """Return a call's parsed arguments."""
+    """Return a call's parsed arguments; if they aren't JSON, return their text."""
     if call.value is not None:
         return call.value
     try:

@@ -128,7 +128,7 @@ class ValidationResult:
 
     @property
     def passed(self) -> bool:
-        """Whether the requirement is met. It isn't if it errored or was skipped."""
+        """Whether the requirement is met; False if its check failed, errored or was skipped."""
         return self.status is ValidationStatus.PASSED
 
     def __bool__(self) -> bool:
@@ -181,4 +181,7 @@ class Verdict(StrEnum):
 
 
 StreamCheck: TypeAlias = "Callable[[str, str], Verdict | tuple[Verdict, str]]"
-"""A function of the text so far (newest piece included) and the newest piece."""
+"""A function that judges a reply as it arrives.
+
+It takes the text so far, newest piece included, and the newest piece alone.
+"""

@@ -55,11 +55,11 @@ class Call(ABC):
     checks: Sequence[Option] = ()
     _fatal: BaseException | None = None
     late: BaseException | None = None
-    """An error after the race, which the call must raise unless it has an answer."""
+    """An error that came after the race. The call raises the error only if it has no answer."""
     due: Stop | None = None
-    """Why the call ends at its deadline, if that isn't the call's own time limit."""
+    """Why the call ends at its deadline; None if the deadline is the call's own time limit."""
     broken = False
-    """Whether a permanent error has ended a lane, although its draws don't say so."""
+    """Whether a repeated bug has ended a lane, although its slices have no permanent error."""
     concluded = False
     """Whether the call's outcome is known."""
     _judges: tuple[tuple[Backend, int | None, Backend], ...] = ()
@@ -81,7 +81,7 @@ class Call(ABC):
         self.options: tuple[Option, ...] = ()
         self.slices: list[Slice] = []
         self.parts: Parts | None = None
-        """The `Parts` of the latest draw, to find them quickly: most calls have only these."""
+        """The `Parts` of the latest draw, for a quick look-up. Most calls have no other `Parts`."""
         self._parts: tuple[Parts, ...] = ()
 
     @abstractmethod
@@ -89,13 +89,13 @@ class Call(ABC):
         """Make the plan and the options that the loop budget requires."""
 
     def add(self, options: Sequence[Option]) -> None:
-        """Add options, inside those that the call has already."""
+        """Add options, which are wrapped by those that the call has already."""
         self.options += tuple(options)
         for option in options:
             option.call = self
 
     def compose(self, loop_budget: int) -> Race:
-        """Make the race, and compose the options' ports."""
+        """Make the options and the race, and connect the options' ports to the race."""
         plan, options = self.assemble(loop_budget)
         self.add(options)
         using: defaultdict[str, list[Option]] = defaultdict(list)
@@ -144,11 +144,11 @@ class Call(ABC):
 
     @property
     def fatal(self) -> BaseException | None:
-        """The error that the call must raise."""
+        """The error that the call must raise; None if there is none."""
         return self.race.fatal if hasattr(self, "race") else self._fatal
 
     def _is_late(self, fatal: BaseException | None) -> bool:
-        """Return whether an error came after the race, so that there may still be an answer."""
+        """Return whether an error came after the race of a call that may still have an answer."""
         return (
             isinstance(fatal, Exception)
             and self.race.ended
@@ -167,7 +167,7 @@ class Call(ABC):
         return next((d for d in running if d is not None and d.ask.iteration == iteration), None)
 
     def parts_of(self, ask: Ask) -> Parts:
-        """Return the `Parts` that an ask's draw shares with others of its call or stage."""
+        """Return the `Parts` that a draw shares with the other draws of its call or stage."""
         spec = ask.spec
         for parts in self._parts:
             if parts.spec is spec:
@@ -202,7 +202,7 @@ class Call(ABC):
         return backend
 
     def refused(self, error: LimitExceeded) -> None:
-        """Stop the call because a budget is spent, unless it is a stage's."""
+        """Stop the call because a budget is spent. A stage's budget doesn't stop the call."""
         if error.stage is None:
             self.rule(Ruling(stop=True, why=Stop(StopReason.BUDGET, str(error), error)))
 
@@ -223,7 +223,7 @@ class Call(ABC):
     # Its course
 
     def run_race(self, loop_budget: int) -> Awaitable[None]:
-        """Run the race, then the options' `settle`; only a cancellation is raised."""
+        """Run the race and then each option's `settle`. Keep errors; raise only a cancellation."""
         go: Callable[[int], Awaitable[None]] = self._run_race
         for option in reversed(self._overriding("around")):
             go = partial(option.around, go=go)
@@ -250,7 +250,7 @@ class Call(ABC):
         return self.clock() - self.started
 
     def facts(self, turns: int, *, cancelled: bool) -> Facts:
-        """Return how the race has ended; the call had at most so many ``turns``."""
+        """Return how the race has ended. ``turns`` is the most draws that the call could make."""
         slices, race = self.slices, getattr(self, "race", None)
         if race is None:
             return Facts(slices, False, None, False, False, cancelled)

@@ -81,14 +81,14 @@ class Draw:
         self.verdicts: tuple[ValidationResult, ...] = ()
         self.judged: Sequence[Question] = ()
         self.tried: Exception | None = None
-        """The error for which the draw's request is being retried; None if it isn't."""
+        """The error for which the draw's request is being retried; None if there is no retry."""
         self.outcome = _ERRORED
         self.error: BaseException | None = None
         self.reason = ""
         self._taken = False
 
     def _take(self, error: BaseException) -> None:
-        """Turn an exception into the draw's outcome, or raise it again."""
+        """Turn an exception into the outcome; raise cancellations and errors of the call again."""
         self._taken = True
         if isinstance(error, NotAnAnswer):
             self.generation = error.reply or self.generation
@@ -184,7 +184,7 @@ class Draw:
         return Candidate(text, value, generation, seen, ask.action, self.rounds)
 
     def why_incomplete(self, reply: Generation) -> str:
-        """Return the reason why a reply is incomplete; empty if it is complete or accepted."""
+        """Return why a reply is incomplete; empty if it isn't, or if the call accepts it anyway."""
         accepted = self.call.rules.accept_incomplete
         return "" if accepted else why_incomplete(reply, tools=self.ask.spec.offers_tools)
 
@@ -261,7 +261,7 @@ class Draw:
 
 
 class SurroundedDraw(Draw):
-    """A draw with options around it."""
+    """A draw in a call that has options which wrap draws."""
 
     async def run(self) -> None:
         """Run the draw inside the options that wrap draws."""

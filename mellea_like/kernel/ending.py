@@ -1,4 +1,4 @@
-"""How a call ends: a pure decision over its slices."""
+"""Decide how a call ended, by a pure function of its slices, the records of its draws."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PASSED = Outcome.PASSED
 
 
 class Ending(NamedTuple):
-    """How a call ended: the position of the winner or the best failure, and why."""
+    """How a call ended: the index of the winner or best failure, and why the call stopped."""
 
     best_index: int | None
     stop_reason: StopReason
@@ -45,7 +45,7 @@ def conclude(
 ) -> Ending:
     """Decide how a call ended; a bug in an option or the strategy becomes the call's error.
 
-    The call has to raise ``fatal`` in any case, and ``late`` unless it has an answer.
+    The call has to raise ``fatal`` in any case, and ``late`` only if it has no answer.
     """
     slices = facts.slices
     best, choice, bug = None, Choice(None, final=False), None
@@ -79,13 +79,13 @@ def conclude(
 
 
 def first_passed(facts: Facts) -> Choice:
-    """Choose the first slice that passed; used if no option makes a choice."""
+    """Choose the first slice that passed. This is the default if no option makes a choice."""
     passed = (i for i, slice_ in enumerate(facts.slices) if slice_.outcome is _PASSED)
     return Choice(next(passed, None), facts.won)
 
 
 def _stop_of_itself(facts: Facts, sampling_id: str) -> Stop:
-    """Find out why a call ended that was not stopped for a given reason."""
+    """Return why a call ended if no ruling stopped it: a timeout, an error, or no attempts left."""
     if facts.timed_out:
         error = SamplingTimeout(
             f"sampling {sampling_id}: time ran out before any draw was judged;"
@@ -98,7 +98,7 @@ def _stop_of_itself(facts: Facts, sampling_id: str) -> Stop:
 def _without_an_answer(
     best: int | None, stopped: Stop, slices: Sequence[Slice], sampling_id: str
 ) -> Ending:
-    """Decide how a call ended without an answer and without a fatal error."""
+    """Decide how a call ended that has neither an answer nor an error that it must raise."""
     if best is not None:
         return Ending(best, stopped.reason, None, stopped.detail)
     errors = [s.error for s in slices if s.error is not None]

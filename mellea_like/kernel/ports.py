@@ -47,14 +47,14 @@ __all__ = [
 class Ask:
     """A draw that may start now, as data that depends only on the records of earlier draws.
 
-    The first fields are those of its turn, because a separate object would cost each draw 0.2 µs.
+    The fields up to ``depth`` are the draw's turn. Another object for it would cost a draw 0.2 µs.
     """
 
     iteration: int
     subsample: int
     depth: int
     chain: int
-    """The index of the draw's chain, a sequence of draws that each repair the one before."""
+    """The index of the draw's chain, in which each draw repairs the one before or draws again."""
     action: Action[Any]
     context: Context
     spec: Any = None
@@ -70,19 +70,19 @@ class Ask:
 
 
 class Wait(NamedTuple):
-    """The answer that no draw may start now: ask again after ``seconds``, or at the next event."""
+    """A plan's answer that a lane must wait: for ``seconds``, or until a draw starts or ends."""
 
     seconds: float = math.inf
     mine: bool = False
-    """Whether only this lane has to wait; otherwise, no lane asks the plan until then."""
+    """Whether the reason to wait concerns only this lane, which then waits for all ``seconds``."""
 
 
 Next = Ask | Wait | None
-"""A plan's answer; None ends the lane."""
+"""A plan's answer to a lane: a draw to start, or a wait. None ends the lane."""
 
 
 class Stop(NamedTuple):
-    """Why a call was stopped early; its error is raised if no draw was judged."""
+    """Why a call was stopped early. The call raises ``error`` if no draw was judged."""
 
     reason: StopReason
     detail: str
@@ -90,16 +90,16 @@ class Stop(NamedTuple):
 
 
 class Ruling(NamedTuple):
-    """A decision about a race."""
+    """An option's decision about a race, such as to end it. The defaults change nothing."""
 
     over: bool = False
     """Whether to cancel the running draws. Without a reason (``why``), the call is won."""
     stop: bool = False
-    """Whether no further draw may start. Those that are running continue."""
+    """Whether no further draw may start. Running draws continue."""
     drop: Callable[[Ask], bool] | None = None
     """Selects draws that can't win any more: running ones are cancelled, others don't start."""
     fatal: BaseException | None = None
-    """The error that the call raises."""
+    """The error that the call raises; None if there is none."""
     why: Stop | None = None
 
 
@@ -114,7 +114,7 @@ class Plan(Protocol):
         ...
 
     def hear(self, slice_: Slice) -> None:
-        """Take note of a draw that has ended; each one that has started is reported once."""
+        """Take note of a draw that has ended. Each draw that has started is reported once."""
         ...
 
     def unused(self, ask: Ask) -> None:
@@ -137,7 +137,7 @@ class Body(Protocol):
 
 
 class NotAnAnswer(Exception):
-    """The draw has failed: its reply can't be checked, or its ``verdicts`` rejected it early."""
+    """Ends a draw as failed: the reply can't be checked, or ``verdicts`` rejected it early."""
 
     def __init__(
         self,
@@ -155,7 +155,7 @@ Checked = tuple[tuple["Requirement", ...], "Sequence[ValidationResult]"]
 
 
 class Sent(NamedTuple):
-    """The facts that all requests to one backend share."""
+    """Describes the requests to one backend, for the options that wrap this backend."""
 
     backend: Backend
     """The backend as the user gave it, without the options around it."""
@@ -177,7 +177,7 @@ class Option:
     uses: ClassVar[tuple[str, ...]] = ()
     """The ports that the class overrides; the others cost nothing."""
     hears: ClassVar[Outcome | None] = None
-    """The outcome of the slices that ``hear`` gets; None for all."""
+    """The only outcome of which ``hear`` gets slices; None means that it gets all slices."""
 
     def __init_subclass__(cls) -> None:
         ports = {name: port for name, port in vars(Option).items() if not name.startswith("_")}
@@ -188,7 +188,7 @@ class Option:
         )
 
     def next(self, lane: int, now: float, go: Callable[[int, float], Next]) -> Next:
-        """Wrap the plan's `next`."""
+        """Wrap the plan's answer to a lane; ``go`` asks the plan."""
         return go(lane, now)
 
     def request(self, inner: Backend, sent: Sent) -> Backend:
@@ -197,7 +197,7 @@ class Option:
         return inner
 
     async def draw(self, draw: Draw, go: Callable[[Draw], Awaitable[None]]) -> None:
-        """Wrap a draw."""
+        """Wrap a draw; ``go`` runs the draw."""
         await go(draw)
 
     async def check(
@@ -207,15 +207,15 @@ class Option:
         wanted: tuple[Requirement, ...],
         go: Callable[[Draw, Candidate, tuple[Requirement, ...]], Awaitable[Checked]],
     ) -> Checked:
-        """Wrap the check of a candidate."""
+        """Wrap the check of a candidate; ``go`` runs the check."""
         return await go(draw, candidate, wanted)
 
     async def around(self, loop_budget: int, go: Callable[[int], Awaitable[None]]) -> None:
-        """Wrap the whole call: its race, and then `settle`."""
+        """Wrap the whole call: its race, and then `settle`; ``go`` runs both."""
         await go(loop_budget)
 
     def hear(self, slice_: Slice) -> Ruling | None:
-        """Decide the consequences of a slice, in the step that records it."""
+        """Return the consequences of a slice, or None, in the step that records the slice."""
         del slice_
         return None
 
@@ -233,7 +233,7 @@ class Option:
         """After the race, do the work that needs all draws, such as comparing them."""
 
     def choose(self, facts: Facts) -> Choice | None:
-        """Choose the winner; None leaves it to the next option. Pure."""
+        """Choose the winner, or return None to leave the choice to the next option. Pure."""
         del facts
         return None
 

@@ -1,8 +1,8 @@
-"""The race of a call's lanes: a plan decides what starts next; a `Body`, such as a draw, runs.
+"""The race of a call's lanes. Each lane asks a plan what to do next: run a `Body`, wait, or end.
 
-Records are handed over in one synchronous step, `Race.record`: the slice is kept, every listener
-hears of it, and their rulings are carried out. A cancellation can't interrupt it, because nothing
-waits. Only then do waiting lanes wake up.
+A body, such as a draw, leaves a record (a slice). `Race.record` keeps the slice, reports it to all
+listeners and carries out their rulings. This is one synchronous step, so a cancellation can't
+interrupt it. Only after this step do waiting lanes wake up.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ __all__ = ["Race"]
 
 
 class Race:
-    """Runs lanes that ask a plan for their draws, until a ruling ends the race or no turn is left.
+    """Runs lanes that ask a plan for draws, until a ruling ends the race or no attempt is left.
 
-    The options in ``hear`` get each slice until the call is decided. The functions in ``tell`` get
-    every new slice, in the order of ``slices``. Those in ``stops`` are called when no further draw
-    may start, and those in ``ends`` when all lanes have ended. Times are on the event loop's clock.
-    A draw that ignores its cancellation for ``grace`` seconds is logged.
+    The options in ``hear`` get each slice (a draw's record) until the call is decided. The
+    functions in ``tell`` get every slice, in the order of ``slices``. Those in ``stops`` are called
+    when no further draw may start, and those in ``ends`` when all lanes have ended. Times are on
+    the event loop's clock. A draw that ignores its cancellation for ``grace`` seconds is logged.
     """
 
     # Slots, for these are looked up several times a draw.
@@ -80,7 +80,7 @@ class Race:
         self.running: list[Body | None] = [None] * plan.lanes
         self._waiting: WaitingLanes | None = None  # Most calls have no lane that waits.
         self.over = False
-        """Whether running draws were cancelled: the call is won, hopeless, or has to raise."""
+        """Whether a ruling has ended the race and cancelled the running draws."""
         self.won = False
         """Whether the call is decided, so that draws that end later don't matter."""
         self.stopped = False
@@ -88,9 +88,9 @@ class Race:
         self.late = False
         """Whether the time was up before the call was decided."""
         self.fatal: BaseException | None = None
-        """The error that the call must raise."""
+        """The error that the call must raise; None if there is none."""
         self.why: Stop | None = None
-        """Why the call was stopped before its turns were spent."""
+        """Why the call was stopped before its attempts were spent; None if it wasn't."""
         self.replayed = 0
         """How many slices were replayed from earlier rounds of the call."""
         self._too_late: BaseException | None = None
@@ -103,7 +103,7 @@ class Race:
     # One step without an await: the record, and what follows from it
 
     def record(self, slice_: Any) -> None:
-        """Keep a slice, and report it to all listeners."""
+        """Keep the slice of a draw that has ended, and report it to the plan and all listeners."""
         # Both as they were before this slice: the one that decides the call is itself still told.
         undecided, running = not self.won, not (self.over or self._leaving)
         self.slices.append(slice_)
@@ -136,7 +136,7 @@ class Race:
                     self.rule(ruling)
 
     def rule(self, ruling: Ruling) -> None:
-        """Carry out a ruling on a slice, a spent budget, a failed hook or a shown text."""
+        """Carry out a ruling: stop or end the race, drop draws, or keep an error for the call."""
         over, stop, drop, fatal, why = ruling
         if fatal is not None:
             over = self._accept(fatal)
@@ -184,7 +184,7 @@ class Race:
         return self._begun and not self._alive
 
     def _accept(self, fatal: BaseException) -> bool:
-        """Keep an error that the call must raise; if the call is already decided, only log it."""
+        """Keep an error for the call to raise, and return True; only log one that is too late."""
         cancellation, rest = split_cancellation(fatal)
         if cancellation is not None:
             # Nobody asked for it, so it must not leave the call as a cancellation.
@@ -213,9 +213,9 @@ class Race:
     # The lanes
 
     async def run(self) -> None:
-        """Run the lanes to their end. If there is a ``fatal`` error, the caller must then raise it.
+        """Run the lanes until all have ended. The caller must then raise ``fatal``, if it is set.
 
-        A cancellation of the caller is raised. In any case, all lanes have ended by then.
+        If the caller is cancelled, the cancellation is raised after all lanes have ended.
         """
         if self.stopped:
             return
@@ -241,7 +241,7 @@ class Race:
         await checkpoint_if_cancelled()
 
     def _conclude(self) -> None:
-        """Report the slices not yet reported, and then that the lanes have ended."""
+        """Tell listeners about the slices not yet reported, and then that all lanes have ended."""
         self.stopped = self._leaving = True
         # Cancelled siblings end in whatever order the event loop keeps its tasks in. Sorted by
         # time and id, two runs can be compared.
@@ -253,11 +253,11 @@ class Race:
             ended()
 
     def _told_natively(self) -> bool:
-        """Return whether the task was cancelled natively, not by a scope, since the race began."""
+        """Return whether ``task.cancel()`` was called on the running task since the race began."""
         return native_cancel_requests() > self._native
 
     async def _run_alone(self) -> BaseException | None:
-        """Run the only lane in the caller's own task, because nothing races it."""
+        """Run the only lane in the caller's task; return a cancellation to raise, or None."""
         self._alone = True
         self._alive, self._begun = 1, True
         left: BaseException | None = None
@@ -294,7 +294,7 @@ class Race:
         return left
 
     async def _run_lanes(self) -> BaseException | None:
-        """Run each lane in its own task."""
+        """Run each lane in its own task; return a cancellation to raise, or None."""
         self._ended = anyio.Event()
         left: BaseException | None = None
         deadline = anyio.CancelScope(deadline=self._deadline)
@@ -338,15 +338,15 @@ class Race:
         self.stopped = self._leaving = False
 
     def _native_one(self, cancellation: BaseException) -> BaseException | None:
-        """Return a cancellation if it is native, so that the call must raise it; else None.
+        """Return a copy of a cancellation by ``task.cancel()``; None if a cancel scope caused it.
 
-        A native cancellation comes from no scope. If the deadline passes as well, anyio (4.16)
-        takes the native cancellation for its own.
+        The call must raise this copy. If the deadline passes as well, anyio (4.16) absorbs the
+        original as if it came from its own scope.
         """
         return None if scope_cancelled() else type(cancellation)(*cancellation.args)
 
     def forget(self) -> None:
-        """Drop all references to the call."""
+        """Drop all references to the call, so that its records can be freed."""
         del self.plan, self.next, self._body
         self._hear = self._tell = self._stops = self._ends = ()
         self._dropped = ()
@@ -377,13 +377,13 @@ class Race:
             self._end_lane(lane)
 
     def _absorbs(self, scope: anyio.CancelScope, exc: BaseException) -> bool:
-        """Return whether an exception is a backend's reaction to the scope's cancellation."""
+        """Return whether an exception is only the cancellation of the lane's scope by a ruling."""
         cancellation, rest = split_cancellation(exc)
         ours = scope.cancel_called and not self.asked_to_stop()
         return cancellation is not None and rest is None and ours
 
     def _left(self, exc: BaseException) -> BaseException | None:
-        """Return the cancellation that a lane must raise; make other errors the call's error."""
+        """Return the cancellation that a lane must raise. Make any other error the call's error."""
         cancellation, _ = split_cancellation(exc)
         if cancellation is None or not self.asked_to_stop():
             self.rule(Ruling(fatal=exc))
@@ -402,7 +402,7 @@ class Race:
             self._ended.set()
 
     async def _draws(self, lane: int, scope: anyio.CancelScope) -> bool:
-        """Draw until the plan ends the lane; return True to continue in a new scope."""
+        """Draw until the plan ends the lane; return whether the lane continues in a new scope."""
         clock, started = self._clock, self._started
         now = clock() - started
         while not self.stopped:
@@ -449,7 +449,7 @@ class Race:
         await self._waiting.wait(lane, wait.seconds, mine=wait.mine, before=before)
 
     def _check_standstill(self) -> None:
-        """Stop the race if every lane waits for another one, because none would ever continue."""
+        """Stop the race if every lane waits for other lanes, because none would ever continue."""
         waiting, alive = self._waiting, self._alive
         if waiting and alive and not self.stopped and waiting.all_wait_for_good(alive):
             warn(

@@ -41,7 +41,7 @@ __all__ = [
 
 
 _EARLIER: ContextVar[tuple[object, int]] = ContextVar("_EARLIER", default=(None, 0))
-"""A task, and the number of its native cancellations to ignore."""
+"""A task, and the number of its native cancellations to ignore; see `new_cancellations`."""
 
 _NO_LOOP = (RuntimeError, AttributeError)
 """The errors raised if no loop is running, or if the library isn't fully imported."""
@@ -68,7 +68,7 @@ def loop_runs(token: EventLoopToken) -> bool:
 
 
 def running_loop() -> object:
-    """Return the event loop that is running in this thread, or None. Works in callbacks, too."""
+    """Return the event loop that runs in this thread, or None. Callbacks may call this, too."""
     # anyio's current_token works only in tasks, and takes ten times as long.
     asyncio: Any = sys.modules.get("asyncio")
     with suppress(*_NO_LOOP):
@@ -97,7 +97,10 @@ def clock() -> Callable[[], float]:
 
 
 def context_for_thread(library: str | None = None) -> Context:
-    """Return a copy of the context for a function that will run in another thread."""
+    """Return a copy of the context for a function that will run in another thread.
+
+    ``library`` is the event loop's library that sniffio reports there; None if there is no loop.
+    """
     context = copy_context()
     sniffio: Any = sys.modules.get("sniffio")  # If sniffio is installed, anyio asks it.
     if sniffio is not None:
@@ -106,7 +109,7 @@ def context_for_thread(library: str | None = None) -> Context:
 
 
 def native_cancel_requests() -> int:
-    """Return the number of new native cancellations that are pending on the running task."""
+    """Return how many new ``task.cancel()`` requests are pending on the running task; 0 on trio."""
     task = _asyncio_task()
     if task is None or not (count := task.cancelling()):
         return 0
@@ -116,7 +119,7 @@ def native_cancel_requests() -> int:
 
 @contextmanager
 def new_cancellations() -> Generator[None]:
-    """Enter a block that ignores earlier native cancellations, for cleaning up after them."""
+    """Enter a block that ignores earlier ``task.cancel()`` requests, to clean up after them."""
     task = _asyncio_task()
     if task is None or not (count := task.cancelling()):
         yield
@@ -131,7 +134,7 @@ def new_cancellations() -> Generator[None]:
 def split_cancellation(
     error: BaseException,
 ) -> tuple[BaseException | None, BaseException | None]:
-    """Split an error, which on trio may be a group, into its cancellation and the rest."""
+    """Split an error or a group into its cancellation and the rest. Either may be None."""
     if isinstance(error, BaseExceptionGroup):
         group = cast("BaseExceptionGroup[BaseException]", error)
         cancellation, rest = group.split(cancellations())
@@ -163,15 +166,15 @@ def scope_cancelled() -> bool:
 
 
 def cancel_requested() -> bool:
-    """Return whether the running task was cancelled, by a scope or natively."""
+    """Return whether the running task was cancelled, by a scope or by ``task.cancel()``."""
     return scope_cancelled() or native_cancel_requests() > 0
 
 
 class foreign:  # noqa: N801 (it reads as a function)
     """A context manager for user code: turns a cancellation nobody asked for into an error.
 
-    If other errors were raised along with the cancellation, they are raised instead. A
-    cancellation that somebody did ask for passes unchanged, and so do all other exceptions.
+    A cancellation that somebody did ask for passes unchanged, and so do all other exceptions. If a
+    group has errors and a cancellation that nobody asked for, only the errors are raised.
 
     Args:
         who: the name of the user code, with which the error's message begins.
@@ -202,7 +205,10 @@ class foreign:  # noqa: N801 (it reads as a function)
 
 
 def cancellation_lost() -> bool:
-    """Return whether a native cancellation, which is raised once, was swallowed or replaced."""
+    """Return whether ``task.cancel()`` was called on the running task, which still runs.
+
+    asyncio raises the cancellation only once, so some code has swallowed or replaced it.
+    """
     return native_cancel_requests() > 0 and not scope_cancelled()
 
 

@@ -19,7 +19,13 @@ __all__ = ["run_together", "task_scope"]
 
 @asynccontextmanager
 async def task_scope() -> AsyncGenerator[TaskGroup]:
-    """Open a task group, and cancel it when the block ends. The block's errors aren't wrapped."""
+    """Open a task group, and cancel it when the block ends.
+
+    An error that the block raises isn't wrapped in an exception group.
+
+    Yields:
+        The task group.
+    """
     # The task group would raise the error again, wrapped in an exception group.
     group = await anyio.create_task_group().__aenter__()
     try:
@@ -34,8 +40,8 @@ async def run_together(
 ) -> None:
     """Run functions concurrently to their end; the first error cancels the others and is raised.
 
-    The tasks are named after a call and ``what`` they are. If they are cancelled and run on for
-    ``grace`` seconds, their stacks are logged.
+    Each task's name consists of the call's id, ``what`` (the kind of task) and a number. If the
+    tasks are cancelled and continue to run for ``grace`` seconds, their stacks are logged.
     """
     running, ended, errors = len(functions), anyio.Event(), list[BaseException]()
     prefix = f"mellea_like {sampling_id} {what} "

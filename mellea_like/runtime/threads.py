@@ -1,8 +1,8 @@
 """Daemon threads for functions that may block.
 
 anyio's own worker threads are not used, for two reasons. A thread that never ends must not keep
-the process from exiting. And an abandoned function must keep its slot, or the number of stuck
-functions would grow without limit.
+the process from exiting. And a function that its caller has abandoned must keep its slot, or the
+number of stuck functions would grow without limit.
 
 A function may wait for a call that itself needs threads. Each level of such nesting has its own
 threads, so a function never waits for a thread that one of its callers holds.
@@ -47,7 +47,7 @@ IDLE_SECONDS = 10.0
 
 
 class ThreadStatistics(NamedTuple):
-    """A snapshot of the threads.
+    """Counts of threads and functions at one moment, over all levels of nesting.
 
     Attributes:
         threads: the number of threads.
@@ -97,7 +97,7 @@ class _Job(Generic[T]):
 
 
 class _Threads:
-    """The threads of one level of nesting."""
+    """The threads for functions at one level of nesting, and the functions that wait for them."""
 
     def __init__(self) -> None:
         self.condition = threading.Condition()
@@ -157,7 +157,7 @@ class _Threads:
         return ", ".join(f"{name} ({n})" for name, n in names[:SHOWN]) + more
 
     def error(self) -> ThreadsExhausted:
-        """Return the error for a function that gets no thread, as abandoned functions hold all."""
+        """Return the error for a function that gets no thread. It names the abandoned functions."""
         msg = (
             f"no thread is free: all {MAX_THREADS} run functions that were left behind when their"
             f" time was up or another draw won: {self.holders()}. {_WHAT_TO_DO}"

@@ -12,7 +12,7 @@ __all__ = ["Timeline"]
 
 
 class Timeline:
-    """A clock for an object that outlives event loops: the clocks of two loops need not agree."""
+    """A clock for objects that are used in several event loops, whose own clocks may differ."""
 
     # The clocks of two event loops need not agree: trio's starts at a random number, and a virtual
     # one at 0. A timeline follows the clock of the running event loop, and between event loops it
@@ -30,7 +30,7 @@ class Timeline:
         return Timeline, (), (None, {"_state": (None, 0.0, self._state[2], 0.0)})
 
     def now(self) -> float:
-        """Return the time in seconds. Within a thread, it never decreases."""
+        """Return the time in seconds. Within a thread, this time never decreases."""
         asking, reading, real = current_token(), anyio.current_time(), time.monotonic()
         loop, offset, last, seen = self._state
         if asking != loop:

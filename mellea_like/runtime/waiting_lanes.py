@@ -1,4 +1,4 @@
-"""Lanes that wait for news, of which only one asks what it may do at each piece of news."""
+"""Let lanes wait for news, such as the end of a draw, and wake only one of them at a time."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ __all__ = ["WaitingLanes"]
 
 
 class WaitingLanes:
-    """The waiting lanes of a call.
+    """Lets lanes of a call wait until a draw starts or ends, without waking all of them.
 
-    One of them, the watcher, wakes at each piece of news; the others queue behind it. If all of
-    them woke, a thousand waiting lanes would ask a million times.
+    Each start or end of a draw is news. Only one waiting lane, the watcher, wakes at news. All
+    other lanes queue until they become the watcher. If all lanes woke, a thousand of them would ask
+    the plan a million times.
     """
 
     __slots__ = ("_events", "_for_good", "_queue", "_watcher")
@@ -33,7 +34,7 @@ class WaitingLanes:
     ) -> None:
         """Wait for ``seconds``, or for news; call ``before`` just before the wait.
 
-        A lane that waits for a reason of its own (``mine``) needn't hear the news.
+        A lane whose reason to wait concerns no other lane (``mine``) isn't woken by news.
         """
         event = self._events[lane] = anyio.Event()
         if not mine:
@@ -57,21 +58,21 @@ class WaitingLanes:
                 self._queue.remove(lane)
 
     def wake(self) -> None:
-        """Wake the watcher, because there is news."""
+        """Wake the watcher, the one lane that waits for news, because there is news."""
         if self._watcher is not None:
             self._events[self._watcher].set()
 
     def promote(self) -> None:
-        """If there is no watcher, wake the lane that has queued longest, which may become it."""
+        """If no lane waits for news, wake the lane that has queued longest, to ask the plan."""
         if self._queue and self._watcher is None:
             self._watcher = self._queue.pop(0)
             self._events[self._watcher].set()
 
     def wake_all(self) -> None:
-        """Wake all lanes."""
+        """Wake all waiting lanes."""
         for event in self._events.values():
             event.set()
 
     def all_wait_for_good(self, lanes: int) -> bool:
-        """Return whether so many lanes wait without a time limit, and none of them was woken."""
+        """Return whether ``lanes`` lanes wait without a time limit, and none of them was woken."""
         return self._for_good == lanes and not any(e.is_set() for e in self._events.values())
