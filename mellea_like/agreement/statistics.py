@@ -71,7 +71,10 @@ class Decisions:
 
     @property
     def accuracy(self) -> Estimate | None:
-        """The share of rows on which the judge decided as people did, with Wilson's interval."""
+        """The share of rows on which the judge decided as people did; None if there are no rows.
+
+        The interval is Wilson's.
+        """
         return share(self.both_passed + self.both_failed, self.count, self.confidence)
 
     @property

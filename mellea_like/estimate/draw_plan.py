@@ -67,8 +67,8 @@ class Repairs:
     """The success of repairs compared with fresh draws.
 
     A plan assumes that all draws are fresh. If ``passed`` is more than ``expected``, repairs are
-    more likely to pass than fresh draws, so the plan asks for more draws than needed. If it is
-    less, the plan asks for too few.
+    more likely to pass than fresh draws, so the plan asks for more draws than needed. If ``passed``
+    is less than ``expected``, the plan asks for too few.
 
     Args:
         judged: the number of repairs that were judged.
@@ -158,7 +158,8 @@ class DrawPlan:
     def coverage(self) -> tuple[Coverage, ...]:
         """The coverage with 1, 2, 4, ... draws, with ``needed``, and with the most measured draws.
 
-        It extends up to twice the measured or the needed number, whichever is greater.
+        The numbers of draws extend up to twice the measured or the needed number, whichever is
+        greater.
         """
         furthest = 2 * max(self.curve.reach, self.needed or 0)
         draws = {2**power for power in range(furthest.bit_length())}

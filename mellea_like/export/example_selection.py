@@ -76,7 +76,7 @@ class Draw:
 
     @property
     def said(self) -> str:
-        """The reply without reasoning, to compare: its text or, with tool calls, all messages."""
+        """A text that is the same for equal replies: without reasoning, but with any tool calls."""
         [*rounds, last] = self.reply
         if not rounds and "tool_calls" not in last:
             return self.text
@@ -180,7 +180,7 @@ class ItemExamples:
         return self._with_prompts([*self._selected(good)[:most], *bad[:most]])
 
     def paired(self) -> list[Pair] | LeftOut:
-        """Pair replies that passed with worse replies to the same prompt."""
+        """Pair passed replies with worse replies to the same prompt; or return why there are none."""
         if not self._passed():
             return self._why_none()
         found: list[Pair] = []

@@ -254,7 +254,7 @@ def draw_rows(item: ItemView) -> Iterator[dict[str, Any]]:
 
 
 def _prompt(messages: Messages, reasoning: Reasoning) -> Messages:
-    """Return a prompt with reasoning in its field, or without it; inline is for replies only."""
+    """Return a prompt with reasoning in its field if ``reasoning`` is "field", else without it."""
     own: Reasoning = "field" if reasoning == "field" else "drop"
     return [_with_thoughts(message, own) for message in messages]
 

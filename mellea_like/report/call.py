@@ -59,7 +59,7 @@ def _short(trace: TraceView) -> str:
 
 
 def headline(trace: TraceView) -> list[tuple[str, str]]:
-    """Return the main figures of a call, each with its name."""
+    """Return the names and values of a call's main figures."""
     usage = trace.usage
     facts = {
         "draw": len(trace.slices),
