@@ -174,7 +174,7 @@ class Coverage(NamedTuple):
         draws: the number of draws of each item.
         share: the estimated share of the items that pass, from 0 to 1. Up to the measured number of
             draws, if none was cancelled, it is the most likely share. Otherwise it is the middle
-            of the interval, but not less than the share at the measured number of draws.
+            of the interval. Beyond the measured number, it is at least the share at that number.
         low: the lower end of the share's 95 % interval.
         high: the upper end of the interval.
         extrapolated: whether no item had this many draws.
@@ -189,7 +189,7 @@ class Coverage(NamedTuple):
 
 @dataclass(frozen=True)
 class CoverageCurve:
-    """Coverage by number of draws.
+    """Estimates the coverage for any number of draws, from the draws of many items.
 
     Nothing is assumed about how pass rates are distributed over items. An interval contains the
     results of all distributions that fit the draws nearly as well as the best one, with a log
@@ -308,8 +308,8 @@ def coverage_curve(seen: Iterable[tuple[int, int] | tuple[int, int, int]]) -> Co
 
     Args:
         seen: for each item, the number of draws that were judged, the number that passed and, if
-            draws raced, the number that were cancelled. Items that occur several times must be
-            added up first. Items without any draw are left out.
+            draws raced, the number that were cancelled. If an item occurs several times, add up
+            its numbers first. Items without any draw are left out.
 
     Returns:
         The curve.
@@ -384,7 +384,7 @@ class _Mixture:
         return min(most, max(of_rate))
 
     def _toward(self, weights: _Weights, fitting: _Weights, lack: float) -> _Weights:
-        """Return the mixture of ``fitting`` and ``weights`` that is nearest to the latter and fits."""
+        """Return the mixture of two distributions that is nearest to ``weights`` and still fits."""
         flat, low, high = [0.0] * len(RATES), 0.0, 1.0
         for _ in range(12):  # The log likelihood is concave, so it falls only once on the way.
             share = (low + high) / 2

@@ -34,8 +34,8 @@ class ScoreReport:
     Args:
         scores: the score of each row; None if the judge gave none.
         ranking: the probability that a row that people passed has a higher score than a row that
-            they failed, with ties counting half (the area under the ROC curve). 0.5 is chance; None
-            if all labels are the same.
+            they failed, with ties counting half (the area under the ROC curve). A judge that
+            guesses has 0.5. None if all labels are the same.
         threshold: the best threshold: a reply with at least this score passes. It minimizes the sum
             of two shares: wrong passes and wrong failures (Youden 1950). Infinity if no threshold
             is better than passing nothing; None if all labels are the same.
@@ -56,7 +56,7 @@ class ScoreReport:
 
     @property
     def undecided(self) -> int:
-        """The number of rows without a score. The other numbers leave them out."""
+        """The number of rows without a score, which all other figures leave out."""
         return self.scores.count(None)
 
 

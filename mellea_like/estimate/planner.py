@@ -215,7 +215,7 @@ class _Findings:
                     self._settle(alone)
 
     def _item(self, kind: Hashable, position: int) -> _Item:
-        """Return the sums of a group of equal items; if it is new, its id is ``position``."""
+        """Return the sums of a group of equal items; a new group gets ``position`` as its id."""
         return self.kinds.setdefault(kind, _Item(position, ""))
 
     def _settle(self, item: _Item) -> None:

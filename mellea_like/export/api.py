@@ -325,7 +325,7 @@ def _check_words(run: Run, format: Format) -> None:
 
 
 def _settings(format: Format, how: ExampleRules) -> dict[str, Any]:
-    """Return the arguments that affect the rows, for the data card; plain tables have none."""
+    """Return the arguments that affect the rows, for the data card; none affect plain tables."""
     if format in PLAIN:
         return {}
     return {**how._asdict(), "drop": ", ".join(how.drop) or None}

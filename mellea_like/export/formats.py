@@ -133,7 +133,7 @@ _KINDS: Mapping[str, _Kind] = {
 
 
 def words_needed(format: Format) -> tuple[str, ...]:
-    """Return the values of a journal's setting ``text`` that keep enough for a format."""
+    """Return the values of a journal's setting ``text`` that keep the texts a format needs."""
     if format not in _KINDS:
         return "all", "best", "none"
     return ("all", "best") if _KINDS[format].replies == "kept" else ("all",)

@@ -62,7 +62,7 @@ LEFT, RIGHT, TOP, BOTTOM = 8, 352, 30, 160
 LETTER = 7.0
 MOST_COLUMNS = 12
 MOST_NAMES = 7
-"""The most columns that can all show long names. With more, only every second column does."""
+"""The most columns that all show long names. With more, every second column shows its name."""
 
 
 def columns(counts: Sequence[tuple[str, int]], thing: str, along: str) -> Html | None:

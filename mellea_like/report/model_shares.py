@@ -67,7 +67,7 @@ class Prices:
 
 
 def prices_of(written: Mapping[str, list[Any]] | None) -> Prices | None:
-    """Return the prices in a run's record; None if it has none."""
+    """Return the prices in a run's record; None if the record has no prices."""
     if not written:
         return None
     return Prices({model: Price.from_list(price) for model, price in written.items()})

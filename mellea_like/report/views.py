@@ -171,7 +171,7 @@ class TraceView:
 
     @property
     def best(self) -> SliceView | None:
-        """The winner, or else the best failed draw; None if there is neither."""
+        """The winner, or else the best failed draw; None if no draw was judged."""
         return None if self.best_index is None else self.slices[self.best_index]
 
     @property
@@ -214,7 +214,7 @@ class TraceView:
 
     @property
     def fates(self) -> list[tuple[str, Usage]]:
-        """The use (a key of `FATES`) and the cost of each draw, then those of any comparisons."""
+        """The use (a key of `FATES`) and cost of each draw, then of the selection's comparisons."""
         decision = self.decision
         special = dict.fromkeys(() if decision is None else decision.heard, "heard")
         special |= {s.iteration: "won" for s in self.winners}

@@ -36,7 +36,7 @@ class CheckSettings(TypedDict, total=False):
 
     Attributes:
         name: a short name for records and metrics, in place of the check's own.
-        weight: how much the check counts when the best failure is chosen.
+        weight: how much the check counts when the best failed reply is chosen.
         check_only: whether to run the check but leave it out of the prompt.
         on_error: the effect of an exception in the check.
     """

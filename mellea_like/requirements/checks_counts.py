@@ -219,7 +219,7 @@ def count_sentences(text: str) -> int:
 
 
 def sentences_of(text: str) -> list[str]:
-    """Split a text into stripped sentences, by rules.
+    """Split a text into sentences by rules, without white space around the sentences.
 
     A sentence ends at a blank line, at ``。``, ``！`` or ``？``, and at ``.``, ``!``, ``?`` or
     ``…`` before white space or the end of the text. Closing quotes or brackets after such a mark

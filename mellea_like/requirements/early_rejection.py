@@ -105,7 +105,7 @@ class ArrivingCalls:
         self._feeds: dict[tuple[int, str], Callable[[str], str | None]] = {}
 
     def feed(self, piece: CallPiece) -> str | None:
-        """Take a piece of a call; return the reason why the call can't be valid, or None."""
+        """Take a piece of a call; return why the call can't be valid, or None while it may be."""
         text = self._arrived.get(piece.number, "") + piece.arguments
         self._arrived[piece.number] = text
         watch, place = self._watches.get(piece.name), (piece.number, piece.name)

@@ -167,7 +167,10 @@ class TooCostly(Exception):
 
 @contextmanager
 def counted(most: int, *, ours: bool = True) -> Generator[None]:
-    """Count the steps of one validation in this thread; raise `TooCostly` after ``most`` steps."""
+    """Count the steps of one validation in this thread; raise `TooCostly` after ``most`` steps.
+
+    If ``ours`` is False, the schema is someone else's. Then a step of unknown cost raises, too.
+    """
     spent.left = most
     spent.ours = ours
     try:

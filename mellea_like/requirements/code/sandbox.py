@@ -229,7 +229,7 @@ class Sandbox:
         raise RequirementError(msg)
 
     async def _asked(self, server: _Server, asked: dict[str, Any]) -> dict[str, Any] | None:
-        """Have a template process run a program; return the outcome, or None if it has ended."""
+        """Run a program in a template process; return the outcome, or None if the template died."""
         found = None
         try:
             await server.send(asked)
