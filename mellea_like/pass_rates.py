@@ -3,8 +3,8 @@
 An item is a prompt with its requirements. Its record is a pair ``(draws, passes)``. A call that
 stops at its first pass has the pair (draws until then, 1). Then the ratio passes / draws is biased
 upwards, because a pass at the first draw looks like a rate of 1. So the coverage is estimated from
-likelihoods instead, which are the same whether a fixed number or the first pass ended the draws
-(Berger and Wolpert, The Likelihood Principle, 1988).
+likelihoods instead. A likelihood is the same whether a fixed number or the first pass ended the
+draws (Berger and Wolpert, The Likelihood Principle, 1988).
 
 If draws raced and some were cancelled, the record is ``(draws, passes, cut)``, and ``cut`` is the
 number of cancelled draws. The draws that ended first are not a random sample, but all draws that

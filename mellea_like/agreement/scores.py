@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 __all__ = ["ScoreReport", "score_agreement"]
 
 FOLDS = 10
-"""The number of folds of the cross-validation; each is judged by the threshold of the others."""
+"""The number of folds of the cross-validation.
+
+Each fold tests a threshold that was found on the other folds.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,8 +98,8 @@ class Decisions:
 
         The interval comes from the posterior of the four cells' shares under Jeffreys's prior. So
         it has some width even if the judge and people always agree. The result is None if there
-        are no rows, or if judge and people gave all rows the same label, because then nothing is
-        known about agreement beyond chance.
+        are no rows. It is also None if judge and people gave all rows the same label, because
+        then nothing is known about agreement beyond chance.
         """
         both, judge, people, none = self._cells
         if not self.count or self.count in (both, none):

@@ -170,7 +170,7 @@ class DrawPlan:
         """Return the plan as plain data.
 
         Returns:
-            A dict for `json.dumps`. It has the fields, but in place of ``curve``, it has
+            A dict of the plan's fields, for `json.dumps`. In place of ``curve``, it has
             ``coverage``, ``measured`` (the most draws of an item) and ``hopeless_at_most`` (the
             greatest plausible share of items that never pass).
         """

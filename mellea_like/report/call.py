@@ -139,7 +139,7 @@ def call_report(trace: Mapping[str, Any], title: str | None = None) -> str:
         An HTML page that loads no other files.
 
     Raises:
-        ValueError: ``trace`` isn't such a record.
+        ValueError: ``trace`` isn't the record of a call.
     """
     environment()
     with damage("trace of a call"):

@@ -151,7 +151,7 @@ def comparison_text(
         terminal.
 
     Raises:
-        ValueError: the arguments aren't such records.
+        ValueError: a record is malformed.
     """
     with damage("record of a run"):
         made = compare(first, second)
@@ -191,7 +191,7 @@ def comparison_report(
         An HTML page that loads no other files.
 
     Raises:
-        ValueError: the arguments aren't such records.
+        ValueError: a record is malformed.
     """
     environment()  # Fail early, before all items are read.
     with damage("record of a run"):

@@ -39,7 +39,7 @@ PAUSE = 10.0
 """A gap of at least this many seconds between two periods of work doesn't count as work."""
 
 MOST_NAMES = 200
-"""The most requirements, and the most kinds of errors, to count by name; others are `OTHERS`."""
+"""The most requirements, and most kinds of errors, to count by name; more count as `OTHERS`."""
 
 OTHERS = "(others)"
 

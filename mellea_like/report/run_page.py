@@ -78,7 +78,7 @@ def run_report(
         An HTML page that loads no other files.
 
     Raises:
-        ValueError: the arguments aren't such records.
+        ValueError: a record is malformed.
     """
     environment()  # Fail early, before all items are read.
     with damage("record of a run"):
