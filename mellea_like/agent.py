@@ -63,7 +63,7 @@ class AgentResult(Generic[T]):
 
     @property
     def final(self) -> SamplingResult[T]:
-        """The result of the last round, which has the answer unless no draw passed."""
+        """The result of the last round, which has the answer if there is one."""
         return self.results[-1]
 
     @property

@@ -3,8 +3,8 @@
 An item is a prompt with its requirements. Its record is a pair ``(draws, passes)``. A call that
 stops at its first pass has the pair (draws until then, 1). Then the ratio passes / draws is biased
 upwards, because a pass at the first draw looks like a rate of 1. So the coverage is estimated from
-likelihoods instead, which are the same whether a fixed number or the first pass ended the draws
-(Berger and Wolpert, The Likelihood Principle, 1988).
+likelihoods instead. A likelihood is the same whether a fixed number or the first pass ended the
+draws (Berger and Wolpert, The Likelihood Principle, 1988).
 
 If draws raced and some were cancelled, the record is ``(draws, passes, cut)``, and ``cut`` is the
 number of cancelled draws. The draws that ended first are not a random sample, but all draws that
@@ -51,7 +51,7 @@ def pass_at_k(draws: int, passes: int, k: int) -> float:
         The probability, from 0 to 1.
 
     Raises:
-        ValueError: not 0 <= passes <= draws, or not 1 <= k <= draws.
+        ValueError: ``passes`` isn't from 0 to ``draws``, or ``k`` isn't from 1 to ``draws``.
     """
     _check(draws, passes, k)
     return 1 - math.comb(draws - passes, k) / math.comb(draws, k)
@@ -60,7 +60,7 @@ def pass_at_k(draws: int, passes: int, k: int) -> float:
 def pass_hat_k(draws: int, passes: int, k: int) -> float:
     """Estimate how likely it is that all of k draws pass.
 
-    The estimate is pass^k, C(c, k) / C(n, k) (arXiv 2406.12045).
+    This is the estimate C(c, k) / C(n, k), which arXiv 2406.12045 calls pass^k.
 
     Args:
         draws: the number of draws, n.
@@ -71,7 +71,7 @@ def pass_hat_k(draws: int, passes: int, k: int) -> float:
         The probability, from 0 to 1.
 
     Raises:
-        ValueError: not 0 <= passes <= draws, or not 1 <= k <= draws.
+        ValueError: ``passes`` isn't from 0 to ``draws``, or ``k`` isn't from 1 to ``draws``.
     """
     _check(draws, passes, k)
     return math.comb(passes, k) / math.comb(draws, k)
@@ -89,7 +89,8 @@ def pass_rate_interval(draws: int, passes: int, confidence: float = 0.95) -> tup
         The lower and the upper end.
 
     Raises:
-        ValueError: not 0 <= passes <= draws, no draw, or a confidence out of range.
+        ValueError: there is no draw, ``passes`` isn't from 0 to ``draws``, or ``confidence`` is
+            out of range.
     """
     _check(draws, passes, 1)
     if not 0 < confidence < 1:
@@ -103,8 +104,8 @@ def pass_at_k_interval(
 ) -> tuple[float, float]:
     """Return an interval for the chance that at least one of k draws of one item passes.
 
-    Each end is 1 - (1 - p)^k, where p is that end of the `pass_rate_interval`. If the estimate of
-    `pass_at_k` is beyond an end, it is that end.
+    Each end is 1 - (1 - p)^k, where p is the same end of the `pass_rate_interval`. If the estimate
+    of `pass_at_k` is outside this interval, the interval is extended to the estimate.
 
     Args:
         draws: the number of draws, fixed in advance.
@@ -116,7 +117,8 @@ def pass_at_k_interval(
         The lower and the upper end.
 
     Raises:
-        ValueError: not 0 <= passes <= draws, no draw, k below 1, or a confidence out of range.
+        ValueError: there is no draw, ``passes`` isn't from 0 to ``draws``, ``k`` is below 1, or
+            ``confidence`` is out of range.
     """
     if k < 1:
         msg = f"k must be at least 1, not {k}"
@@ -170,11 +172,11 @@ class Coverage(NamedTuple):
 
     Attributes:
         draws: the number of draws of each item.
-        share: the share of the items, from 0 to 1: the most likely one if items had this many draws
-            and no draw was cancelled; otherwise the middle of the interval. Beyond the measured
-            draws, it is at least the share at the measured number.
-        low: the lower end of its 95 % interval.
-        high: the upper end.
+        share: the estimated share of the items that pass, from 0 to 1. Up to the measured number of
+            draws, if none was cancelled, it is the most likely share. Otherwise it is the middle
+            of the interval. Beyond the measured number, it is at least the share at that number.
+        low: the lower end of the share's 95 % interval.
+        high: the upper end of the interval.
         extrapolated: whether no item had this many draws.
     """
 
@@ -187,7 +189,7 @@ class Coverage(NamedTuple):
 
 @dataclass(frozen=True)
 class CoverageCurve:
-    """Coverage by number of draws.
+    """Estimates the coverage for any number of draws, from the draws of many items.
 
     Nothing is assumed about how pass rates are distributed over items. An interval contains the
     results of all distributions that fit the draws nearly as well as the best one, with a log
@@ -306,8 +308,8 @@ def coverage_curve(seen: Iterable[tuple[int, int] | tuple[int, int, int]]) -> Co
 
     Args:
         seen: for each item, the number of draws that were judged, the number that passed and, if
-            draws raced, the number that were cancelled. Items that occur several times must be
-            added up first. Items without any draw are left out.
+            draws raced, the number that were cancelled. If an item occurs several times, add up
+            its numbers first. Items without any draw are left out.
 
     Returns:
         The curve.
@@ -333,9 +335,9 @@ def _coverage(draws: int) -> list[float]:
 class _Mixture:
     """The most likely distribution of pass rates over items: the share of each of the `RATES`.
 
-    It is the nonparametric maximum (Laird, JASA 73, 1978), and is found with Wang's method
-    (JRSS B 69, 2007), which takes Newton steps among the rates in use and those at the gradient's
-    peaks.
+    The distribution is the nonparametric maximum-likelihood estimate (Laird, JASA 73, 1978). It is
+    found with Wang's method (JRSS B 69, 2007), which takes Newton steps among the rates in use and
+    the rates at the gradient's peaks.
     """
 
     def __init__(self, counts: Mapping[tuple[int, int], int]) -> None:
@@ -355,7 +357,7 @@ class _Mixture:
         return _mean(self.best, of_rate)
 
     def highest(self, of_rate: Sequence[float]) -> float:
-        """Return the highest mean of ``of_rate`` among distributions that fit nearly as well."""
+        """Return the highest mean of ``of_rate`` among distributions with a nearly best fit."""
         weights = fitting = self.best
         lack = NEAR / self._items
         low, high, pull = 0.0, math.inf, 2 * lack
@@ -382,7 +384,7 @@ class _Mixture:
         return min(most, max(of_rate))
 
     def _toward(self, weights: _Weights, fitting: _Weights, lack: float) -> _Weights:
-        """Return the last distribution that fits, on the way from one that does to ``weights``."""
+        """Return the mixture of two distributions that is nearest to ``weights`` and still fits."""
         flat, low, high = [0.0] * len(RATES), 0.0, 1.0
         for _ in range(12):  # The log likelihood is concave, so it falls only once on the way.
             share = (low + high) / 2

@@ -246,8 +246,8 @@ async def compare(
     """Try two variants on the same examples until it is clear which one passes more often.
 
     Both variants are tried side by side on each example. Examples count in the order in which they
-    started, so a slow one holds back those after it, and quick passes have no advantage. Runs that
-    are still under way when the answer is clear are cancelled.
+    started. So a slow example delays the examples after it, and quick passes have no advantage.
+    Runs that are still under way when the answer is clear are cancelled.
 
     Args:
         first: the first variant (a model, a prompt, a strategy): an async function of an example

@@ -22,12 +22,13 @@ async def while_here(
     """Run ``work`` to its end, or cancel it when the client of a web request leaves.
 
     When the client closes its connection, the work is cancelled, along with its requests to
-    models. Without this, a web application would notice only when it sends its response.
+    models. Without `while_here`, a web application would notice the closed connection only when it
+    sends its response.
 
     Args:
-        receive: the request's ``receive``, as ASGI defines it; in Starlette and FastAPI
-            ``request.receive``. Read the request's body first, because whatever is left of it is
-            discarded.
+        receive: the request's ``receive``, as ASGI defines it. In Starlette and FastAPI, it is
+            ``request.receive``. Read the request's body first, because the unread rest of the body
+            is discarded.
         work: an async function without arguments.
 
     Returns:

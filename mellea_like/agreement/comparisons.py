@@ -32,7 +32,7 @@ __all__ = ["ComparisonReport", "LabelledPair", "comparison_agreement"]
 
 @dataclass(frozen=True, slots=True)
 class LabelledPair:
-    """Two replies to one task.
+    """Two replies to one task, and a person's choice between them.
 
     Args:
         first: one reply.
@@ -62,8 +62,8 @@ class ComparisonReport:
 
     Args:
         accuracy: the share of labelled pairs on which the judge agrees with the person. If the
-            judge prefers one reply in one order and the other reply in the other order, that counts
-            as ``"neither"``. None if there are no such pairs.
+            judge prefers different replies in the two orders, its answer counts as ``"neither"``.
+            None if there are no labelled pairs with answers.
         consistent: the share of pairs on which the judge gave the same answer in both orders; None
             if there are no pairs with answers.
         prefers_first: among the pairs on which the judge contradicts itself, the share on which it
@@ -191,7 +191,7 @@ def _report(
 
 
 def _winner(one: float, other: float) -> str:
-    """Return which reply won, given the points that each got when it was shown first."""
+    """Return "first", "second" or "neither", given the points of each reply when shown first."""
     return "first" if one > other else "second" if one < other else "neither"
 
 

@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 __all__ = ["ScoreReport", "score_agreement"]
 
 FOLDS = 10
-"""The number of folds of the cross-validation. Each fold tests a threshold found on the others."""
+"""The number of folds of the cross-validation.
+
+Each fold tests a threshold that was found on the other folds.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +37,14 @@ class ScoreReport:
     Args:
         scores: the score of each row; None if the judge gave none.
         ranking: the probability that a row that people passed has a higher score than a row that
-            they failed, with ties counting half (the area under the ROC curve). 0.5 is chance; None
-            if all labels are the same.
-        threshold: the best score from which to pass replies. It minimizes the sum of two shares:
-            wrong passes and wrong failures (Youden 1950). Infinity if no threshold is better than
-            passing nothing; None if all labels are the same.
-        decisions: the decisions with a threshold that was determined on other rows (10-fold
-            cross-validation, with each fold's share of either label), so that they don't look
-            better than on new replies. A row has no decision if all rows of one label are in its
-            fold.
+            they failed, with ties counting half (the area under the ROC curve). A judge that
+            guesses has 0.5. None if all labels are the same.
+        threshold: the best threshold: a reply with at least this score passes. It minimizes the sum
+            of two shares: wrong passes and wrong failures (Youden 1950). Infinity if no threshold
+            is better than passing nothing; None if all labels are the same.
+        decisions: the decisions on the rows, each with a threshold that was found on other rows
+            (stratified 10-fold cross-validation). So the decisions don't look better than they
+            would be on new replies. A row has no decision if all rows of one label are in its fold.
         usage: the cost of the scores.
         why_undecided: the reason why the first row without a score has none; None if all rows have
             a score.
@@ -57,7 +59,7 @@ class ScoreReport:
 
     @property
     def undecided(self) -> int:
-        """The number of rows without a score. The other numbers leave them out."""
+        """The number of rows without a score, which all other figures leave out."""
         return self.scores.count(None)
 
 

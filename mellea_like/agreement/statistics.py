@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 __all__ = ["Decisions", "Estimate", "best_threshold", "decisions_of", "ranking", "share"]
 
 POSTERIOR_DRAWS = 20_000
-"""The number of posterior draws. The ends of a 95 % interval vary by about 0.003 between seeds."""
+"""The number of posterior draws for kappa's interval.
+
+Between seeds, the ends of a 95 % interval vary by about 0.003.
+"""
 PRIOR = 0.5
 """Jeffreys's prior: the count to add to each cell of the table of decisions."""
 SEED = 0
@@ -71,7 +74,10 @@ class Decisions:
 
     @property
     def accuracy(self) -> Estimate | None:
-        """The share of rows on which the judge decided as people did, with Wilson's interval."""
+        """The share of rows on which the judge decided as people did; None if there are no rows.
+
+        The interval is Wilson's.
+        """
         return share(self.both_passed + self.both_failed, self.count, self.confidence)
 
     @property
@@ -92,8 +98,8 @@ class Decisions:
 
         The interval comes from the posterior of the four cells' shares under Jeffreys's prior. So
         it has some width even if the judge and people always agree. The result is None if there
-        are no rows, or if judge and people gave all rows the same label, because then nothing is
-        known about agreement beyond chance.
+        are no rows. It is also None if judge and people gave all rows the same label, because
+        then nothing is known about agreement beyond chance.
         """
         both, judge, people, none = self._cells
         if not self.count or self.count in (both, none):

@@ -76,22 +76,22 @@ class JudgeReport:
 
     @property
     def accuracy(self) -> Estimate | None:
-        """The share of rows on which the judge decided as people did."""
+        """The share of rows on which the judge decided as people did; None if there are no rows."""
         return self.decisions.accuracy
 
     @property
     def kappa(self) -> Estimate | None:
-        """Cohen's kappa: the agreement with people beyond chance."""
+        """Cohen's kappa, the agreement with people beyond chance; see `Decisions.kappa`."""
         return self.decisions.kappa
 
     @property
     def wrong_passes(self) -> Estimate | None:
-        """Among the rows that people failed, the share that the judge passed."""
+        """Of the rows people failed, the share that the judge passed; None if there are none."""
         return self.decisions.wrong_passes
 
     @property
     def wrong_failures(self) -> Estimate | None:
-        """Among the rows that people passed, the share that the judge failed."""
+        """Of the rows people passed, the share that the judge failed; None if there are none."""
         return self.decisions.wrong_failures
 
 
@@ -208,7 +208,10 @@ def _named(judges: Backend | Mapping[str, Backend]) -> Mapping[str, Backend]:
 
 
 def _vote(record: Slice, judge: int) -> bool | None:
-    """Return a judge's verdict in one check, or None if it gave none."""
+    """Return a judge's verdict in one check; None if the judge gave none.
+
+    A reply that fails before any judge is asked, such as an empty one, counts as False.
+    """
     if not record.verdicts:  # No judge was asked: the reply is empty, or something went wrong.
         return False if record.error is None else None
     verdict = record.verdicts[judge]

@@ -25,7 +25,7 @@ class Split:
     """One way to set a strategy's budgets for the needed draws, with its expected cost per item.
 
     Args:
-        loop_budget: the draws of each lane, one after another.
+        loop_budget: the number of draws in each lane, which run one after another.
         concurrency_budget: the number of lanes.
         draws: the expected number of draws that start before one has passed or all have failed.
             Here and below, draws that are cancelled when another draw passes count in full.
@@ -67,14 +67,14 @@ class Repairs:
     """The success of repairs compared with fresh draws.
 
     A plan assumes that all draws are fresh. If ``passed`` is more than ``expected``, repairs are
-    more likely to pass than fresh draws, so the plan asks for more draws than needed. If it is
-    less, the plan asks for too few.
+    more likely to pass than fresh draws, so the plan asks for more draws than needed. If ``passed``
+    is less than ``expected``, the plan asks for too few.
 
     Args:
         judged: the number of repairs that were judged.
         passed: the number of repairs that passed.
-        expected: the number of passes to expect if each repair were a fresh draw of an item with
-            as many failed draws as preceded the repair.
+        expected: the number of passes to expect if each repair were replaced by a fresh draw, given
+            the number of failed draws before the repair.
         low: the lower end of the 95 % interval of ``expected``.
         high: the upper end of that interval. If ``passed`` is between ``low`` and ``high``, there
             is no evidence of a difference.
@@ -110,7 +110,7 @@ class DrawPlan:
     Args:
         target: the share of items that should pass.
         items: the number of different items with a draw that was judged.
-        passed: the number of these items that passed, by a repair or not.
+        passed: the number of these items that passed, whether with a fresh draw or a repair.
         draws: the number of draws that the figures are based on.
         left_out: the number of all other draws: repairs, errors, cancelled draws, and ``others``.
         curve: the coverage (the share of items with a draw that passes) by number of draws.
@@ -130,7 +130,7 @@ class DrawPlan:
             has two or more first draws, or if first draws were cancelled.
         others: the number of judged draws by models or stages other than the first, as in an
             escalation or a fallback. ``left_out`` includes them.
-        passed_by_others: the number of items in ``passed`` that passed only by such draws.
+        passed_by_others: the number of items in ``passed`` that passed only by draws in ``others``.
         selects: whether the run had a selection that continues after a first pass, such as a vote.
             Even then, the plan is for a single draw that passes.
     """
@@ -158,7 +158,8 @@ class DrawPlan:
     def coverage(self) -> tuple[Coverage, ...]:
         """The coverage with 1, 2, 4, ... draws, with ``needed``, and with the most measured draws.
 
-        It extends up to twice the measured or the needed number, whichever is greater.
+        The numbers of draws extend up to twice the measured or the needed number, whichever is
+        greater.
         """
         furthest = 2 * max(self.curve.reach, self.needed or 0)
         draws = {2**power for power in range(furthest.bit_length())}
@@ -169,7 +170,7 @@ class DrawPlan:
         """Return the plan as plain data.
 
         Returns:
-            A dict for `json.dumps`. It has the fields, but in place of ``curve``, it has
+            A dict of the plan's fields, for `json.dumps`. In place of ``curve``, it has
             ``coverage``, ``measured`` (the most draws of an item) and ``hopeless_at_most`` (the
             greatest plausible share of items that never pass).
         """

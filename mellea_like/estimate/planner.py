@@ -215,7 +215,7 @@ class _Findings:
                     self._settle(alone)
 
     def _item(self, kind: Hashable, position: int) -> _Item:
-        """Return the sums of a group of equal items; if it is new, its id is ``position``."""
+        """Return the sums of a group of equal items; a new group gets ``position`` as its id."""
         return self.kinds.setdefault(kind, _Item(position, ""))
 
     def _settle(self, item: _Item) -> None:
@@ -257,7 +257,10 @@ class _Findings:
         item.solved |= passed
 
     def _count_judged(self, trace: TraceView, draws: Sequence[SliceView]) -> bool:
-        """Count verdicts, repairs and other draws; return whether one by the first model passed."""
+        """Count verdicts, repairs and other draws; return whether a draw of the first model passed.
+
+        A draw counts as other if its model or its stage isn't that of the first draws.
+        """
         asked = {s.iteration for s in draws}
         firsts = [s for s in trace.slices if s.depth == 0]
         models = {s.model for s in draws}
@@ -307,7 +310,10 @@ class _Findings:
             self.alone[lacks[0]] += 1
 
     def bottleneck(self) -> Bottleneck | None:
-        """Return the requirement that failed most often; in a tie, most often as the only one."""
+        """Return the requirement that failed most often; None if none failed.
+
+        If several failed equally often, return the one that was most often the only unmet one.
+        """
         worst = max(self.failed, key=lambda what: (self.failed[what], self.alone[what]), default="")
         if not self.failed[worst]:
             return None

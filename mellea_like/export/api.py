@@ -61,7 +61,7 @@ class Exported:
 
     Args:
         output: the path of the file; None if the rows were written to an open file.
-        card: the path of its data card; None if there is none.
+        card: the path of the file's data card; None if there is no card.
         rows: the number of rows that were written.
         items: the number of items in the run.
         left_out: the number of items without rows, by reason.
@@ -111,10 +111,10 @@ def export(
     The file replaces an existing one only when it is complete. If the run is still running, its
     finished items are exported.
 
-    All replies to an item are written with the item's prompt, as preference training requires.
-    That includes repairs, whose real prompt was different. Replies that a check stopped while they
-    were arriving are never used, because the model would have continued them. Equal replies to one
-    item count once. If equal replies to the same prompt both passed and failed, because a check
+    All replies to an item are written with the item's prompt, as preference training requires. By
+    default, this includes repairs, although their real prompts were different. Replies that a check
+    stopped while they were arriving are never used, because they are incomplete. Equal replies to
+    one item count once. If equal replies to the same prompt both passed and failed, because a check
     isn't deterministic, formats with labels or pairs leave them out. Lone surrogates, which make
     many readers reject a whole file, are replaced by U+FFFD.
 
@@ -325,7 +325,7 @@ def _check_words(run: Run, format: Format) -> None:
 
 
 def _settings(format: Format, how: ExampleRules) -> dict[str, Any]:
-    """Return the arguments that affect the rows, for the data card; plain tables have none."""
+    """Return the arguments that affect the rows, for the data card; none affect plain tables."""
     if format in PLAIN:
         return {}
     return {**how._asdict(), "drop": ", ".join(how.drop) or None}

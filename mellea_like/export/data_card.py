@@ -123,6 +123,6 @@ def _table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 
 
 def _text(text: str) -> str:
-    """Return a text without markup on one line, shortened to fit a table's cell."""
+    """Return a text on one line with its markup escaped, shortened to fit a table's cell."""
     line = "<br>".join(visible(part).translate(_MARKUP) for part in clip(text, _CELL).splitlines())
     return line.replace("\t", " ")

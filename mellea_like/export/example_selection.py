@@ -76,21 +76,21 @@ class Draw:
 
     @property
     def said(self) -> str:
-        """The reply without reasoning, to compare: its text or, with tool calls, all messages."""
+        """A text that is the same for equal replies: without reasoning, but with any tool calls."""
         [*rounds, last] = self.reply
         if not rounds and "tool_calls" not in last:
             return self.text
         return repr([{**message, "reasoning_content": None} for message in self.reply])
 
     def margin(self, other: Draw) -> float:
-        """Return how much better this reply is, by scores if both have one, else by shares met."""
+        """Return how much better this reply is, by scores or, if one is missing, by ``met``."""
         if self.score is not None and other.score is not None:
             return self.score - other.score
         return self.met - other.met
 
 
 class Pair(NamedTuple):
-    """Two replies to the same prompt."""
+    """A chosen and a rejected reply to the same prompt."""
 
     chosen: Draw
     rejected: Draw
@@ -180,7 +180,7 @@ class ItemExamples:
         return self._with_prompts([*self._selected(good)[:most], *bad[:most]])
 
     def paired(self) -> list[Pair] | LeftOut:
-        """Pair replies that passed with worse replies to the same prompt."""
+        """Pair passed replies with worse replies to the same prompt, or return why none exist."""
         if not self._passed():
             return self._why_none()
         found: list[Pair] = []
@@ -280,9 +280,8 @@ class ItemExamples:
 def draws_of(trace: TraceView) -> list[Draw]:
     """Return the replies of a call that were judged and whose texts are kept.
 
-    Two kinds of replies are left out: those that a check stopped while they were arriving, because
-    the model would have continued them; and those that failed only because they resembled another
-    item's reply.
+    Two kinds of replies are left out. Replies that a check stopped while they were arriving are
+    incomplete. Replies that failed only because they resembled another item's reply aren't wrong.
     """
     winners = {s.iteration: rank for rank, s in enumerate(trace.winners)}
     scores = scores_of(trace)
@@ -363,7 +362,7 @@ def _reply(rounds: Messages, s: SliceView) -> Messages:
 
 
 def scores_of(trace: TraceView) -> Mapping[int, float]:
-    """Return each reply's score in the selection or, after a vote, the weight of its answer."""
+    """Return each reply's score, or its answer's weight after a vote; the keys are iterations."""
     decision = trace.decision
     if decision is None or decision.scores:
         return {} if decision is None else decision.scores

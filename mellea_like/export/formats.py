@@ -133,7 +133,7 @@ _KINDS: Mapping[str, _Kind] = {
 
 
 def words_needed(format: Format) -> tuple[str, ...]:
-    """Return the values of a journal's setting ``text`` that keep enough for a format."""
+    """Return the values of a journal's setting ``text`` that keep the texts a format needs."""
     if format not in _KINDS:
         return "all", "best", "none"
     return ("all", "best") if _KINDS[format].replies == "kept" else ("all",)
@@ -254,7 +254,7 @@ def draw_rows(item: ItemView) -> Iterator[dict[str, Any]]:
 
 
 def _prompt(messages: Messages, reasoning: Reasoning) -> Messages:
-    """Return a prompt with reasoning in its field, or without it; inline is for replies only."""
+    """Return a prompt with reasoning in its field if ``reasoning`` is "field", else without it."""
     own: Reasoning = "field" if reasoning == "field" else "drop"
     return [_with_thoughts(message, own) for message in messages]
 

@@ -21,9 +21,10 @@ __all__ = ["Run"]
 class Run:
     """A run, read from one journal or from several as if they were one.
 
-    It can be read while it is being written. Tools that support Arrow's C stream interface can read
-    it directly, as a table with one row for each draw: ``polars.DataFrame(run)``,
-    ``pandas.DataFrame.from_arrow(run)``, ``duckdb.sql("SELECT * FROM run")``.
+    The journals can be read while they are still being written. Tools that support Arrow's C stream
+    interface can read a `Run` directly, as a table with one row for each draw:
+    ``polars.DataFrame(run)``, ``pandas.DataFrame.from_arrow(run)``,
+    ``duckdb.sql("SELECT * FROM run")``.
 
     Args:
         journals: paths of journals, `Journal` objects, or directories. In a directory, as a run on
@@ -81,7 +82,7 @@ class Run:
 
     @property
     def text(self) -> str:
-        """The setting ``text`` of the `Journal` or, of several, the one that keeps the least."""
+        """The journal's setting ``text``; of several journals, the setting that keeps the least."""
         kept = [RunView(facts).text for facts in self._facts]
         return next((text for text in ("none", "best") if text in kept), "all")
 
@@ -107,9 +108,9 @@ class Run:
         """Read all draws into a table, for `polars.from_arrow` and other functions.
 
         Each draw is a row with the columns of an export in the format ``"parquet"``. An item
-        without draws also has a row. The table is as large as the run; if that is too much, give
-        the `Run` itself to the other tool, or export it to a file. Lone surrogates are replaced by
-        U+FFFD, and the number of such rows is logged.
+        without draws also has a row. The table holds all draws in memory. If they are too many,
+        pass the `Run` itself to the other tool, or export it to a file. Lone surrogates are
+        replaced by U+FFFD, and the number of such rows is logged.
 
         Returns:
             A `pyarrow.Table`.

@@ -59,7 +59,7 @@ def _short(trace: TraceView) -> str:
 
 
 def headline(trace: TraceView) -> list[tuple[str, str]]:
-    """Return the main figures of a call, each with its name."""
+    """Return the names and values of a call's main figures."""
     usage = trace.usage
     facts = {
         "draw": len(trace.slices),
@@ -139,7 +139,7 @@ def call_report(trace: Mapping[str, Any], title: str | None = None) -> str:
         An HTML page that loads no other files.
 
     Raises:
-        ValueError: ``trace`` isn't such a record.
+        ValueError: ``trace`` isn't the record of a call.
     """
     environment()
     with damage("trace of a call"):

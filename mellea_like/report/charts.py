@@ -20,7 +20,7 @@ __all__ = ["breakdown", "columns", "coverage_chart", "numbers", "rate_bar", "siz
 
 
 class Breakdown(NamedTuple):
-    """The parts of a whole, as a bar and as table rows: symbol, name, number and share of each."""
+    """A chart of the parts of a whole: a bar, and rows with symbol, name, number and share."""
 
     bar: Html
     rows: list[tuple[Html, str, str, str]]
@@ -62,7 +62,7 @@ LEFT, RIGHT, TOP, BOTTOM = 8, 352, 30, 160
 LETTER = 7.0
 MOST_COLUMNS = 12
 MOST_NAMES = 7
-"""The most columns that can all show long names. With more, only every second column does."""
+"""The most columns that all show long names. With more, every second column shows its name."""
 
 
 def columns(counts: Sequence[tuple[str, int]], thing: str, along: str) -> Html | None:
@@ -114,7 +114,10 @@ def numbers(found: Distribution) -> list[tuple[str, int]]:
 
 
 STEPS = ((1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8), (1, 1.5, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,))
-"""Sets of upper ends for columns, to be multiplied by powers of ten. The finest set is first."""
+"""Sets of upper ends for columns, to be multiplied by powers of ten.
+
+The finest set is first. `sizes` uses the first set with at most `MOST_COLUMNS` columns.
+"""
 
 
 def sizes(found: Distribution, write: Callable[[float], str]) -> list[tuple[str, int]]:
@@ -148,7 +151,7 @@ def _text(x: float, y: float, words: str, kind: str = "") -> Html:
 
 
 SIDE = 44
-"""The width of the labels of the vertical axis."""
+"""The width of the labels of the vertical axis, in the units of the chart's ``viewBox``."""
 
 
 def coverage_chart(curve: Sequence[Coverage]) -> Html:
@@ -202,7 +205,7 @@ def coverage_chart(curve: Sequence[Coverage]) -> Html:
 
 
 def ticks(reach: float, most: int) -> list[float]:
-    """Return about ``most`` ticks from 0 to ``reach``, in steps of 1, 2 or 5 times 10^n."""
+    """Return at most ``most + 1`` numbers from 0 to ``reach``, in steps of 1, 2 or 5 times 10^n."""
     least = reach / most
     power = 10.0 ** math.floor(math.log10(least))
     # Division by a power of ten may be off by a rounding error.

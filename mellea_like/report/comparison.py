@@ -26,7 +26,7 @@ Recorded: TypeAlias = "tuple[Record, Iterable[Record]]"
 """A run's record, and the records of its items in the order of the input."""
 
 MOST_ROWS = 25
-"""The most requirements to show, those with the greatest difference first."""
+"""The most requirements to show in a table."""
 
 EXACT = 1000
 """The p-value is exact if at most this many items differ between the runs, else approximate."""
@@ -36,7 +36,7 @@ _NAME = 200
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two runs side by side.
+    """The figures of two runs, and the results of the items that both have finished.
 
     Args:
         first: the figures of the first run.
@@ -76,10 +76,11 @@ class Comparison:
     def chance(self) -> float:
         """The p-value of the difference on the items that both runs share (McNemar's test).
 
-        It is from 0 to 1, and exact if at most 1,000 items differ; otherwise it is the normal
-        approximation with a continuity correction. Source: Q. McNemar, "Note on the sampling error
-        of the difference between correlated proportions or percentages", Psychometrika 12, 1947;
-        for the correction, A. L. Edwards, Psychometrika 13, 1948.
+        The p-value is from 0 to 1. If at most 1,000 items passed in only one of the runs, the test
+        is exact. Otherwise, the p-value is the normal approximation with a continuity correction.
+        Source: Q. McNemar, "Note on the sampling error of the difference between correlated
+        proportions or percentages", Psychometrika 12, 1947; for the correction, A. L. Edwards,
+        Psychometrika 13, 1948.
         """
         only = sorted((self.both[True, False], self.both[False, True]))
         differ = sum(only)
@@ -150,7 +151,7 @@ def comparison_text(
         terminal.
 
     Raises:
-        ValueError: the arguments aren't such records.
+        ValueError: a record is malformed.
     """
     with damage("record of a run"):
         made = compare(first, second)
@@ -190,7 +191,7 @@ def comparison_report(
         An HTML page that loads no other files.
 
     Raises:
-        ValueError: the arguments aren't such records.
+        ValueError: a record is malformed.
     """
     environment()  # Fail early, before all items are read.
     with damage("record of a run"):

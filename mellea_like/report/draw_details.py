@@ -72,7 +72,7 @@ MOST_BARS = 20
 
 
 def decided(trace: TraceView) -> Html | None:
-    """Return a selection's decision as bars of scores or votes; None if there is none."""
+    """Return a selection's decision as bars of scores or votes; None without a decision."""
     if (decision := trace.decision) is None:
         return None
     won, answers, scores = decision.winners, decision.answers, decision.scores
@@ -247,7 +247,7 @@ def _sent(
     scope: str,
     limit: int,
 ) -> Html:
-    """Return the messages sent for a draw; a link replaces those shown with an earlier draw."""
+    """Return the messages sent for a draw; a link replaces those that an earlier panel shows."""
     place, messages = prompt_since(trace.prompts, s.prompt, first)
     since = conversation(messages, limit)
     if place is None:

@@ -65,7 +65,7 @@ def _shown(match: re.Match[str]) -> str:
 
 
 def clip(text: str, limit: int) -> str:
-    """Return a text of at most ``limit`` characters; an ellipsis marks a shortened one."""
+    """Shorten a text to at most ``limit`` characters; a shortened text ends with an ellipsis."""
     return text if len(text) <= limit else f"{text[: max(limit - 1, 0)]}…"
 
 

@@ -35,7 +35,7 @@ MOST_MODELS = 50
 
 
 class Money(NamedTuple):
-    """A sum of money: the known amount, and whether it is complete."""
+    """A sum of money: the amount that is known, and whether that is the whole sum."""
 
     known: float = 0.0
     complete: bool = True
@@ -47,7 +47,7 @@ class Money(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """The prices of models."""
+    """The prices of models, from which the cost of requests is computed."""
 
     of: Mapping[str, Price]
 
@@ -67,7 +67,7 @@ class Prices:
 
 
 def prices_of(written: Mapping[str, list[Any]] | None) -> Prices | None:
-    """Return the prices in a run's record; None if it has none."""
+    """Return the prices in a run's record; None if the record has no prices."""
     if not written:
         return None
     return Prices({model: Price.from_list(price) for model, price in written.items()})
@@ -113,7 +113,7 @@ def money_of(s: SliceView, model: str | None, prices: Prices) -> Money:
 
 
 def add_shares(trace: TraceView, shares: Shares, prices: Prices | None = None) -> Money:
-    """Add the models of a call to ``shares``, including judges; return the cost of its draws."""
+    """Add a call's models, including judges, to ``shares``; return the cost of draws and checks."""
     total = Money()
     for s, model in zip(trace.slices, trace.models, strict=True):
         for at, (name, usage, cost) in enumerate(_parts_of(s, model, prices)):

@@ -39,7 +39,7 @@ PAUSE = 10.0
 """A gap of at least this many seconds between two periods of work doesn't count as work."""
 
 MOST_NAMES = 200
-"""The most requirements, and the most kinds of errors, to count by name."""
+"""The most requirements, and most kinds of errors, to count by name; more count as `OTHERS`."""
 
 OTHERS = "(others)"
 
@@ -84,7 +84,7 @@ class Distribution:
         return self.quantile(1.0)
 
     def quantile(self, share: float) -> float:
-        """Return the smallest value that at least ``share`` of the values do not exceed.
+        """Return the smallest value that is greater than or equal to ``share`` of the values.
 
         Args:
             share: from 0.0 to 1.0; for example, 0.5 for the median.
@@ -175,7 +175,7 @@ class RepairDepth:
 
 
 class RunFigures:
-    """The figures of a run.
+    """The figures of a run, collected item by item.
 
     Args:
         run: the run's record, as `read_run` returns it.

@@ -78,7 +78,7 @@ def run_report(
         An HTML page that loads no other files.
 
     Raises:
-        ValueError: the arguments aren't such records.
+        ValueError: a record is malformed.
     """
     environment()  # Fail early, before all items are read.
     with damage("record of a run"):
@@ -260,7 +260,7 @@ def _cost(figures: RunFigures) -> dict[str, Any]:
 
 
 class _Detail:
-    """Prepares items for the page, with details of their calls as long as there is room."""
+    """Prepares items for the page, with details of their calls up to `MOST_DETAIL` bytes in all."""
 
     def __init__(self) -> None:
         self._left = MOST_DETAIL

@@ -180,7 +180,7 @@ def run_text(run: Mapping[str, Any], items: Iterable[Mapping[str, Any]], *, seed
         terminal.
 
     Raises:
-        ValueError: the arguments aren't such records.
+        ValueError: a record is malformed.
     """
     with damage("record of a run"):
         return "\n".join(_lines(figures_of(run, items, seed=seed)))

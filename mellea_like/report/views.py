@@ -171,7 +171,7 @@ class TraceView:
 
     @property
     def best(self) -> SliceView | None:
-        """The winner, or else the best failure."""
+        """The winner, or else the best failed draw; None if no draw was judged."""
         return None if self.best_index is None else self.slices[self.best_index]
 
     @property
@@ -200,7 +200,11 @@ class TraceView:
 
     @property
     def models(self) -> list[str | None]:
-        """Each draw's model: from its reply, else the only one in its stage, else as requested."""
+        """The model of each draw, in order; None if it is unknown.
+
+        It is the model that the reply names, or else the only model that replies of the same stage
+        name, or else the requested model.
+        """
         named: dict[int | None, set[str]] = {}
         for s in self.slices:
             if s.model is not None:
@@ -210,7 +214,7 @@ class TraceView:
 
     @property
     def fates(self) -> list[tuple[str, Usage]]:
-        """The use (a key of `FATES`) and the cost of each draw, then those of any comparisons."""
+        """The use (a key of `FATES`) and cost of each draw, then of the selection's comparisons."""
         decision = self.decision
         special = dict.fromkeys(() if decision is None else decision.heard, "heard")
         special |= {s.iteration: "won" for s in self.winners}
@@ -302,9 +306,9 @@ class ItemView:
     def so_far(self, run: RunView | None = None) -> TraceView | None:
         """Return the item's trace or, if it isn't finished, a trace of its draws so far.
 
-        A journal stores prompts only with an item's result. Until then, a draw is assumed to have
-        the prompt of the first draws if the journal shows that it has their action. In runs with a
-        `RejectionSamplingStrategy`, which never changes the action, this is assumed of all draws.
+        A journal stores prompts only with an item's result. Until then, a draw with the same action
+        as a first draw is assumed to have the same prompt. `RejectionSamplingStrategy` never
+        changes the action, so in its runs all draws are assumed to have the same prompt.
         """
         slices: Sequence[Mapping[str, Any]] = self.plain.get("drawn", ())
         if not slices:
@@ -351,7 +355,7 @@ class RunView:
 
 @contextmanager
 def damage(thing: str) -> Generator[None]:
-    """Raise a ``ValueError`` for errors that malformed data causes while the block runs."""
+    """Turn an error that malformed data causes in the block into a ``ValueError``."""
     try:
         yield
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as exc:

@@ -7,16 +7,16 @@ requirements = [word_count(at_most=20), contains("autumn", ignore_case=True)]
 ```
 
 Reasons are written for the model (``it has 23 words; at most 20 are allowed``), so that a strategy
-can put them into the next prompt. If there are degrees of failure, the check gives a score, which
-helps to choose the best failure. Wrong arguments raise an error when the check is made.
+can put them into the next prompt. If a reply can fail by degrees, the check gives a score, which
+helps to choose the best failed reply. Wrong arguments raise an error when the check is made.
 
 With ``early=True``, some checks also read a reply while it streams in, and close its request as
 soon as the reply can no longer pass. ``word_count(at_most=20, early=True)`` does so at the 21st
-word. This saves the time and the tokens of the rest, and never affects a reply that would pass. It
-is off by default because a rejected reply is incomplete: if no reply passes, the best failure is
-only the beginning of a reply, and it hasn't been checked against the other requirements. You can
-use such a check in your own requirement, as in ``Requirement("is short and polite",
-stream=word_count(at_most=20, early=True).stream)``.
+word. An early check saves the time and the tokens of the rest of the reply, and never affects a
+reply that would pass. ``early`` is off by default because a rejected reply is incomplete. If no
+reply passes, the best failed reply may be only a beginning that the other requirements haven't
+checked. You can use an early check in your own requirement, as in ``Requirement("is short and
+polite", stream=word_count(at_most=20, early=True).stream)``.
 """
 
 from __future__ import annotations

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from mellea_like.core.validation import Candidate, StreamCheck, ValidationResult, Verdict
 
 LONG = 2**17
-"""Replies with more characters are checked in a thread. Checking this many takes about 0.1 s."""
+"""The most characters of a reply to check inline, which takes about 0.1 s.
+
+Longer replies are checked in a thread.
+"""
 
 LONG_SECONDS = 10.0
 """The time limit for a check in a thread, in seconds. Checking 10 MiB takes less."""
@@ -33,7 +36,7 @@ class CheckSettings(TypedDict, total=False):
 
     Attributes:
         name: a short name for records and metrics, in place of the check's own.
-        weight: how much the check counts when the best failure is chosen.
+        weight: how much the check counts when the best failed reply is chosen.
         check_only: whether to run the check but leave it out of the prompt.
         on_error: the effect of an exception in the check.
     """
@@ -92,7 +95,7 @@ def listed(texts: Sequence[str], joint: str = "and") -> str:
 
 
 def given_texts(name: str, texts: Sequence[object]) -> tuple[str, ...]:
-    """Make sure that a check has texts, and that none is empty; return them without repetitions."""
+    """Return a check's texts without repetitions; raise an error for an empty text or no texts."""
     if not texts:
         msg = f"{name} needs at least one text"
         raise TypeError(msg)
@@ -109,7 +112,7 @@ def given_texts(name: str, texts: Sequence[object]) -> tuple[str, ...]:
 
 
 def how_found(*, ignore_case: bool, words: bool = False) -> str:
-    """Return the end of a check's description, such as " as a whole word"; it may be empty."""
+    """Return the end of a check's description, such as " as a whole word", or "" by default."""
     whole = " as a whole word" if words else ""
     return f"{whole} (upper or lower case)" if ignore_case else whole
 
@@ -133,8 +136,8 @@ def _in_word(text: str, at: int) -> bool:
 
 
 # --- while a reply arrives --------------------------------------------------------------------
-# Such a check fails only if no reply with this beginning passes the whole check. It takes time
-# linear in the length of the reply, however small the pieces are.
+# A stream check fails only if no reply with this beginning passes the check of a whole reply. It
+# takes time linear in the length of the reply, however small the pieces are.
 
 Answer: TypeAlias = "Verdict | tuple[Verdict, str]"
 Look: TypeAlias = "Callable[[str, str], Answer]"

@@ -68,7 +68,7 @@ class Range(NamedTuple):
         return f"{self} {'is' if self.last == 1 else 'are'} {verb}"
 
     def closeness(self, number: int) -> float:
-        """Return the score of a number: 1.0 inside the range, less the farther it is outside."""
+        """Return a number's score: 1.0 inside the range, and lower the farther it is outside."""
         if self.high is not None and number > self.high:
             return (self.high + 1) / (number + 1)
         if self.low is not None and number < self.low:
@@ -219,14 +219,14 @@ def count_sentences(text: str) -> int:
 
 
 def sentences_of(text: str) -> list[str]:
-    """Split a text into stripped sentences, by rules.
+    """Split a text into sentences by rules, without white space around the sentences.
 
     A sentence ends at a blank line, at ``。``, ``！`` or ``？``, and at ``.``, ``!``, ``?`` or
     ``…`` before white space or the end of the text. Closing quotes or brackets after such a mark
     belong to the sentence. A part without a letter or digit isn't a sentence.
 
-    A sentence may begin with a lower-case letter, unless ``…``, ``...`` or a mark with closing
-    quotes precedes it (``"Why?" she asked``). A full stop doesn't end a sentence in these places:
+    If a lower-case letter follows ``…``, ``...`` or a mark with closing quotes, the sentence
+    continues (``"Why?" she asked``). A full stop doesn't end a sentence in these places:
 
     - after a title or an initial (``Dr.``, ``J.``);
     - after ``No.``, ``Fig.`` and the like, before a digit;

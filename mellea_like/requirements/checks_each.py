@@ -55,8 +55,8 @@ def each(part: Part, check_of_part: Requirement, **settings: Unpack[CheckSetting
         part: ``"sentence"`` (as in `sentence_count`), ``"line"`` (lines that aren't blank),
             ``"paragraph"`` (parts between blank lines), or ``"item"`` (the rest of a line that
             starts with ``-``, ``*``, ``+``, ``•``, ``1.``, ``1)``, ``a.`` or ``a)``).
-        check_of_part: a requirement with a validator, or a combination of such requirements. Its
-            validator gets a candidate with the part as its text and value.
+        check_of_part: a requirement with a validator, or a combination of such requirements. The
+            validator gets a candidate whose text and value are the part.
         **settings: ``name``, ``weight``, ``check_only``, ``on_error``, as for `Requirement`.
 
     Returns:

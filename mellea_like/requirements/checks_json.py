@@ -87,21 +87,21 @@ def json_schema(
 ) -> Requirement:
     r"""Require a reply that is JSON and valid under a JSON Schema.
 
-    The draft of JSON Schema is the one that ``$schema`` names, or else 2020-12. Its formats are
-    checked. Patterns are in the dialect of the ``regex`` package, which includes ``\p{L}``. Formats
-    and keywords that the draft doesn't have are ignored; a warning is logged for each when the
-    check is made, except for keywords that start with ``x-``.
+    The draft of JSON Schema is the one that ``$schema`` names, or else 2020-12. The formats of the
+    draft are checked. Patterns are in the dialect of the ``regex`` package, which includes
+    ``\p{L}``. Formats and keywords that the draft doesn't have are ignored. A warning is logged for
+    each of them when the check is made, except for keywords that start with ``x-``.
 
     White space and one Markdown code fence around the reply are allowed. If a reply takes too many
     steps, or a pattern takes too long, the requirement errs instead of blocking the event loop.
 
     Args:
-        schema: a JSON Schema, which is copied. It may refer to its own parts and to the drafts'
-            schemas. Nothing is fetched.
+        schema: a JSON Schema, which is copied. The schema may refer to its own parts and to the
+            drafts' schemas. Nothing is fetched.
         early: also check replies while they stream in, and close a request at the first value that
             violates the schema; see `mellea_like.requirements.checks`. If an object repeats a name,
-            this check requires each of the name's values to be valid; the final check reads only
-            the last one.
+            the early check requires each of the name's values to be valid. The final check reads
+            only the last value.
         max_steps: the most keywords to evaluate for one reply, at least 1.
         **settings: ``name``, ``weight``, ``check_only``, ``on_error``, as for `Requirement`.
 
@@ -132,7 +132,7 @@ def json_schema(
 
 
 def reader_of(schema: Mapping[str, Any]) -> Callable[[str], Any]:
-    """Return a function that parses a tool's arguments; it raises ``ValueError`` for wrong ones."""
+    """Return a function that parses a tool's arguments and raises ``ValueError`` for wrong ones."""
     validator = schema_validator(schema)
 
     def read(text: str) -> Any:
@@ -159,11 +159,11 @@ def _copied(schema: Mapping[str, Any]) -> Any:
 
 
 class ForeignSchema:
-    """A JSON Schema from someone else, such as a client of the gateway. Checks may be costly.
+    """Checks replies against a JSON Schema from someone else, such as a client of the gateway.
 
-    The check of an arriving reply skips patterns and gives up after a number of steps; the check of
-    the complete reply decides. That final check may take long or need much memory, so run it in a
-    process that can be ended.
+    Such a schema may be costly. So the check of an arriving reply skips patterns, and it gives up
+    after a number of steps. The check of the complete reply skips nothing. It may take long or need
+    much memory, so run it in a process that can be ended.
 
     Args:
         schema: a valid schema.
@@ -211,7 +211,7 @@ def _validate(
 
 
 def _wrong_with(value: Any, validator: Any, max_steps: int, *, call: bool) -> tuple[str, int]:
-    """Return the errors of a value in words, and the number of errors."""
+    """Return the errors of a value in words ("" if there are none), and the number of errors."""
     with counted(max_steps):
         errors: list[Any] = list(islice(validator.iter_errors(value), 100))
         unknown = list(islice(unknown_names(value, [validator]), 100)) if call else []

@@ -366,7 +366,7 @@ def _excluding(
     ignore_case: bool,
     words: bool,
 ) -> Fresh:
-    """Return a stream check that fails once one of the texts has arrived."""
+    """Return a stream check that fails once one of the excluded texts has arrived."""
     # The characters around a word tell whether it is whole.
     kept = max(len(needle) for _, needle in needles) + (1 if words else -1)
 
@@ -425,7 +425,10 @@ def _starting(
 
 
 def _settling(*, ignore_case: bool) -> Callable[[str], str]:
-    """Return a function that takes the next piece and returns the folded text that became final."""
+    """Return a function that takes a piece and returns the text that later pieces can't change.
+
+    The text is normalized, and case-folded if ``ignore_case``.
+    """
     waiting: list[str] = []  # A character with its marks, to which the next piece may add.
 
     def settle(delta: str) -> str:

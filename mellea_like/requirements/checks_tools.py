@@ -27,8 +27,8 @@ def calls_tool(tool: str, /, **where: Any) -> Requirement:
         tool: the tool's name.
         **where: for each required argument, either its value or a function, as in
             ``calls_tool("book", city="Oslo", nights=lambda n: n < 4)``. A value must equal the
-            argument, as the tool's function gets it or as JSON. A function is called with the
-            argument, inline, and returns whether the argument is right.
+            argument that the tool's function gets, directly or as JSON. A function is called
+            inline with the argument, and returns whether the argument is right.
 
     Returns:
         The requirement. Its reason names the tools that are called instead, or the wrong

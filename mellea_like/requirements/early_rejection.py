@@ -1,4 +1,4 @@
-"""Check replies while they are still arriving, to save the cost of those that can't pass."""
+"""Check replies while they are still arriving, to save the cost of replies that can't pass."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _UNASKED = ValidationResult.skipped("the reply was rejected while it was still a
 
 @record(frozen=True, slots=True, repr=False)
 class EarlyRejection(Generation):
-    """The part of a reply that had arrived when an incremental check found that it can't pass.
+    """The beginning of a reply that was rejected while it was still arriving.
 
     One of three attributes gives the reason. ``verdicts`` are the checks' verdicts. ``unread``
     explains why the reply can't be of the request's format, or why a tool call can't be valid.
@@ -97,7 +97,7 @@ class WatchedBackend(BackendWrapper):
 
 
 class ArrivingCalls:
-    """The arguments of a reply's tool calls, received so far."""
+    """Checks the arguments of one reply's tool calls while they are arriving."""
 
     def __init__(self, watches: Mapping[str, CallWatch]) -> None:
         self._watches = watches
@@ -105,7 +105,7 @@ class ArrivingCalls:
         self._feeds: dict[tuple[int, str], Callable[[str], str | None]] = {}
 
     def feed(self, piece: CallPiece) -> str | None:
-        """Take a piece of a call; return the reason why the call can't be valid, or None."""
+        """Take a piece of a call; return why the call can't be valid, or None while it may be."""
         text = self._arrived.get(piece.number, "") + piece.arguments
         self._arrived[piece.number] = text
         watch, place = self._watches.get(piece.name), (piece.number, piece.name)
@@ -186,7 +186,7 @@ class _Watch:
 
 
 def _read(requirement: Requirement, answer: object) -> ValidationResult | None:
-    """Convert the return value of a stream check to a verdict; None if it is undecided."""
+    """Convert the return value of a stream check to a verdict; return None for ``UNKNOWN``."""
     verdict, reason = _parted(answer)
     if verdict is Verdict.UNKNOWN:
         return None

@@ -1,6 +1,6 @@
 """Checks written as short texts, such as ``"words<=20"``.
 
-They are used on the command line, in specifications and in the gateway's configuration.
+Such texts are used on the command line, in specifications and in the gateway's configuration.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ def parse_check(
         The requirement.
 
     Raises:
-        ValueError: the text isn't a check, in which case the message lists the forms; or the
-            check's arguments are wrong.
+        ValueError: the text isn't a check (then the message lists the forms), or the check's
+            arguments are wrong.
     """
     if code and is_code_check(expression):
         return _code_check(expression, settings)
@@ -145,7 +145,7 @@ def _count_check(
 
 
 def _made(kind: str, make: Callable[..., Requirement], *, early: bool) -> Requirement:
-    """Call ``make``, with ``early=True`` if that is wanted and the check supports it."""
+    """Make a requirement, with ``early=True`` if ``early`` is set and the check supports it."""
     requirement = make()
     if early and kind in _STREAMED:
         with contextlib.suppress(ValueError):

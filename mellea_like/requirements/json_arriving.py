@@ -34,10 +34,13 @@ if TYPE_CHECKING:
     from mellea_like.requirements.checks_common import Look
 
 OTHERS_STEPS = 2_000
-"""The most steps for a reply that is arriving, if the schema is someone else's: about 20 ms."""
+"""The most steps to check an arriving reply if the schema is someone else's; about 20 ms in all."""
 
 DEEPEST = 16
-"""Values nested deeper than this are only validated together with the value around them."""
+"""The deepest level of nesting at which values are validated as soon as they are complete.
+
+Deeper values are validated together with the value around them.
+"""
 
 _FENCE = re.compile(r"```[A-Za-z0-9_-]*[ \t]*\r?\n")
 
@@ -75,7 +78,10 @@ def call_watch(validator: Any, max_steps: int, *, ours: bool = True) -> CallWatc
 
 
 def watching(begin: Callable[[], Callable[[str], str | None]], *, constants: bool = False) -> Fresh:
-    """Return a stream check that fails on broken JSON or if the function from ``begin`` objects."""
+    """Return a stream check that fails on broken JSON, or for a reason that a function gives.
+
+    ``begin`` returns this function. It takes the text so far, and returns None if nothing is wrong.
+    """
     json_so_far = json_only(constants=constants)
 
     def make() -> Look:
@@ -174,7 +180,7 @@ class _SchemaNode:
 def _may_be(  # noqa: C901 (one keyword after the other)
     kind: str, validator: Any, parts: list[Any], depth: int
 ) -> bool:
-    """Return whether a kind of value can meet a schema; collect the rules for it in ``parts``."""
+    """Return whether a value of a JSON type can meet a schema; add its rules to ``parts``."""
     count_step()
     schema: Any = validator.schema
     if not isinstance(schema, dict) or depth > DEEPEST:
@@ -211,7 +217,7 @@ def _may_be(  # noqa: C901 (one keyword after the other)
 
 
 class _JsonSoFar:
-    """Reads a reply piece by piece: white space, JSON, white space, perhaps in a code fence."""
+    """Checks an arriving reply: one JSON value, perhaps in a code fence, among white space."""
 
     def __init__(self, ijson: Any, *, constants: bool) -> None:
         self._ijson = ijson
@@ -306,7 +312,10 @@ class _JsonSoFar:
         return self._ended
 
     def _refused(self, text: str) -> Answer:
-        """Parse the refused piece again to find the wrong character, and return the failure."""
+        """Parse a refused piece again to find the wrong character, and return the failure.
+
+        Return ``UNKNOWN`` if the character may begin an allowed constant, such as ``NaN``.
+        """
         again = self._ijson.basic_parse_coro(self._ijson.sendable_list())
         if self._read > self._start:  # Empty input would mean the end.
             again.send(_as_json_bytes(text[self._start : self._read]))

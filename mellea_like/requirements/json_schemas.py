@@ -92,7 +92,7 @@ def validator_of(schema: dict[str, Any]) -> Any:
 
 
 def _drafts() -> Any:
-    """Return a registry of the drafts' meta-schemas; unlike jsonschema's, it fetches nothing."""
+    """Return a registry of the drafts' meta-schemas, which never fetches other schemas."""
     return import_module("jsonschema_specifications").REGISTRY
 
 
@@ -167,7 +167,10 @@ class TooCostly(Exception):
 
 @contextmanager
 def counted(most: int, *, ours: bool = True) -> Generator[None]:
-    """Count the steps of one validation in this thread; raise `TooCostly` after ``most`` steps."""
+    """Count the steps of one validation in this thread; raise `TooCostly` after ``most`` steps.
+
+    If ``ours`` is False, the schema is someone else's. Then a step of unknown cost raises, too.
+    """
     spent.left = most
     spent.ours = ours
     try:
@@ -305,7 +308,7 @@ def _parts(validator: Any, instance: Any) -> Iterator[Any]:
 
 
 def looked_up(validator: Any, keyword: str) -> Any:
-    """Return a reference's target; that of ``$recursiveRef`` depends on the surrounding schemas."""
+    """Return the schema that a keyword such as ``$ref`` refers to, together with its resolver."""
     from referencing.jsonschema import lookup_recursive_ref  # noqa: PLC0415
 
     if keyword == "$recursiveRef":

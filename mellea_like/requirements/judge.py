@@ -53,7 +53,7 @@ class Question:
         messages: what to ask.
         options: the strategy's options for judges.
         seed: the seed of the call's draws; None if they have none.
-        purpose: what tells this question's seed from those of others about the same draw.
+        purpose: a text that gives each question about the same draw a different seed.
         meta: the facts about the draw that the question is about.
     """
 
@@ -78,7 +78,7 @@ class Question:
         self._request = Request(messages, options, None, meta, self.meter)
 
     async def ask(self, backend: Backend) -> Generation:
-        """Send the question to the judge with the call's options around it.
+        """Ask ``backend``, the judge wrapped in the call's options, and return the reply.
 
         Raises:
             ValueError: the reply is incomplete.

@@ -33,7 +33,7 @@ _UNASKED: object = object()
 
 
 class StagedValidation:
-    """Requirements in the order in which they are checked. One object checks many candidates."""
+    """Checks candidates against requirements in stages. One object checks many candidates."""
 
     # The stages are inline checks, then checks in threads, then judges and async checks. The
     # checks of a stage run concurrently. If any of them doesn't pass, later stages are skipped.
@@ -291,7 +291,7 @@ def errored(requirement: Requirement, exc: BaseException) -> ValidationResult:
 
 
 def line_of(exc: BaseException) -> str:
-    """Return the innermost line of an exception's traceback that is in the validator's file."""
+    """Return where in the validator's file an exception was raised, as ``file:line``, or ""."""
     users = [
         (frame.f_code.co_filename, line)
         for frame, line in walk_tb(exc.__traceback__)

@@ -47,7 +47,7 @@ class CodeSettings(CheckSettings, total=False):
         fence: which fence to use if a reply has several: ``"longest"`` (the default), ``"first"``
             or ``"last"``; see `mellea_like.requirements.code`.
         sandbox: the runner of the code. By default, all checks of the process share one `Sandbox`.
-            On systems without sandboxes, checks raise ``NotImplementedError``.
+            On systems without sandboxes, making such a check raises ``NotImplementedError``.
     """
 
     seconds: float | None
@@ -98,9 +98,9 @@ def passes_tests(
 
     Tests are Python source with assertions, calls (``check(add)``), functions named ``test...``,
     classes named ``Test...``, and classes of ``unittest``. They can use the code's names directly
-    or import the code as the module ``solution``. At the top level, each assertion, each call, and
-    each block that contains one of these is a test, and so is each test function and test method;
-    the score is the share of tests that pass. Tests may be ``async``. From pytest, they can use
+    or import the code as the module ``solution``. Each test function and test method is a test. At
+    the top level, so is each assertion, each call, and each block that contains one of these. The
+    score is the share of tests that pass. Tests may be ``async``. From pytest, they can use
     ``raises``, ``approx``, ``param``, ``mark.parametrize``, the marks that skip, ``skip``,
     ``fail``, simple fixtures and ``tmp_path``.
 
@@ -111,14 +111,15 @@ def passes_tests(
     the test harness can forge a pass. For training and reinforcement learning, use `returns`,
     `agrees_with` or `prints`.
 
-    Tests don't see names of the program that hide builtins, unless ``names`` lists them. If the
-    tests can't run, because they need a module or a part of pytest that is missing, the check
+    If the program defines a name that hides a builtin, such as ``sum``, tests see the builtin. They
+    see the program's ``sum`` if ``names`` lists it, or if they use no other name of the program. If
+    the tests can't run, because they need a module or a part of pytest that is missing, the check
     raises `RequirementError`, and the draw counts as errored.
 
     Args:
         tests: one source, or several that are independent of each other.
         names: the names that the code must define. Tests see only these. With None, no name is
-            required, and tests see all names that don't hide builtins.
+            required, and tests usually see all names that don't hide builtins.
         **settings: see `CodeSettings`, and `Requirement` for ``name``, ``weight`` and others.
 
     Returns:
@@ -329,7 +330,10 @@ def running(
     decides: tuple[object, ...],
     language: Literal["python", "sql"] = "python",
 ) -> Requirement:
-    """Return a requirement that runs code; ``version`` is a hash of ``decides`` and settings."""
+    """Return a requirement that runs the code in a reply.
+
+    Its ``version`` is a hash of ``decides``, the time limit and the choice of fence.
+    """
     seconds, fence = settings.pop("seconds", None), settings.pop("fence", "longest")
     runner = settings.pop("sandbox", None) or shared_sandbox()
 

@@ -20,7 +20,7 @@ _OPENS = re.compile(r"^([ \t]*)(`{3,}|~{3,})[ \t]*([^\s`{]*)[^`\n]*$")
 
 
 def fenced(text: str, language: str, which: Fence = "longest") -> str | None:
-    """Return the code in a reply's Markdown fences, or None if it has none.
+    """Return the code in a reply's Markdown fences, or None if the reply has no fence.
 
     Fences with the language's label are preferred to fences without a label, and fences without a
     label to fences with another label. If several are equally good, ``which`` decides; of equally

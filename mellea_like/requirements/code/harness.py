@@ -1,8 +1,8 @@
 """Run a program, its tests, or calls of its function, in the process that a sandbox gives it.
 
 This module uses only the standard library, because the sandbox runs its source. It has its own
-copy of the builtins, which a program can't replace, and looks nothing up in other modules, which
-the program may have changed.
+copy of the builtins, which a program can't replace. It looks nothing up in other modules, because
+the program may have changed them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ PROGRAM, TESTS = "program.py", "tests.py"
 """The file names of the program and of its tests in tracebacks."""
 
 FRAMES = 3
-"""The number of a program's frames to show in a reason."""
+"""The most frames of a program to show in a reason."""
 
 LONGEST = 4000
 """The most characters of one failure's message."""
@@ -50,7 +50,10 @@ LONGEST = 4000
 NAMES = re.compile(r"[\w.]+")
 
 GUARDED = {"asyncio", "math", "pytest", "unittest"}
-"""The modules, besides builtins, in which a program might replace functions that tests use."""
+"""Modules in which a program might replace functions that tests use, in addition to builtins.
+
+If the tests name such a module, its functions are restored before each test.
+"""
 
 
 def work(job: dict[str, Any], saying: int) -> NoReturn:
@@ -180,7 +183,7 @@ def _call(job: Mapping[str, Any], say: Callable[[dict[str, Any]], None]) -> dict
 
 
 class _Tests:
-    """The tests of one program, which run in the program's process."""
+    """Runs the tests of one program, in the program's process."""
 
     def __init__(self, job: Mapping[str, Any], say: Callable[[dict[str, Any]], None]) -> None:
         self.job = job
@@ -248,7 +251,7 @@ class _Tests:
                         self.failures.append(said)
 
     def _module(self, source: str, tree: ast.Module, names: dict[str, Any]) -> None:
-        """Run the statements of a source, and then the functions and classes that they define."""
+        """Run the statements of a source of tests, and then the tests that they define."""
         _show_lines(TESTS, source)
         module = sys.modules["__main__"] = types.ModuleType("__main__")
         given = {name: names[name] for name in self.job["names"] or _seen(names, tree)}
@@ -297,7 +300,7 @@ class _Tests:
             self._unit(label, partial(_tested, name.rpartition(".")[2], test, given, space, kind))
 
     def _unit(self, name: str, test: Callable[[], object], counted: bool = True) -> bool:  # noqa: FBT001, FBT002
-        """Run one test, record its outcome, and return whether it passed."""
+        """Run one test or step, and record its outcome; return False if it failed."""
         self.say({"at": name})
         self.restore(lambda now: getattr(now, "__module__", "") == "solution")
         try:
@@ -378,7 +381,10 @@ def _names(parts: Iterable[ast.AST]) -> set[str]:
 
 
 def _seen(names: Mapping[str, Any], tree: ast.Module) -> list[str]:
-    """Return the program's names that tests see, usually without those that hide builtins."""
+    """Return the names that tests see: those that hide no builtin, or all if no such name is used.
+
+    A name is used if it occurs in ``tree``, the source of the tests.
+    """
     public = [name for name in names if not name.startswith(("__", "@"))]
     others = [name for name in public if not hasattr(builtins, name)]
     return others if _names([tree]).intersection(others) else public

@@ -1,4 +1,6 @@
-"""Plain data as JSON: the only values that can be compared with a program's answers.
+"""Write plain data as JSON, read it back and compare it.
+
+Only plain data can be compared with a program's answers.
 
 This module uses only the standard library, because the sandbox runs its source, too.
 """
@@ -49,7 +51,7 @@ class Array(NamedTuple):
 
 
 def encode(value: Any) -> Any:
-    """Return plain data as JSON values; raise ``TypeError`` with the type's name otherwise."""
+    """Return plain data as JSON values; for other data raise ``TypeError`` with the type's name."""
     if value is None or isinstance(value, bool | float | str):
         return value
     if isinstance(value, int):

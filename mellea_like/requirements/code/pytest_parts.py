@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Unrunnable(BaseException):
-    """Raised if the tests can't run, through no fault of the program."""
+    """Raised if the tests can't run for a reason that isn't the program's fault."""
 
 
 class _Raises:
@@ -157,7 +157,7 @@ def is_skipped(test: Any) -> bool:
 
 
 def parameters(*marked: Any) -> list[dict[str, Any]]:
-    """Return the parameter sets of a test and its class; one empty set if there is no mark."""
+    """Return the parameter sets of a test and its class; one empty set without ``parametrize``."""
     found: list[dict[str, Any]] = [{}]
     for _, given, named in [mark for one in marked for mark in _marks(one, "parametrize")]:
         names, values = (*given, *named.values())[:2]

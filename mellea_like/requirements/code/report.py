@@ -185,7 +185,7 @@ def report(
 
 
 def _said(text: str) -> list[dict[str, Any]]:
-    """Return the JSON objects in a text, one a line. Skip lines that a program may have added."""
+    """Return the JSON objects in a text's lines; skip other lines that a program may have added."""
     found: list[Any] = []
     for line in text.splitlines():
         with suppress(ValueError, RecursionError):

@@ -52,11 +52,14 @@ SHOWN = (
 """If namespaces are used, the paths that programs see in addition to Python's."""
 
 WAYS = {"auto": ("bubblewrap", "unshare"), "limits": ("limits",)}
-"""The ways to isolate programs, by ``isolation``; the first that works is used."""
+"""For each value of ``isolation``, the ways to isolate programs; the first that works is used."""
 
 SECONDS_TO_START = 30.0
 SECONDS_TO_ANSWER = 30.0
-"""How long to wait for a report after a program's time is up. Programs can suspend the template."""
+"""How long to wait for a report after a program's time is up.
+
+The wait must end, because a program can suspend the template, which then sends no report.
+"""
 SECONDS_TO_END = 5.0
 
 
@@ -226,7 +229,7 @@ class Sandbox:
         raise RequirementError(msg)
 
     async def _asked(self, server: _Server, asked: dict[str, Any]) -> dict[str, Any] | None:
-        """Have a template process run a program; return None if the template has ended."""
+        """Run a program in a template process; return the outcome, or None if the template died."""
         found = None
         try:
             await server.send(asked)

@@ -1,8 +1,8 @@
 """The template process in a sandbox, which forks a process for each program and watches it.
 
-It imports everything once, so that starting a program takes only a fork. The template itself never
-runs a program. This module needs Linux and uses only the standard library, because the sandbox
-runs its source, perhaps in a container.
+The template imports everything once, so that starting a program takes only a fork. The template
+itself never runs a program. This module needs Linux. It uses only the standard library, because the
+sandbox runs its source, perhaps in a container.
 """
 
 # ruff: noqa: PTH102, PTH103, PTH110, PTH112, PTH116, PTH120, PTH123, PTH207, PTH211
@@ -173,7 +173,7 @@ class _Template:
         _send({"trouble": trouble, "user": self.user, "seccomp": seccomp})
 
     def receive(self) -> dict[str, Any]:
-        """Wait for a job, skipping belated cancellations (empty lines); exit if there is none."""
+        """Wait for a job, skipping empty lines (late cancellations); exit when the input ends."""
         while b"\n" not in self.inbox.lstrip():
             if not self.hear():
                 os._exit(0)
@@ -217,7 +217,10 @@ class _Template:
         return found | {"seconds": time.monotonic() - began}
 
     def _watch(self, program: int, job: dict[str, Any], began: float) -> str:
-        """Wait until the program has ended or must be ended; return the reason as one word."""
+        """Wait until a program ends or must be ended; return the reason.
+
+        The reason is ``itself``, ``cancelled``, ``processor`` (its time is used up) or ``time``.
+        """
         exited = os.pidfd_open(program)
         try:
             while True:
