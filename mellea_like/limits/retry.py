@@ -1,4 +1,4 @@
-"""Retries of transient errors. They happen within a draw, and in one place only."""
+"""Retries of requests after transient errors, within a draw and in one place only."""
 
 from __future__ import annotations
 
@@ -77,12 +77,14 @@ class Retry:
     A backend that can't be reached, or answers only with 5xx, is left alone for a while. After
     ``trip_after`` such failures in a row, in any call, and no answer in the last 10 s, one request
     is sent after 0.2 s as a probe. If the probe fails, the next one follows after 0.4 s, then
-    0.8 s, and so on up to 30 s. Any answer ends this state. In the meantime, the other requests
-    wait, which doesn't count as a try: before the first try at most for the sum of the longest
-    backoffs (`longest_wait`) and, backoffs included, as long again over all later tries. Time
-    during a probe isn't counted. Items of a batch may wait up to ``max_retry_after``. A request
-    that may not wait until the next probe fails immediately with a `CircuitOpen`. A reply that
-    takes too long (`BackendTimeout`) counts neither as a failure nor as an answer.
+    0.8 s, and so on up to 30 s. Any answer ends this state. A reply that takes too
+    long (`BackendTimeout`) counts neither as a failure nor as an answer.
+
+    In the meantime, the other requests wait, which doesn't count as a try. Before its first try, a
+    request waits at most `longest_wait`, the sum of the longest backoffs. Before its later tries,
+    it waits at most as long again in all, backoffs included. Time during a probe isn't counted.
+    Items of a batch may wait up to ``max_retry_after``. A request that may not wait until the next
+    probe fails immediately with a `CircuitOpen`.
 
     Args:
         attempts: how often a request may be tried in all, not counting 429s; 1 means no retries.
