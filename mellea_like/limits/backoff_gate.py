@@ -66,10 +66,10 @@ FLAKY_SECONDS = 10.0
 FIRST_PAUSE = 0.2
 """The seconds from the opening of a circuit breaker to its first probe.
 
-A probe is a request that tests whether the server is up again. Each failed
-probe doubles the pause before the next one. So three probes, 0.2, 0.6 and 1.4 s after the opening,
-fit into the 1.5 s that a request may wait by default. The fourth probe comes 1.6 s after the third,
-when a request that has waited from the start has already failed.
+A probe is a request that tests whether the server is up again. Each failed probe doubles the pause
+before the next one. So three probes, 0.2, 0.6 and 1.4 s after the opening, fit into the 1.5 s that
+a request may wait by default. The fourth probe comes 1.6 s after the third, when a request that has
+waited from the start has already failed.
 """
 
 LONGEST_PAUSE = 30.0

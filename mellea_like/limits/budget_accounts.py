@@ -359,7 +359,8 @@ def _tokens_in(reply: Generation) -> int:
 def _refused(end: RequestEnd, *, in_words: bool) -> bool:
     """Return whether a server refused a request, so that it did no work for it.
 
-    A server that can't be reached counts as one that refused. With ``in_words``, it doesn't.
+    A server that can't be reached counts as one that refused, but not with ``in_words``: then, only
+    an error that the server sent counts.
     """
     error = end.error
     if end.usage.output_tokens or isinstance(error, BackendTimeout | MalformedResponse):

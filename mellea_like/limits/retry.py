@@ -80,11 +80,11 @@ class Retry:
     0.8 s, and so on up to 30 s. Any answer ends this state. A reply that takes too
     long (`BackendTimeout`) counts neither as a failure nor as an answer.
 
-    In the meantime, the other requests wait, which doesn't count as a try. Before its first try, a
-    request waits at most `longest_wait`, the sum of the longest backoffs. Before its later tries,
-    it waits at most as long again in all, backoffs included. Time during a probe isn't counted.
-    Items of a batch may wait up to ``max_retry_after``. A request that may not wait until the next
-    probe fails immediately with a `CircuitOpen`.
+    While a backend is left alone, the other requests wait, which doesn't count as a try. Before its
+    first try, a request waits at most `longest_wait`, the sum of the longest backoffs. Before its
+    later tries, the request waits at most as long again in all, backoffs included. Time during a
+    probe isn't counted. Items of a batch may wait up to ``max_retry_after``. A request that may not
+    wait until the next probe fails immediately with a `CircuitOpen`.
 
     Args:
         attempts: how often a request may be tried in all, not counting 429s; 1 means no retries.

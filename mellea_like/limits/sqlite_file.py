@@ -71,7 +71,7 @@ BUSY_MILLISECONDS = 200
 """How long the event loop may block on another process's transaction (usually for 0.02 ms)."""
 
 OPEN_SECONDS = 1.0
-"""How long the event loop may block to open the file, which many may do at the same time."""
+"""How long the event loop may block to open the file, which other processes may do, too."""
 
 BUSY_SECONDS = 10.0
 """How long to retry while another process has locked the file."""

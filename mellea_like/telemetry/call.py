@@ -1,4 +1,4 @@
-"""Record the spans and metrics of one call."""
+"""Record the spans and metrics of one call of a strategy."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = ["CallTelemetry", "Instruments", "instruments_of", "meters_of"]
 
 
 class CallTelemetry:
-    """Records the spans and metrics of one call."""
+    """Records the spans and metrics of one call of a strategy."""
 
     def __init__(
         self,
@@ -273,7 +273,7 @@ def _arguments(call: ToolCall) -> Any:
 
 
 class Instruments:
-    """The instruments of one meter provider."""
+    """The histograms and counters that metrics are recorded with, made by one meter provider."""
 
     def __init__(self, meter: Meter) -> None:
         self.duration = meter.create_histogram(

@@ -162,7 +162,7 @@ def tool_span(
 
 
 def server_span(tracer: Tracer, name: str, headers: Iterable[tuple[bytes, bytes]]) -> SpanScope:
-    """Begin the span of a request to one of our servers, as part of the client's trace."""
+    """Begin the span of a request that a server received, as part of the client's trace."""
     carrier = {key.decode("latin-1"): value.decode("latin-1") for key, value in headers}
     span = SpanScope(tracer, name, {}, False, SpanKind.SERVER)
     return span.open(propagate.extract(carrier))
