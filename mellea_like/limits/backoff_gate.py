@@ -2,8 +2,7 @@
 
 All requests with the same server and API key share one gate. When the server tells one request to
 wait, all requests wait. When many requests in a row fail, a circuit breaker in the gate blocks all
-requests. The breaker is Michael T. Nygard's pattern ("Release It!",
-second edition, chapter 5).
+requests. The breaker is Michael T. Nygard's pattern ("Release It!", second edition, chapter 5).
 """
 
 from __future__ import annotations
@@ -87,7 +86,7 @@ EXACT = 100.0
 """Messages show waits of this many seconds or more without fractions."""
 
 LOOK_AGAIN = 1.0
-"""The seconds after which a waiting request checks for changes by other threads' event loops."""
+"""The seconds after which a waiting request checks whether another thread has opened the gate."""
 
 JITTER = random.Random()
 """The random number generator for the delays of retries.
@@ -367,8 +366,8 @@ class CircuitBreaker:
 
     - While it is closed, it lets all requests through. Any answer closes it.
     - While it is open, it lets one request through after each pause, as a probe. If a probe fails,
-      the pause doubles. If a probe ends without showing anything, for example because it was
-      cancelled, another request takes its place.
+      the pause doubles. If a probe ends without showing whether the backend is up, for example
+      because it was cancelled, another request takes its place.
 
     It reads no clock: callers pass the time in.
     """
@@ -461,7 +460,7 @@ def is_answer(error: BackendError) -> bool | None:
 
 
 def spread_after(seconds: float) -> float:
-    """Return over how many seconds to spread requests that have waited for ``seconds``."""
+    """Return over how many seconds to spread requests after a wait of ``seconds``."""
     return min(SPREAD * seconds, MAX_SPREAD)
 
 

@@ -47,7 +47,7 @@ class Permit(Protocol):
             end: how the request ended.
 
         Returns:
-            The usage that was charged, which may contain estimates; None means ``end.usage``.
+            The usage that was charged, if it may differ from ``end.usage``; otherwise None.
         """
         ...
 

@@ -133,8 +133,8 @@ class Budget:
             may have worked on it. ``"reserved"`` charges all that was reserved, which is the
             request's largest possible cost. ``"received"`` charges only what has arrived.
             ``"estimate"`` charges the mean length of finished replies of the same call, purpose
-            and model (or, if there are none, of all calls that this budget has seen), but at least
-            what has arrived and at most what was reserved; before any reply has finished, it
+            and model or, if there are none, of all calls that this budget has seen. It charges at
+            least what has arrived and at most what was reserved. Before any reply has finished, it
             charges all that was reserved. For a reply that was rejected as it arrived, the
             estimate is what has arrived plus the mean reasoning of finished replies. The default
             is that of the budget around this one, or else ``"estimate"``.

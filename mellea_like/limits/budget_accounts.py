@@ -62,7 +62,7 @@ Cancelled: TypeAlias = Literal["estimate", "reserved", "received"]
 """How to charge the output of a request of unknown cost; see `Budget`."""
 
 CALLS_KNOWN = 128
-"""The number of pairs of a call and a kind of request for which `Lengths` keeps separate sums."""
+"""The most pairs of a call and a kind of request for which `Lengths` keeps separate sums."""
 
 Limits: TypeAlias = tuple[float, float, float, float]
 
@@ -208,7 +208,7 @@ class Account:
         return StoreSums(sums.spent, sums.reserved, sums.unknown, sums.denied, waiting)
 
     def lacking(self, wanted: Amounts) -> str | None:
-        """Return the first field that exceeds what is left unspent, or None if all fit.
+        """Return the first field of ``wanted`` that exceeds what is left unspent; None if all fit.
 
         Reservations don't count here: a request that has one may still wait for a limiter, and
         costs nothing if it is never sent.
@@ -291,7 +291,7 @@ class Lengths:
         self._of_calls: OrderedDict[Hashable, list[int]] = OrderedDict()
 
     def hear(self, call: str, kind: Hashable, length: int, reasoning: int) -> None:
-        """Add the tokens of a complete reply to the sums of its call and of its kind."""
+        """Add the tokens of a complete reply to the sums of its kind, for its call and for all."""
         for sums, key in ((self._of_all, kind), (self._of_calls, (call, kind))):
             total = sums.setdefault(key, [0, 0, 0])
             total[0] += 1

@@ -22,7 +22,7 @@ DECREASE = 0.7
 """After a 429, the window (see `Window`) is multiplied by this factor."""
 
 CUT_INTERVAL = 0.2
-"""A window ignores 429s for this many seconds after it shrank: they answer earlier requests."""
+"""For this many seconds after it shrank, a window ignores 429s, which answer older requests."""
 
 GROWTH_PAUSE = 1.0
 """After a 5xx, the window stops growing for this many seconds, but does not shrink."""
@@ -162,7 +162,7 @@ class AdaptiveLimiter(QueuedLimit):
 
     @property
     def concurrency(self) -> int:
-        """The current limit on requests in flight. It can be set, and continues to adapt."""
+        """The current limit on requests in flight. After it is set, it continues to adapt."""
         return self._window.whole
 
     @concurrency.setter

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["Entry", "FairQueue", "LimiterStatistics", "QueuedLimit", "QueuedPermit"]
 
 SLACK = 32
-"""Dead entries are removed when a heap exceeds twice the waiting requests by this number."""
+"""Outdated entries are removed when a heap exceeds twice the waiting requests by this many."""
 
 
 class Entry:
@@ -201,9 +201,9 @@ class FairQueue(Generic[P]):
 
 
 CHECKING = 2.0
-"""The most seconds for which a reply counts as being checked.
+"""The most seconds for which a request counts as in flight while its reply is being checked.
 
-If the reply's lane sends another request earlier, the check is over.
+If the lane of the reply sends another request earlier, the check is over.
 """
 
 STEPS_TO_CANCEL = 2

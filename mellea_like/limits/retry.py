@@ -1,4 +1,4 @@
-"""Retries of requests after transient errors, within a draw and in one place only."""
+"""Retries of requests after transient errors, never by two layers of backends at once."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ __all__ = [
 T = TypeVar("T")
 
 MOST_DOUBLINGS = 65
-"""A wait no longer doubles after this number of failures; ``maximum`` is reached long before."""
+"""Waits stop doubling after this number of failures, so that no number overflows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +77,8 @@ class Retry:
     A backend that can't be reached, or answers only with 5xx, is left alone for a while. After
     ``trip_after`` such failures in a row, in any call, and no answer in the last 10 s, one request
     is sent after 0.2 s as a probe. If the probe fails, the next one follows after 0.4 s, then
-    0.8 s, and so on up to 30 s. Any answer ends this state. A reply that takes too
-    long (`BackendTimeout`) counts neither as a failure nor as an answer.
+    0.8 s, and so on up to 30 s. Any answer ends this state. A reply that takes too long
+    (`BackendTimeout`) counts neither as a failure nor as an answer.
 
     While a backend is left alone, the other requests wait, which doesn't count as a try. Before its
     first try, a request waits at most `longest_wait`, the sum of the longest backoffs. Before its
@@ -123,7 +123,7 @@ class Retry:
         """Return whether a retry may help after an error.
 
         It may help after a connection error, or after a retryable `BackendError` other than
-        `MalformedResponse`, unless an inner call has already retried it.
+        `MalformedResponse`. It doesn't if an inner call has already retried the request.
         """
         return (
             is_of_backend(error)
@@ -140,7 +140,7 @@ class Retry:
         return sum(self.backoff(failures, 1.0) for failures in doubling) + rest
 
     def backoff(self, failures: int, chance: float) -> float:
-        """Return the seconds to wait after some failures: ``chance`` times the longest wait."""
+        """Return the seconds to wait after some failures: the longest wait times ``chance``."""
         return chance * min(self.maximum, self.initial * 2.0 ** (min(failures, MOST_DOUBLINGS) - 1))
 
 

@@ -71,7 +71,7 @@ BUSY_MILLISECONDS = 200
 """How long the event loop may block on another process's transaction (usually for 0.02 ms)."""
 
 OPEN_SECONDS = 1.0
-"""How long the event loop may block to open the file, which other processes may do, too."""
+"""How long the event loop may block to open the file, while others may open it, too."""
 
 BUSY_SECONDS = 10.0
 """How long to retry while another process has locked the file."""
@@ -84,7 +84,7 @@ LARGEST = 2**63 - 1
 NOTHING = Amounts()
 
 _inherited: list[OpenFile] = []
-"""Files that the parent process opened. This list keeps them open: a fork must not close them."""
+"""Files that the parent process opened. They stay open, because a fork must not close them."""
 
 _SPENT = "SELECT started, requests, input_tokens, output_tokens, money FROM accounts WHERE name = ?"
 _ALL = "SELECT * FROM accounts WHERE name = ?"
@@ -178,7 +178,7 @@ class StoreFile:
 
     @contextmanager
     def writing(self) -> Generator[OpenFile]:
-        """Enter a block that is one transaction. It first writes charges that failed earlier."""
+        """Enter a block that is one transaction. It begins with charges that failed earlier."""
         with self._lock, _errors(self.path):
             file = self._opened()
             db = file.db
@@ -209,7 +209,7 @@ class StoreFile:
 
 
 class OpenFile:
-    """The file as opened by one owner, which is this process until it closes the file."""
+    """The file as opened by one process, which is one owner until it closes the file."""
 
     def __init__(self, db: sqlite3.Connection, locks: OwnerLocks, owner: int) -> None:
         self.db = db

@@ -188,7 +188,10 @@ class SQLiteStore:
             raise
 
     def _pause(self, waited: float) -> float:
-        """Return the seconds until a queue's next check for room; more queues check less often."""
+        """Return the seconds until a queue's next check for room.
+
+        With more queues, each queue checks less often.
+        """
         pause = min(max(waited / 20, SHORTEST_POLL), LONGEST_POLL)
         return pause * len(self._queues) * random.uniform(0.5, 1.5)
 

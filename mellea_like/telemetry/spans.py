@@ -136,7 +136,7 @@ def type_name(error: BaseException) -> str:
 
 
 def tracer_of(provider: TracerProvider | None) -> Tracer | None:
-    """Return the tracer of ``provider`` or of the process; return None if nothing is recorded."""
+    """Return the tracer of ``provider`` or else of the process; None if nothing is recorded."""
     tracers = provider or trace.get_tracer_provider()
     silent = isinstance(tracers, trace.ProxyTracerProvider | trace.NoOpTracerProvider)
     return None if silent else tracers.get_tracer(SCOPE)

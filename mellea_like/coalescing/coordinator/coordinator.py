@@ -138,9 +138,7 @@ class SamplingCoordinator(BackendWrapper, BackgroundService):
     """
 
     retries = True
-    """Keeps strategies from retrying, because a failed or refused request must not be sent
-    again.
-    """
+    """Keeps strategies from retrying: a failed or refused request must not be sent again."""
 
     def __init__(
         self,

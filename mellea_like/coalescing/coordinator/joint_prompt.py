@@ -157,7 +157,7 @@ def _frozen(value: Any) -> Hashable:
 
 
 def tokens_of(request: Request) -> int:
-    """Return the largest number of tokens that a request adds to a joint reply; 0 if unlimited."""
+    """Return the most tokens that a request adds to a joint reply; 0 without ``max_tokens``."""
     wanted = request.options.max_tokens
     return 0 if wanted is None else wanted + TASK_OVERHEAD
 

@@ -99,7 +99,7 @@ class PendingRequest:
         return sum((cost.usage for cost in self.costs), Usage())
 
     async def wait(self) -> Generation:
-        """Wait for the reply. This works only once, because it drops the ticket afterwards."""
+        """Wait for the reply. Call this only once, because the ticket is dropped afterwards."""
         ticket = self._ticket
         try:
             return await ticket.wait()

@@ -50,7 +50,7 @@ class _KeyQueue(Generic[T]):
         return due_at(self.window, first, self.last, len(self.arrivals))
 
     def take(self, max_items: int, max_tokens: float) -> list[T]:
-        """Remove and return items, one from each caller in turn, as long as they fit."""
+        """Remove and return items, one from each caller in turn, as long as they fit the limits."""
         taken: list[T] = []
         left = max_tokens
         turns = list(self.callers)
