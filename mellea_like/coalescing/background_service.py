@@ -1,4 +1,4 @@
-"""The base class of the coalescers: it owns their tasks, and leaves no caller waiting."""
+"""The base class of the coalescers, which owns their tasks and leaves no caller waiting."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class BackgroundService(ABC):
         self._settle_all(ShutdownError(f"this {type(self).__name__} was closed before it answered"))
 
     def _check_open(self) -> None:
-        """Raise `ShutdownError` unless the service is open and accepts submissions."""
+        """Raise `ShutdownError` if the service isn't open or is closing."""
         self._check_loop()
         if self._tasks is None or self._closing:
             state = "is closing" if self._tasks is not None else "is not open: use `async with`"

@@ -59,10 +59,10 @@ class ChoicesBackend(BackendWrapper, BackgroundService):
     can't be closed.
 
     The prompt's tokens are split evenly between the draws that share a request, and the reply's
-    tokens are charged as they arrive. The request is counted for the last draw to end, because
-    only then is its exact cost known; the usage of earlier draws covers what had arrived by then.
-    Since the split is an estimate, the request counts as one of ``unknown`` cost, even if the
-    total is known.
+    tokens are charged as they arrive. The joint request is counted for the draw that ends last,
+    because its exact cost isn't known before. The usage of the other draws covers the tokens that
+    had arrived when they ended. Since the split is an estimate, the request counts as one of
+    ``unknown`` cost, even if the total is known.
 
     The joint request has the seed of the first draw. The other seeds are not used, so draws are
     only as repeatable as their timing.
@@ -267,7 +267,7 @@ class _Wave:
         return all(member.done for member in self.members)
 
     def settle(self, error: BaseException | None) -> None:
-        """Fail all unfinished members with ``error``; if it is None, let them ask separately."""
+        """End unfinished members with ``error``; with None, their requests are sent separately."""
         for number, member in enumerate(m for m in self.members if not m.done):
             member.fail(error if error is None or not number else own_copy(error))
 
@@ -285,7 +285,7 @@ class _Member:
         self._over = False
 
     def take(self, piece: str | Generation) -> None:
-        """Receive a piece of this caller's reply, and pass it on."""
+        """Pass a piece of this caller's reply on to the caller."""
         if self.done:
             return  # Nobody wants it any more.
         if isinstance(piece, Generation) and self.part is not None:
@@ -295,12 +295,12 @@ class _Member:
         self._put.send_nowait(piece)
 
     def fail(self, error: BaseException | None) -> None:
-        """End without a reply: with an error, or with None if the caller must ask separately."""
+        """End without a reply. If ``error`` is None, the request is sent separately instead."""
         self.done = True
         self._put.send_nowait(error)
 
     async def is_shared(self) -> bool:
-        """Wait for the first piece; return False if the caller must ask separately instead."""
+        """Wait for the first piece; return False if the request must be sent separately instead."""
         self._next = await self._get.receive()
         if isinstance(self._next, BaseException):
             raise self._next

@@ -9,7 +9,7 @@ __all__ = ["GatheringWindow", "due_at"]
 
 
 class GatheringWindow(NamedTuple):
-    """The limits of gathering: seconds without a new item, seconds in all, and number of items."""
+    """When gathering ends: seconds without a new item, seconds in all, or number of items."""
 
     quiet: float
     max_wait: float
@@ -17,7 +17,10 @@ class GatheringWindow(NamedTuple):
 
 
 def due_at(window: GatheringWindow, first: float, last: float, count: int) -> float:
-    """Return when the gathered items are due: inf if there are none, -inf if there are enough."""
+    """Return when gathered items are due.
+
+    The result is inf if there are no items, and -inf if there are at least ``max_items``.
+    """
     if not count:
         return math.inf
     if window.max_items is not None and count >= window.max_items:

@@ -1,6 +1,7 @@
 """Limits, retries and fallbacks, which keep concurrent sampling affordable and robust.
 
-Each can be wrapped around a backend; a strategy also takes budgets and retries directly.
+Each of them can be wrapped around a backend. A strategy also takes budgets and a retry policy as
+arguments.
 
 ```python
 from mellea_like.limits import AdaptiveLimiter, Budget, LimitedBackend

@@ -1,8 +1,8 @@
-"""One backoff gate for each server and key, shared by all requests to that server.
+"""Backoff gates, which hold requests back while a server asks for a pause or is down.
 
-When the server tells one request to wait, all requests wait. When many requests in a row fail, a
-circuit breaker blocks all of them. The breaker is Michael T. Nygard's pattern ("Release It!",
-second edition, chapter 5).
+All requests with the same server and API key share one gate. When the server tells one request to
+wait, all requests wait. When many requests in a row fail, a circuit breaker in the gate blocks all
+requests. The breaker is Michael T. Nygard's pattern ("Release It!", second edition, chapter 5).
 """
 
 from __future__ import annotations
@@ -57,16 +57,18 @@ MAX_SPREAD = 1.0
 TOO_MANY_REQUESTS = 429
 
 TRIP_AFTER = 4
-"""The circuit breaker opens after this number of failed requests in a row."""
+"""By default, the circuit breaker opens after this number of failed requests in a row."""
 
 FLAKY_SECONDS = 10.0
-"""A server that has answered within this many seconds is considered flaky rather than down."""
+"""If the server has answered within this many seconds, failures don't open the circuit breaker."""
 
 FIRST_PAUSE = 0.2
-"""The seconds from the circuit's opening to the first probe. Each failed probe doubles the pause.
+"""The seconds from the opening of a circuit breaker to its first probe.
 
-So three probes, after 0.2, 0.6 and 1.4 s, fit into the 1.5 s that the default retries may take.
-The fourth comes 1.6 s later, by which time a new request has given up.
+A probe is a request that tests whether the server is up again. Each failed probe doubles the pause
+before the next one. So three probes, 0.2, 0.6 and 1.4 s after the opening, fit into the 1.5 s that
+a request may wait by default. The fourth probe comes 1.6 s after the third, when a request that has
+waited from the start has already failed.
 """
 
 LONGEST_PAUSE = 30.0
@@ -81,16 +83,16 @@ A_DAY = 86_400.0
 """The longest wait that a server can ask for, in seconds; longer waits are cut to this."""
 
 EXACT = 100.0
-"""Waits of this many seconds or more are shown without fractions."""
+"""Messages show waits of this many seconds or more without fractions."""
 
 LOOK_AGAIN = 1.0
-"""How often, in seconds, a waiting request checks for changes by other threads' event loops."""
+"""The seconds after which a waiting request checks whether another thread has opened the gate."""
 
 JITTER = random.Random()
 """The random number generator for the delays of retries.
 
-It ignores a call's seed, which is about replies: two calls with the same seed must not retry at
-the same time. A virtual clock seeds it.
+A call's seed doesn't seed this generator, because two calls with the same seed must not retry at
+the same time. `VirtualClock` seeds it, so that tests are repeatable.
 """
 
 T = TypeVar("T")
@@ -101,8 +103,8 @@ class BackoffGateStatistics(NamedTuple):
 
     Attributes:
         waiting: the number of requests waiting at the gate now.
-        failures: the number of requests in a row, up to now, that did not reach the backend or got
-            a 5xx.
+        failures: how many of the latest requests in a row did not reach the backend or got a 5xx;
+            0 after any other answer.
         unsent: the number of requests that failed without being sent, because the circuit stayed
             open for longer than they were allowed to wait.
     """
@@ -115,12 +117,12 @@ class BackoffGateStatistics(NamedTuple):
 class BackoffGate:
     """A gate in front of a backend, closed while the server asks clients to wait or is down.
 
-    A gate outlives event loops. When the gate opens, the waiting requests are not all sent at the
-    same moment: each waits for a further random time, up to a tenth of the time that the gate was
-    closed and at most a second.
+    A gate may be used in several event loops. When the gate opens, the waiting requests are not all
+    sent at the same moment: each waits for a further random time, up to a tenth of the time that
+    the gate was closed and at most a second.
 
     Args:
-        where: the backend's name, for errors.
+        where: the backend's name, for messages.
     """
 
     def __init__(self, where: str = "this backend") -> None:
@@ -140,7 +142,7 @@ class BackoffGate:
 
     @property
     def closed(self) -> bool:
-        """Whether a request has to wait now. This is cheap while the gate is open."""
+        """Whether to call `wait` before sending a request. This is cheap while the gate is open."""
         opens = self.opens  # Another thread may open it.
         return (opens is not None and self._still_closed(opens)) or (
             self.breaker.next_probe is not None
@@ -171,13 +173,15 @@ class BackoffGate:
         request: Request,
         policy: Retry | None,
     ) -> T:
-        """Send a request once, as soon as the gate allows it. The caller passes errors to `heard`.
+        """Send a request once, as soon as the gate allows it.
+
+        If ``send`` raises an error, the caller must pass the error to `heard`.
 
         Args:
             send: the function that sends the request.
             request: the request to send.
             policy: determines how long the request may wait. With None, the request ignores the
-                waits that the server asked of others, and may not wait for a backend that is down.
+                pauses that the server asked for, and may not wait for a backend that is down.
 
         Returns:
             The result of ``send``.
@@ -226,11 +230,12 @@ class BackoffGate:
             warn("%s", self.breaker.description(now, self._where))
 
     def close(self, seconds: float, *, told: float | None = None) -> None:
-        """Close the gate for some seconds from now, unless it is already closed for longer.
+        """Close the gate for some seconds from now, or for longer if it already is.
 
-        After ``seconds``, the gate opens for new requests, to try the server again. ``told`` is the
-        wait that the server asked for, in seconds, if it is longer. Requests that arrive while the
-        gate is closed wait that long, or fail if they aren't allowed to.
+        ``told`` is the pause that the server asked for, in seconds; the default is ``seconds``.
+        A request that arrives while the gate is closed waits for all of that pause, or fails if it
+        isn't allowed to wait so long. After ``seconds``, which may be shorter, new requests are
+        sent immediately, to try the server again.
         """
         now = self._timeline.now()
         opens, back = now + seconds, now + (seconds if told is None else max(told, seconds))
@@ -255,7 +260,7 @@ class BackoffGate:
 
         Returns:
             Whether the request is sent as a probe of a backend that was down. If so, call
-            `probe_ended` when it has ended.
+            `probe_ended` when the request has ended.
         """
         patience = Patience(policy) if patience is None else patience
         obeys_breaker = policy is None or policy.trip_after is not None
@@ -303,7 +308,7 @@ class BackoffGate:
         await anyio.sleep_until(self._timeline.on_loop(until))
 
     async def _wait_for_news(self, request: Request, patience: Patience) -> float:
-        """Wait until a probe is due or has ended, and return the seconds waited."""
+        """Wait until a probe is due or has ended, at most a second; return the seconds waited."""
         now, breaker = self._timeline.now(), self.breaker
         wait, time_left, left = breaker.seconds_left(now), _time_left(request), patience.left
         # During a probe, the server may be healthy and just writing a long reply.
@@ -361,8 +366,8 @@ class CircuitBreaker:
 
     - While it is closed, it lets all requests through. Any answer closes it.
     - While it is open, it lets one request through after each pause, as a probe. If a probe fails,
-      the pause doubles. If a probe ends without showing anything, for example because it was
-      cancelled, another request takes its place.
+      the pause doubles. If a probe ends without showing whether the backend is up, for example
+      because it was cancelled, another request takes its place.
 
     It reads no clock: callers pass the time in.
     """
@@ -395,7 +400,7 @@ class CircuitBreaker:
         return True
 
     def ended(self, now: float) -> None:
-        """Record that a probe has ended, whether or not its outcome has been reported yet."""
+        """Record that a probe has ended. If its outcome isn't known, the next probe is due now."""
         self.probes -= 1
         if self._awaited and self.next_probe is not None:
             self.next_probe = now
@@ -442,9 +447,10 @@ class CircuitBreaker:
 def is_answer(error: BackendError) -> bool | None:
     """Return True if an error shows that a backend is up, False if it is down, None for neither.
 
-    A 429, for example, shows that it is up. A backend is down if it can't be reached or answers
-    with a 5xx. Some errors show neither: a timeout may only mean a long reply, a request that a
-    gate refused was never sent, and an outage or a 429 that isn't retryable won't end by waiting.
+    A 429, for example, shows that the backend is up. A backend is down if it can't be reached or
+    answers with a 5xx. Some errors show neither. A timeout may only mean a long reply. A request
+    that a gate refused was never sent. An outage or a 429 that isn't retryable won't end by
+    waiting.
     """
     if isinstance(error, BackendUnavailable | RateLimited) and not error.retryable:
         return None
@@ -454,7 +460,7 @@ def is_answer(error: BackendError) -> bool | None:
 
 
 def spread_after(seconds: float) -> float:
-    """Return the seconds over which waiting requests are spread when a gate opens."""
+    """Return over how many seconds to spread requests after a wait of ``seconds``."""
     return min(SPREAD * seconds, MAX_SPREAD)
 
 
@@ -471,7 +477,8 @@ def come_back_in(seconds: float) -> str:
 def told_to_wait(error: Exception) -> float | None:
     """Return how many seconds the server asked the client to wait, at most a day.
 
-    The result is None if the server did not ask for a wait, or if the value makes no sense.
+    The result is None if the server did not ask for a wait, or if the value isn't a finite number
+    above 0.
     """
     seconds: object = getattr(error, "retry_after", None)
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
@@ -526,7 +533,7 @@ def _where(backend: Backend) -> str:
 
 
 def gate_before(backend: Backend) -> BackoffGate | None:
-    """Return the gate in front of a backend; None if the backend itself retries."""
+    """Return the gate in front of a backend; None if the backend, or one inside, retries itself."""
     outermost = backend
     while not getattr(backend, "retries", False):
         if not isinstance(backend, BackendWrapper):

@@ -47,7 +47,7 @@ class Permit(Protocol):
             end: how the request ended.
 
         Returns:
-            The usage that was charged, if it had to be estimated; otherwise None.
+            The usage that was charged, if it may differ from ``end.usage``; otherwise None.
         """
         ...
 
@@ -67,7 +67,8 @@ class Limit(Protocol):
             The permit. A caller that is cancelled while it waits doesn't hold one.
 
         Raises:
-            LimitExceeded: the request may never be sent, because a budget is spent.
+            LimitExceeded: the request will never be admitted, because it costs more than what is
+                left of a budget.
             RateLimited: the request would have to wait longer than it is allowed to.
         """
         ...
@@ -77,17 +78,18 @@ class LimitedBackend(BackendWrapper):
     """A backend that obeys limits: each request waits until all limits have admitted it.
 
     If a backend inside retries a request (`RetryBackend`, `FallbackBackend`), the limits admit
-    each try; see `Meter.readmit`.
+    each try separately; see `Meter.readmit`.
 
-    Limits are asked in the given order. A good order is first budgets, then rates, then
-    concurrency, so that a waiting request doesn't occupy a place that others could use.
+    Limits are asked in the given order. A good order is budgets, rates, concurrency. Then a request
+    that waits for a budget or a rate doesn't count as one in flight.
 
     Args:
         inner: the backend inside.
         *limits: the limits, at least one.
 
     Raises:
-        TypeError: ``inner`` isn't a backend, one of ``limits`` isn't a limit, or there is none.
+        TypeError: ``inner`` isn't a backend, one of ``limits`` isn't a limit, or no limit is
+            given.
     """
 
     def __init__(self, inner: Backend, *limits: Limit) -> None:
@@ -148,7 +150,7 @@ class LimitedBackend(BackendWrapper):
 async def noting(
     pieces: AsyncIterator[str | Generation], seen: list[Generation]
 ) -> AsyncGenerator[str | Generation]:
-    """Pass on a stream's pieces, and append the whole generation to ``seen`` when it comes."""
+    """Yield a stream's pieces. Also append its last piece, the whole generation, to ``seen``."""
     async for piece in pieces:
         if isinstance(piece, Generation):
             seen.append(piece)
@@ -156,7 +158,7 @@ async def noting(
 
 
 class _Admission:
-    """The permits of one request. Each further try gives the permits back and acquires new ones."""
+    """The permits of one request, which are given back and acquired again before each retry."""
 
     __slots__ = ("_around", "_backend", "_limits", "_over", "_permits", "_settled", "meter")
 

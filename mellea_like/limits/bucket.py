@@ -1,4 +1,4 @@
-"""The token bucket, which measures rates."""
+"""The token bucket, which limits a rate."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ class Bucket:
     """A token bucket: it fills at a constant rate up to its capacity, and requests take from it.
 
     See J. Turner, "New directions in communications (or which way to the information age?)", 1986,
-    and RFC 2697. Unlike theirs, this bucket may be in debt, for two reasons: a request may turn
-    out to cost more than it took, and an amount larger than the capacity may be taken from a full
-    bucket. It reads no clock: callers pass the time in.
+    and RFC 2697. Unlike the buckets described there, this one may be in debt, for two reasons. A
+    request may turn out to cost more than it took, and an amount larger than the capacity may be
+    taken from a full bucket. A bucket reads no clock: callers pass the time in.
     """
 
     __slots__ = ("at", "capacity", "held", "per_minute")

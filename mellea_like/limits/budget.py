@@ -60,7 +60,7 @@ class BudgetLimits(NamedTuple):
         input_tokens: the largest number of tokens in prompts.
         output_tokens: the largest number of tokens in replies.
         money: the largest amount of money, in the currency of the prices.
-        seconds: how long requests are admitted, in seconds.
+        seconds: the seconds from the first request until no more requests are admitted.
     """
 
     requests: int | None = None
@@ -98,8 +98,9 @@ class Budget:
 
     - A request that is too large for what is left unspent is denied with `LimitExceeded`.
     - A request that would fit if nothing were reserved waits, in the order of arrival, until
-      requests in progress have ended. This applies to the number of requests, too: a request that
-      waits for a limiter has a reservation, but is never sent if its call ends first.
+      requests in progress have ended. This applies to the number of requests, too, because a
+      request with a reservation may still wait for a limiter. If its call ends first, the request
+      is never sent, and its reservation is released.
     - Each try of a request is admitted separately, including the tries of a `RetryBackend` or
       `FallbackBackend` inside.
     - A backend that makes further calls to answer a request needs a second budget for these calls.
@@ -108,8 +109,8 @@ class Budget:
     - A request of unknown cost (cancelled, timed out or broken off) is charged for its prompt,
       estimated if necessary, and for its reply as ``cancelled`` says. A request that the server
       refused is charged no more than the server reported. If the backend doesn't report the cost
-      of a complete reply, its length is charged. The request's usage shows the same amounts,
-      marked as ``unknown``. A request that was never sent costs nothing.
+      of a complete reply, the reply's length is charged. The request's usage shows the same
+      amounts, marked as ``unknown``. A request that was never sent costs nothing.
     - A cost above the reservation is charged too, and can overshoot the limits. This happens if a
       prompt is longer than estimated, or a server exceeds ``max_tokens``.
 
@@ -132,8 +133,8 @@ class Budget:
             may have worked on it. ``"reserved"`` charges all that was reserved, which is the
             request's largest possible cost. ``"received"`` charges only what has arrived.
             ``"estimate"`` charges the mean length of finished replies of the same call, purpose
-            and model (or, if there are none, of all calls that this budget has seen), but at least
-            what has arrived and at most what was reserved; before any reply has finished, it
+            and model or, if there are none, of all calls that this budget has seen. It charges at
+            least what has arrived and at most what was reserved. Before any reply has finished, it
             charges all that was reserved. For a reply that was rejected as it arrived, the
             estimate is what has arrived plus the mean reasoning of finished replies. The default
             is that of the budget around this one, or else ``"estimate"``.
@@ -297,7 +298,8 @@ class Budget:
         """Reserve a request's largest possible cost, here and in all budgets around this one.
 
         Raises:
-            LimitExceeded: there is no room, even if all requests in progress cost nothing.
+            LimitExceeded: there is no room, even if all requests in progress cost nothing, or the
+                budget's time is over.
             ValueError: the request's largest possible cost is unknown; see `check`.
             RuntimeError: the budget is in use in another event loop.
         """
@@ -375,7 +377,7 @@ class Budget:
         return self.assume_output_tokens if options.max_tokens is None else options.max_tokens
 
     def _terms(self, options: Options, model: str | None) -> tuple[int, Rate]:
-        """Return the output tokens to reserve, and the prices of tokens."""
+        """Return the output tokens to reserve for a request, and the prices of tokens."""
         limits = self.limits
         bound = self._bound(options)
         if bound is None and not (limits.output_tokens is None and limits.money is None):
@@ -457,7 +459,10 @@ class Budget:
         return max(0.0, self._started + seconds - self._now())
 
     def _first_reserved(self) -> float | None:
-        """Return the time of the first reservation in a shared account, on this budget's clock."""
+        """Return when the first reservation in a store's account was made, on this budget's clock.
+
+        None means that there is none, or that the budget has no store or no limit on time.
+        """
         if self.store is None or self.limits.seconds is None:
             return None
         age = self._account.look().age
@@ -501,10 +506,11 @@ _Part: TypeAlias = "tuple[Reservation, Sequence[int]]"
 
 
 def _by_store(budgets: Sequence[Budget]) -> Sequence[tuple[Store | None, Sequence[int]]]:
-    """Return stores and the indices of their budgets, in the order in which all requests reserve.
+    """Return the stores, each with the indices of its budgets, in the order in which to reserve.
 
-    Because this order is the same for all requests, no two of them wait for each other. Memory
-    comes first, so a shared store holds reservations only for requests that have room in memory.
+    Because the order is the same for all requests, no two of them wait for each other. All budgets
+    in memory come first, under None. So a shared store holds reservations only for requests that
+    have room in memory.
     """
     if all(budget.store is None for budget in budgets):
         return ((None, range(len(budgets))),)
@@ -516,7 +522,7 @@ def _by_store(budgets: Sequence[Budget]) -> Sequence[tuple[Store | None, Sequenc
 
 
 class _Reserved(NamedTuple):
-    """The reservations of one request."""
+    """The permit of one request: its reservations in all stores."""
 
     parts: list[_Part]
     budgets: Sequence[Budget]

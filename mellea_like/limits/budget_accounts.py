@@ -1,9 +1,9 @@
 """The sums of budgets: the amounts spent, the amounts reserved, and the queue of claims.
 
-A claim waits in the queue of the first account that has no room for it, behind earlier claims, and
-reserves nothing in the meantime. So a waiting claim waits only for claims that were granted. When
-one of these ends, the queue is served. If no granted claim is left, a claim is granted or denied
-immediately.
+A claim is what one request wants to reserve. It waits in the queue of the first account that has no
+room for it, behind earlier claims, and reserves nothing in the meantime. So a claim waits only for
+claims that were granted. When a granted claim is settled, the queue is served. If no granted claim
+is left, a claim is granted or denied immediately.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ __all__ = [
 
 
 MONEY = 10**15
-"""The integer units in one unit of the currency. Money is counted in integers, to be exact."""
+"""The integer units in one unit of the currency, such as a dollar. Sums of integers are exact."""
 
 Rate: TypeAlias = "tuple[int, int, int]"
 """The prices of one input token, one output token and one cached input token.
@@ -62,7 +62,7 @@ Cancelled: TypeAlias = Literal["estimate", "reserved", "received"]
 """How to charge the output of a request of unknown cost; see `Budget`."""
 
 CALLS_KNOWN = 128
-"""The maximum number of pairs of a call and a kind of request that have their own lengths."""
+"""The most pairs of a call and a kind of request for which `Lengths` keeps separate sums."""
 
 Limits: TypeAlias = tuple[float, float, float, float]
 
@@ -85,11 +85,12 @@ class Amounts(NamedTuple):
 
 
 class StoreSums(NamedTuple):
-    """The sums of an account, either current or as the store last reported them.
+    """A snapshot of the sums of an account.
 
-    Money is in integer units (see `MONEY`). ``unknown`` counts charged requests without a known
-    cost, and ``waiting`` the waiting requests of this process. ``age`` is the number of seconds
-    since the first reservation.
+    Money is in integer units (see `MONEY`). ``unknown`` is the number of charged requests whose
+    cost isn't known. ``denied`` is the number of denied requests, and ``waiting`` the number of
+    waiting requests of this process. ``age`` is the number of seconds since the first reservation,
+    or None if the store doesn't know it.
     """
 
     spent: Amounts = Amounts()
@@ -207,14 +208,15 @@ class Account:
         return StoreSums(sums.spent, sums.reserved, sums.unknown, sums.denied, waiting)
 
     def lacking(self, wanted: Amounts) -> str | None:
-        """Return the field that lacks room even if all requests in progress cost nothing, or None.
+        """Return the first field of ``wanted`` that exceeds what is left unspent; None if all fit.
 
-        A request in progress may still wait for a limiter, and costs nothing if it is never sent.
+        Reservations don't count here: a request that has one may still wait for a limiter, and
+        costs nothing if it is never sent.
         """
         return beyond(self.limits, self.sums.spent, wanted)
 
     def has_room(self, wanted: Amounts) -> bool:
-        """Return whether there is room even if all requests in progress cost all that they may."""
+        """Return whether the amounts fit beside all that is spent and reserved."""
         sums, limits = self.sums, self.limits
         spent, reserved = sums.spent, sums.reserved
         return (
@@ -230,7 +232,7 @@ class Account:
         return first is not None and first.number < number
 
     def enqueue(self, claim: Claim, wanted: Amounts) -> None:
-        """Put a claim at the end of the queue, or at the front if it is older than the others."""
+        """Put a claim at the end of the queue, or at the front if all claims there are newer."""
         first = not self.is_queued_before(claim.number)
         queue = self.sums.queue
         queue[claim] = self, wanted
@@ -239,7 +241,7 @@ class Account:
             queue.move_to_end(claim, last=False)
 
     def dequeue(self, claim: Claim) -> None:
-        """Remove a claim from the queue, and serve those behind it, which may have room now."""
+        """Remove a claim from the queue. Then serve the queue: later claims may have room now."""
         del self.sums.queue[claim]
         claim.queued_at = None
         self.serve()
@@ -259,7 +261,7 @@ class Account:
 
 
 def beyond(limits: Limits, taken: Amounts, wanted: Amounts) -> str | None:
-    """Return the first field in which taken plus wanted amounts exceed the limit, or None."""
+    """Return the first field in which taken plus wanted exceeds the limit; None if all fit."""
     requests, sent, received, money = wanted
     if taken.requests + requests > limits[0]:
         return "requests"
@@ -282,14 +284,14 @@ def in_money(counted: Amounts) -> Amounts:
 
 
 class Lengths:
-    """The lengths of complete replies, for each call and for each kind of request."""
+    """The mean lengths of complete replies, for estimates of the cost of broken-off replies."""
 
     def __init__(self) -> None:
         self._of_all: dict[Hashable, list[int]] = {}
         self._of_calls: OrderedDict[Hashable, list[int]] = OrderedDict()
 
     def hear(self, call: str, kind: Hashable, length: int, reasoning: int) -> None:
-        """Count the tokens of a complete reply."""
+        """Add the tokens of a complete reply to the sums of its kind, for its call and for all."""
         for sums, key in ((self._of_all, kind), (self._of_calls, (call, kind))):
             total = sums.setdefault(key, [0, 0, 0])
             total[0] += 1
@@ -299,7 +301,11 @@ class Lengths:
             self._of_calls.popitem(last=False)
 
     def usual(self, call: str, kind: Hashable) -> tuple[int, int] | None:
-        """Return the mean tokens of replies and of their reasoning, in this call or else in all."""
+        """Return the mean tokens of replies of a kind, and the mean tokens of their reasoning.
+
+        The means are those of this call or, if it has no complete reply yet, of all calls. None
+        means that no call has a complete reply of this kind.
+        """
         found = self._of_calls.get((call, kind)) or self._of_all.get(kind)
         return None if found is None else (-(-found[1] // found[0]), -(-found[2] // found[0]))
 
@@ -351,7 +357,11 @@ def _tokens_in(reply: Generation) -> int:
 
 
 def _refused(end: RequestEnd, *, in_words: bool) -> bool:
-    """Return whether a server refused a request. An unreachable one did, unless ``in_words``."""
+    """Return whether a server refused a request, so that it did no work for it.
+
+    A server that can't be reached counts as one that refused, but not with ``in_words``: then, only
+    an error that the server sent counts.
+    """
     error = end.error
     if end.usage.output_tokens or isinstance(error, BackendTimeout | MalformedResponse):
         return False

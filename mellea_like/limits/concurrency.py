@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 __all__ = ["AdaptiveLimiter", "ConcurrencyLimiter", "StoreConcurrency", "Window"]
 
 DECREASE = 0.7
-"""The window is multiplied by this after a 429."""
+"""After a 429, the window (see `Window`) is multiplied by this factor."""
 
 CUT_INTERVAL = 0.2
-"""After shrinking, the window ignores 429s for this many seconds: they answer earlier requests."""
+"""For this many seconds after it shrank, a window ignores 429s, which answer older requests."""
 
 GROWTH_PAUSE = 1.0
-"""The window stops growing for this many seconds after a 5xx, but does not shrink."""
+"""After a 5xx, the window stops growing for this many seconds, but does not shrink."""
 
 
 class ConcurrencyLimiter(QueuedLimit):
@@ -97,9 +97,9 @@ class Window:
     factor end up sharing a resource fairly. Before the first 429, the window grows as in TCP's slow
     start (RFC 5681): by 1 with each success, so it doubles in the time that a request takes.
 
-    The window grows only while it is full, as RFC 7661 requires of TCP. The success of a few
-    requests says nothing about many, and the window of an idle limiter would drift up until it
-    limits nothing. A window reads no clock: callers pass the time in.
+    The window grows only while it is full, as RFC 7661 requires of TCP. Otherwise, the successes of
+    a few requests at a time would let it grow until it limits nothing. A window reads no clock:
+    callers pass the time in.
     """
 
     __slots__ = ("_cut_at", "_grows_from", "maximum", "size", "slow_start")
@@ -162,7 +162,7 @@ class AdaptiveLimiter(QueuedLimit):
 
     @property
     def concurrency(self) -> int:
-        """The current limit on requests in flight. It can be set, and continues to adapt."""
+        """The current limit on requests in flight. After it is set, it continues to adapt."""
         return self._window.whole
 
     @concurrency.setter

@@ -1,4 +1,4 @@
-"""The queue in which requests wait for a shared limit, and the code that runs every such limit."""
+"""The queue in which requests wait for a shared limit, and the base class of such limits."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["Entry", "FairQueue", "LimiterStatistics", "QueuedLimit", "QueuedPermit"]
 
 SLACK = 32
-"""The heap may have this many entries beyond twice the number of waiting requests."""
+"""Outdated entries are removed when a heap exceeds twice the waiting requests by this many."""
 
 
 class Entry:
@@ -141,7 +141,8 @@ class FairQueue(Generic[P]):
     def leave(self, entry: P, undecided_until: float | None = None) -> None:
         """Remove a request that waits or is in flight; ignore any other request.
 
-        While its reply is checked, at most until ``undecided_until``, its call ranks as before.
+        ``undecided_until`` is the time until which the request's reply may be checked. Until then,
+        the call is ranked as if the request were in flight. None means that no reply is checked.
         """
         call = entry.call
         if call is None:
@@ -166,7 +167,7 @@ class FairQueue(Generic[P]):
             self._undecided.clear()  # No request is left for it to affect.
 
     def expire(self, now: float) -> None:
-        """Stop counting replies as being checked if their time is over."""
+        """Stop counting replies as being checked if their ``undecided_until`` has passed."""
         while self._undecided and self._undecided[0][0] <= now:
             until, call, subsample = self._undecided.popleft()
             if call.undecided.get(subsample) == until:
@@ -200,7 +201,10 @@ class FairQueue(Generic[P]):
 
 
 CHECKING = 2.0
-"""The seconds for which a reply counts as being checked, unless its lane sends another request."""
+"""The most seconds for which a request counts as in flight while its reply is being checked.
+
+If the lane of the reply sends another request earlier, the check is over.
+"""
 
 STEPS_TO_CANCEL = 2
 """The number of event loop steps until the other lanes are cancelled after a reply passes."""
@@ -235,7 +239,7 @@ class QueuedPermit(Entry):
         self._event: anyio.Event | None = None
 
     async def wait(self) -> None:
-        """Wait until the permit is granted, or the alarm goes off or moves to an earlier time."""
+        """Wait until the permit is granted, or its alarm goes off or is moved up (`set_alarm`)."""
         self._event = event = anyio.Event()
         # Among thousands of waiting requests only one has an alarm, and needs the scope.
         if self._alarm == math.inf:
@@ -284,9 +288,9 @@ class LimiterStatistics(NamedTuple):
 class QueuedLimit(ABC):
     """A limit whose requests wait in one `FairQueue`, and all pause after a 429.
 
-    All decisions are made in synchronous steps. Whenever a request arrives, ends or leaves, or the
-    limit changes, requests at the head of the queue are granted as long as `_delay` allows it. No
-    task runs in the background: if `_delay` returns a time, the request at the head of the queue
+    All decisions are made in synchronous steps. Whenever a request arrives, ends or is withdrawn,
+    or the limit changes, requests at the head of the queue are granted as long as `_delay` allows.
+    No task runs in the background: if `_delay` returns a time, the request at the head of the queue
     itself waits until then.
 
     A limit serves one event loop at a time. When another event loop uses it, requests that a
@@ -308,10 +312,10 @@ class QueuedLimit(ABC):
 
     @abstractmethod
     def _delay(self, now: float, permit: QueuedPermit) -> float:
-        """Return the seconds until the queue's head may be sent; inf until another request ends."""
+        """Return the seconds until the queue's head may be sent; inf if that isn't known yet."""
 
     async def _ask(self, permit: QueuedPermit) -> bool:  # noqa: ARG002
-        """Find out when the head may be sent; return False if that was known already."""
+        """Find out when the queue's head may be sent; return False if it was known already."""
         return False
 
     def _left(self, permit: QueuedPermit) -> None:  # noqa: B027 (need not be overridden)

@@ -37,7 +37,10 @@ T = TypeVar("T")
 
 
 class _Member(NamedTuple):
-    """One of the backends: as given, wrapped with retries, and the gate in front of it."""
+    """One of the backends, as given and with retries around it.
+
+    ``gate`` is the backoff gate in front of the backend; None if no circuit breaker is used.
+    """
 
     backend: Backend
     retrying: Any
@@ -62,18 +65,21 @@ class FallbackBackend:
     spent), or its retries are used up. While the breaker is open, requests go straight to the next
     backend, except for an occasional probe; once a probe is answered, requests go to the first
     backend again. Nothing else causes a switch. A reply that fails a requirement or was cut off is
-    still a reply. If a limit refuses a request, `LimitExceeded` is raised.
+    still a reply. If a limit around one of the backends refuses a request, `LimitExceeded` is
+    raised, and no other backend is asked.
 
     A `FallbackBackend` retries by itself, separately for each backend, so strategies don't retry
     it. Each generation names in ``model`` the model that answered. A request costs the sum of all
     backends that were asked, and ledgers show each model's cost.
 
-    It streams if all its backends do; a stream may switch to the next backend until its first
-    piece has arrived. It judges if all its backends do. Telemetry names the first backend's model.
+    A `FallbackBackend` streams if all its backends do; a stream may switch to the next backend
+    until its first piece has arrived. It can judge if all its backends can. Telemetry names the
+    first backend's model. A `RetryBackend` can't wrap it.
+
     Budgets and limiters around it admit each try. A budget charges each try at the price of the
-    model that was asked, so a budget of money needs the prices of all its models. If a limit
-    refuses a further try, the last try's error is raised, with a note. Put budgets and limiters
-    for a single backend around that backend, inside this one. A `RetryBackend` can't wrap it.
+    model that was asked, so a budget of money needs the prices of all models. If a limit refuses a
+    further try, the last try's error is raised, with a note. Put budgets and limiters for a single
+    backend around that backend, inside the `FallbackBackend`.
 
     Args:
         primary: the backend that is asked first.

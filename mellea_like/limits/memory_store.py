@@ -83,7 +83,7 @@ class MemoryStore:
 
 
 async def reserve(wants: Sequence[tuple[Account, Amounts]]) -> Claim:
-    """Reserve in several accounts in memory, which may be in different stores."""
+    """Reserve in several accounts in memory, which may belong to different stores."""
     claim = Claim(wants)
     claim.decide()
     if claim.queued_at is not None:
@@ -95,7 +95,7 @@ async def reserve(wants: Sequence[tuple[Account, Amounts]]) -> Claim:
 
 
 class _Level:
-    """The state shared by all limiters that use a bucket."""
+    """A bucket's level, and the total taken from it, shared by all limiters that use the bucket."""
 
     __slots__ = ("held", "taken")
 
@@ -132,10 +132,10 @@ class _Turn(NamedTuple):
 
 
 def not_since(amount: float, since: float) -> float:
-    """Return how much of a taken amount can be put back after others have taken ``since`` more.
+    """Return how much of a taken amount can be put back after later requests took ``since``.
 
-    The waiting times of these others already include the amount. If all of it were put back, it
-    could be spent twice.
+    The waiting times of the later requests already allow for the amount. If all of it were put
+    back, it could be spent twice.
     (Compare ``Reservation.CancelAt`` in Go's ``golang.org/x/time/rate``.)
     """
     return max(0.0, amount - since)

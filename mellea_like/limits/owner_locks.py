@@ -1,9 +1,10 @@
-"""Find out which owners of a store are alive: each owner holds a lock on one byte of a file.
+"""Locks that show which owners of a store are alive.
 
-The kernel releases a process's locks when it dies, no matter how. A process id would be less
-reliable, because another process may reuse it. These are POSIX locks: a forked child inherits none
-of them, but a process loses all its locks on a file as soon as it closes the file anywhere. So a
-process opens each such file once, and keeps it open as long as any of its owners lives.
+A process becomes an owner when it opens the store. Each owner holds a lock on one byte of a file.
+The kernel releases a process's locks when the process dies, no matter how. A process id would be
+less reliable, because another process may reuse it. These are POSIX locks: a forked child inherits
+none of them, but a process loses all its locks on a file as soon as it closes the file anywhere.
+So a process opens each file of locks once, and keeps it open while it has a living owner.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class OwnerLocks:
-    """The locks on one file, a byte per owner; ``mine`` is the set of this process's owners."""
+    """The owners' locks on one file. ``mine`` has the numbers of this process's owners."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
@@ -77,7 +78,7 @@ class OwnerLocks:
 
 
 def owner_locks(path: Path) -> OwnerLocks:
-    """Return the locks of a store; open their file if this process doesn't have it open."""
+    """Return the locks in a file; open the file if this process doesn't have it open."""
     if sys.platform == "win32":  # pragma: no cover
         msg = "it needs Unix file locks, which Windows doesn't have: use WSL"
         raise OSError(None, msg)

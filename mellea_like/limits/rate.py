@@ -52,8 +52,8 @@ class RateLimiter(QueuedLimit):
         requests_per_minute: the largest number of requests per minute, over 0; None for no limit.
         tokens_per_minute: the largest number of tokens per minute, input and output together, over
             0; None for no limit.
-        burst_seconds: the quota of this many seconds may be used at one moment, over 0. One
-            request may always take from a full bucket.
+        burst_seconds: how many seconds' quota may be used at one moment, over 0. A full bucket
+            always suffices for one request.
         assume_output_tokens: the length to assume for a reply without ``options.max_tokens``, at
             least 1.
         store: the store of the buckets, such as ``SQLiteStore("rates.db")``. By default, they are

@@ -1,4 +1,4 @@
-"""Retries of transient errors. They happen within a draw, and in one place only."""
+"""Retries of requests after transient errors, never by two layers of backends at once."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ __all__ = [
 T = TypeVar("T")
 
 MOST_DOUBLINGS = 65
-"""A wait no longer doubles after this number of failures; ``maximum`` is reached long before."""
+"""Waits stop doubling after this number of failures, so that no number overflows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +77,14 @@ class Retry:
     A backend that can't be reached, or answers only with 5xx, is left alone for a while. After
     ``trip_after`` such failures in a row, in any call, and no answer in the last 10 s, one request
     is sent after 0.2 s as a probe. If the probe fails, the next one follows after 0.4 s, then
-    0.8 s, and so on up to 30 s. Any answer ends this state. In the meantime, the other requests
-    wait, which doesn't count as a try: before the first try at most for the sum of the longest
-    backoffs (`longest_wait`) and, backoffs included, as long again over all later tries. Time
-    during a probe isn't counted. Items of a batch may wait up to ``max_retry_after``. A request
-    that may not wait until the next probe fails immediately with a `CircuitOpen`. A reply that
-    takes too long (`BackendTimeout`) counts neither as a failure nor as an answer.
+    0.8 s, and so on up to 30 s. Any answer ends this state. A reply that takes too long
+    (`BackendTimeout`) counts neither as a failure nor as an answer.
+
+    While a backend is left alone, the other requests wait, which doesn't count as a try. Before its
+    first try, a request waits at most `longest_wait`, the sum of the longest backoffs. Before its
+    later tries, the request waits at most as long again in all, backoffs included. Time during a
+    probe isn't counted. Items of a batch may wait up to ``max_retry_after``. A request that may not
+    wait until the next probe fails immediately with a `CircuitOpen`.
 
     Args:
         attempts: how often a request may be tried in all, not counting 429s; 1 means no retries.
@@ -121,7 +123,7 @@ class Retry:
         """Return whether a retry may help after an error.
 
         It may help after a connection error, or after a retryable `BackendError` other than
-        `MalformedResponse`, unless an inner call has already retried it.
+        `MalformedResponse`. It doesn't if an inner call has already retried the request.
         """
         return (
             is_of_backend(error)
@@ -138,7 +140,7 @@ class Retry:
         return sum(self.backoff(failures, 1.0) for failures in doubling) + rest
 
     def backoff(self, failures: int, chance: float) -> float:
-        """Return the seconds to wait after some failures: ``chance`` times the longest wait."""
+        """Return the seconds to wait after some failures: the longest wait times ``chance``."""
         return chance * min(self.maximum, self.initial * 2.0 ** (min(failures, MOST_DOUBLINGS) - 1))
 
 

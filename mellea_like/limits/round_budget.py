@@ -23,7 +23,7 @@ __all__ = ["ReservedRound", "reserve_round"]
 
 
 class ReservedRound:
-    """The joint reservation for the first requests of a round, such as those of a batch job.
+    """The joint reservation for requests that are submitted together, such as those of a batch job.
 
     Attributes:
         count: the number of requests that the reservation is for.
@@ -66,7 +66,7 @@ async def reserve_round(
     *,
     paid: bool = False,
 ) -> ReservedRound | None:
-    """Reserve for the first requests of a round, as many as there is room for.
+    """Reserve for requests that are submitted together: for the first ones that there is room for.
 
     Args:
         budgets: the budgets, together with all budgets around them; each budget once.

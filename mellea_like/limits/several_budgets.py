@@ -40,10 +40,10 @@ class Budgets:
 def within_budgets(
     backend: Backend, budgets: Sequence[Budget], kind: Callable[..., Budgets] = Budgets
 ) -> Backend:
-    """Return a backend that keeps to several budgets, combined into one limit.
+    """Return a backend that obeys several budgets, combined into one limit.
 
-    Budgets that the backend already keeps to are left out. Otherwise they would be charged twice,
-    and their last request would wait for its own reservation.
+    Budgets that the backend already obeys are left out. Otherwise they would be charged twice, and
+    a request that takes the last room of a budget would wait for its own reservation.
 
     Args:
         backend: the backend.
@@ -58,7 +58,7 @@ def within_budgets(
     around = [backend]
     while around:
         inner: Any = around.pop()
-        # A backend that keeps to budgets in a way of its own says so likewise.
+        # A backend that isn't a `LimitedBackend` may also have ``limits``.
         for limit in getattr(inner, "limits", ()):
             if isinstance(limit, Budget):
                 inside.update(limit.chain)

@@ -1,7 +1,7 @@
 """The SQLite file of a store of budgets and rates: its tables, owners and transactions.
 
-Each process that uses a file is a separate owner. All reservations of an owner in one account are
-a single row, which is deleted when the owner is found to be dead.
+When a process opens the file, it becomes a new owner. All reservations of an owner in one account
+are a single row of the table ``held``. The row is deleted when the owner is found to be dead.
 """
 
 from __future__ import annotations
@@ -68,23 +68,23 @@ CREATE TABLE buckets (
 """The tables. Numbers too large for SQLite's integers are stored as texts."""
 
 BUSY_MILLISECONDS = 200
-"""How long the event loop may block on another process's transaction (usually 0.02 ms)."""
+"""How long the event loop may block on another process's transaction (usually for 0.02 ms)."""
 
 OPEN_SECONDS = 1.0
-"""How long the event loop may block to open the file, which many processes may do together."""
+"""How long the event loop may block to open the file, while others may open it, too."""
 
 BUSY_SECONDS = 10.0
-"""How long to keep trying if the file is locked."""
+"""How long to retry while another process has locked the file."""
 
 UNSEEN = 2.0
-"""A waiting process that hasn't renewed its place for this many seconds loses it to others."""
+"""A process that doesn't renew its place in an account's queue for this many seconds loses it."""
 
 LARGEST = 2**63 - 1
 
 NOTHING = Amounts()
 
 _inherited: list[OpenFile] = []
-"""Files that were opened by the process that forked this one. Closing them here would be unsafe."""
+"""Files that the parent process opened. They stay open, because a fork must not close them."""
 
 _SPENT = "SELECT started, requests, input_tokens, output_tokens, money FROM accounts WHERE name = ?"
 _ALL = "SELECT * FROM accounts WHERE name = ?"
@@ -117,7 +117,7 @@ class FileLocked(StoreError):
 
 
 class StoreFile:
-    """A file that each process opens at its first use, as a new owner."""
+    """The file of a store, which each process opens at its first use, as a new owner."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -130,7 +130,7 @@ class StoreFile:
 
     @property
     def in_use(self) -> OpenFile | None:
-        """The file as this process has opened it; None if it hasn't."""
+        """The file as opened by this process; None if this process doesn't have it open."""
         return self._open if self._open is not None and self._open.usable else None
 
     def close(self) -> None:
@@ -147,7 +147,10 @@ class StoreFile:
         charged: Sequence[Amounts],
         unknown: int,
     ) -> None:
-        """Release an owner's reservation and charge what was spent, now or as soon as possible."""
+        """Release an owner's reservation and charge what was spent.
+
+        If the file can't be written now, the next transaction does both.
+        """
         with self._lock:
             if not owner.ours:
                 return  # The parent process settles it.
@@ -175,7 +178,7 @@ class StoreFile:
 
     @contextmanager
     def writing(self) -> Generator[OpenFile]:
-        """Enter a block that changes the file in one transaction; first record any owed charges."""
+        """Enter a block that is one transaction. It begins with charges that failed earlier."""
         with self._lock, _errors(self.path):
             file = self._opened()
             db = file.db
@@ -206,7 +209,7 @@ class StoreFile:
 
 
 class OpenFile:
-    """The file as opened by one owner, which is this process until it closes the file."""
+    """The file as opened by one process, which is one owner until it closes the file."""
 
     def __init__(self, db: sqlite3.Connection, locks: OwnerLocks, owner: int) -> None:
         self.db = db
@@ -236,18 +239,18 @@ class OpenFile:
         self.locks.release(self.owner)
 
     def bury(self, owner: int) -> None:
-        """Remove an owner and all its reservations."""
+        """Remove an owner, its reservations and its places in queues."""
         for statement in _BURY:
             self.db.execute(statement, (owner,))
 
     # --- accounts ------------------------------------------------------------------------------
 
     def names(self) -> list[str]:
-        """Return the names of all accounts, in order."""
+        """Return the names of all accounts, sorted."""
         return [name for (name,) in self.db.execute("SELECT name FROM accounts ORDER BY name")]
 
     def forget(self, name: str) -> None:
-        """Forget an account."""
+        """Delete an account and all reservations in it."""
         self.db.execute("DELETE FROM accounts WHERE name = ?", (name,))
         self.db.execute("DELETE FROM held WHERE account = ?", (name,))
 
@@ -267,7 +270,10 @@ class OpenFile:
         return (False, NOTHING) if row is None else (row[0] is not None, _amounts(row[1:]))
 
     def reserved(self, name: str, *, dead: list[int] | None = None) -> Amounts:
-        """Return the total reserved; given ``dead``, skip dead owners and append them to it."""
+        """Return the total that all owners have reserved in an account.
+
+        If ``dead`` is a list, dead owners are left out of the total and appended to the list.
+        """
         total = self.held.get(name, NOTHING)
         for owner, *row in self.db.execute(_OTHERS, (name, self.owner)).fetchall():
             if dead is not None and not self.locks.lives(owner):
@@ -296,7 +302,11 @@ class OpenFile:
             self.db.execute(_HOLD, (name, self.owner, *map(_column, amounts)))
 
     def pay(self, owed: dict[str, tuple[Amounts, Amounts, int]]) -> None:
-        """Write down owed charges, and release the reservations that they replace."""
+        """Charge costs to accounts, and release the reservations that they replace.
+
+        ``owed`` maps an account's name to the amounts to release, the amounts to charge, and the
+        number of requests of unknown cost.
+        """
         for name, (back, charged, unknown) in owed.items():
             self.hold(name, self.held.get(name, NOTHING).minus(back))
             spent = self.spent(name)[1].plus(charged)
@@ -305,7 +315,10 @@ class OpenFile:
     # --- those who wait ------------------------------------------------------------------------
 
     def is_before(self, name: str, number: int | None) -> bool:
-        """Return whether anyone waits for an account under a lower number (None: any number)."""
+        """Return whether an owner waits for an account with a place below ``number``.
+
+        With None, any place counts. Places that are out of date or of dead owners don't count.
+        """
         now, before = time.monotonic(), LARGEST if number is None else number
         return any(
             now - UNSEEN < seen <= now + UNSEEN and self.locks.lives(owner)
@@ -318,13 +331,13 @@ class OpenFile:
         return self.db.execute(_PLACE, place).lastrowid or 0
 
     def leave_place(self, number: int) -> None:
-        """Leave the queue for an account."""
+        """Give up the place with this number in an account's queue."""
         self.db.execute(_LEAVE, (number,))
 
     # --- buckets -------------------------------------------------------------------------------
 
     def bucket(self, name: str) -> tuple[float, float, float] | None:
-        """Return a bucket's level, the time of that level, and the total ever taken."""
+        """Return a bucket's level, the level's time, and the total ever taken; None if new."""
         found: tuple[float, float, float] | None = self.db.execute(_BUCKET, (name,)).fetchone()
         return found
 
@@ -343,7 +356,7 @@ def _column(number: float) -> int | str:
 
 
 def _open(path: Path) -> OpenFile:
-    """Open or create the file, and release what dead owners have left behind."""
+    """Open or create the file as a new owner, and remove dead owners with their reservations."""
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     db = sqlite3.connect(

@@ -35,14 +35,15 @@ if TYPE_CHECKING:
 __all__ = ["SQLiteStore"]
 
 SHORTEST_POLL, LONGEST_POLL = 0.004, 0.05
-"""The shortest and longest seconds between two checks while waiting for other processes.
+"""The shortest and longest time, in seconds, between two checks for room left by other processes.
 
-Between these limits, the interval is a twentieth of the time waited so far, varied at random by up
-to half. A change in the same process wakes a waiting request immediately.
+Within these limits, the time is a twentieth of the time waited so far. It is multiplied by the
+number of this process's queues, and varied at random by up to half. A change in the same process
+wakes a waiting request immediately.
 """
 
 REFRESH = 0.5
-"""The seconds after which a waiting process renews its place; see `UNSEEN`."""
+"""The seconds after which a process renews its place in an account's queue; see `UNSEEN`."""
 
 T = TypeVar("T")
 
@@ -74,8 +75,8 @@ class SQLiteStore:
         path: the path of the file, which is created if necessary. Its directory must exist.
 
     Raises:
-        TypeError: the path isn't a path.
-        ValueError: the path names no file.
+        TypeError: ``path`` is neither a str nor a Path.
+        ValueError: ``path`` names no file.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -107,7 +108,7 @@ class SQLiteStore:
         return _Account(self._file, self._queues, name, limits)
 
     def accounts(self) -> list[str]:
-        """Return the names of all accounts, in order.
+        """Return the names of all accounts, sorted.
 
         Raises:
             StoreError: the file can't be used.
@@ -159,7 +160,10 @@ class SQLiteStore:
         return _Held(self._file, self._queues, waiter.owner, list(waiter.wants))
 
     async def _wait(self, waiter: _Waiter, at: str | None) -> None:
-        """Wait in this process's queue for an account. Only the queue's head checks for room."""
+        """Wait in this process's queue for an account until the request is granted or denied.
+
+        Only the request at the head of the queue checks for room.
+        """
         loop = current_token()
         try:
             while at is not None:
@@ -184,7 +188,10 @@ class SQLiteStore:
             raise
 
     def _pause(self, waited: float) -> float:
-        """Return the seconds until the next check for room; the more queues, the more seconds."""
+        """Return the seconds until a queue's next check for room.
+
+        With more queues, each queue checks less often.
+        """
         pause = min(max(waited / 20, SHORTEST_POLL), LONGEST_POLL)
         return pause * len(self._queues) * random.uniform(0.5, 1.5)
 
@@ -272,11 +279,14 @@ class _Waiter:
             self.woken.set()
 
     def try_now(self) -> str | None:
-        """Reserve or set ``denied``, and return None; else return the account to wait for."""
+        """Try to reserve; return None if the request is granted or denied, as ``denied`` tells.
+
+        Otherwise, return the name of the account to wait for.
+        """
         return self._try(first=False)
 
     def try_first(self) -> str | None:
-        """Do the same as `try_now`, but also keep this process's place among waiting processes."""
+        """Do the same as `try_now`, but also keep this process's place in the account's queue."""
         return self._try(first=True)
 
     def _try(self, *, first: bool) -> str | None:
@@ -321,7 +331,10 @@ class _Waiter:
 
 
 def _has_room(file: OpenFile, account: _Account, wanted: Amounts) -> bool:
-    """Return whether ``wanted`` fits beside living owners' reservations; remove dead owners."""
+    """Return whether ``wanted``, which includes what is spent, fits beside all reservations.
+
+    If there seems to be no room, dead owners are removed first.
+    """
     if beyond(account.limits, file.reserved(account.name), wanted) is None:
         return True
     dead: list[int] = []
@@ -389,7 +402,11 @@ class _Turn(NamedTuple):
 
 
 def _correct(store: StoreFile, changes: Sequence[tuple[_Bucket, float, float | None]]) -> None:
-    """Take each amount from its bucket or, given the total when it was taken, put it back."""
+    """Take amounts from buckets, or put them back.
+
+    Each change is a bucket, an amount, and either None to take the amount or, to put it back, the
+    total that had been taken from the bucket just after the amount was taken.
+    """
     with suppress(StoreError), store.writing() as file:  # If not, it refills anyway.
         now = store.now()
         for bucket, amount, at in changes:
@@ -399,7 +416,7 @@ def _correct(store: StoreFile, changes: Sequence[tuple[_Bucket, float, float | N
 
 
 async def _patiently(change: Callable[[], T]) -> T:
-    """Make a change and return its result; while the file is locked, retry for some time."""
+    """Make a change and return its result; retry up to `BUSY_SECONDS` while the file is locked."""
     until = anyio.current_time() + BUSY_SECONDS
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Record the spans and metrics of one call."""
+"""Record the spans and metrics of one call of a strategy."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = ["CallTelemetry", "Instruments", "instruments_of", "meters_of"]
 
 
 class CallTelemetry:
-    """Records the spans and metrics of one call."""
+    """Records the spans and metrics of one call of a strategy."""
 
     def __init__(
         self,
@@ -239,7 +239,7 @@ def _as_json(messages: Sequence[Message]) -> str:
 
 
 def _output(reply: Generation) -> str:
-    """Return a reply as JSON in the format of the conventions, with its finish reason."""
+    """Return a reply as JSON in the format of the GenAI conventions, with its finish reason."""
     message = reply_message(reply)
     ended = reply.finish_reason or ("tool_calls" if reply.tool_calls else "stop")
     ended = "tool_call" if ended == "tool_calls" else ended
@@ -273,7 +273,7 @@ def _arguments(call: ToolCall) -> Any:
 
 
 class Instruments:
-    """The instruments of one meter provider."""
+    """The histograms and counters that metrics are recorded with, made by one meter provider."""
 
     def __init__(self, meter: Meter) -> None:
         self.duration = meter.create_histogram(
@@ -304,7 +304,7 @@ def instruments_of(provider: MeterProvider) -> Instruments:
 
 
 def meters_of(provider: MeterProvider | None) -> MeterProvider | None:
-    """Return ``provider`` or, if it is None, the process's; return None if nothing is recorded."""
+    """Return ``provider`` or else the process's provider; return None if it records nothing."""
     meters = provider or metrics.get_meter_provider()
     # The proxy that is in place until a provider is set has no public name.
     silent = isinstance(meters, metrics.NoOpMeterProvider) or (

@@ -136,7 +136,7 @@ def type_name(error: BaseException) -> str:
 
 
 def tracer_of(provider: TracerProvider | None) -> Tracer | None:
-    """Return the tracer of ``provider`` or of the process; return None if nothing is recorded."""
+    """Return the tracer of ``provider`` or else of the process; None if nothing is recorded."""
     tracers = provider or trace.get_tracer_provider()
     silent = isinstance(tracers, trace.ProxyTracerProvider | trace.NoOpTracerProvider)
     return None if silent else tracers.get_tracer(SCOPE)
@@ -162,7 +162,7 @@ def tool_span(
 
 
 def server_span(tracer: Tracer, name: str, headers: Iterable[tuple[bytes, bytes]]) -> SpanScope:
-    """Begin the span of a request to one of our servers, as part of the client's trace."""
+    """Begin the span of a request that a server received, as part of the client's trace."""
     carrier = {key.decode("latin-1"): value.decode("latin-1") for key, value in headers}
     span = SpanScope(tracer, name, {}, False, SpanKind.SERVER)
     return span.open(propagate.extract(carrier))

@@ -534,7 +534,6 @@ async def _streamed(backend: Backend, request: Request) -> Generation:
 
 
 def _streams(backend: Backend) -> TypeGuard[StreamingBackend]:
-    """Return whether a backend streams."""
     return hasattr(backend, "stream")
 
 

@@ -65,7 +65,7 @@ def rule_of(mark: pytest.Mark) -> Rule | str:
 
 @dataclass
 class Purse:
-    """The budget for all marked tests in this process, and their cost so far."""
+    """The budget for all tests marked ``pass_rate`` in this process, and their cost so far."""
 
     most: float = math.inf
     spent: float = 0.0
@@ -182,7 +182,7 @@ class Trial:
         return None
 
     def _affordable(self) -> bool:
-        """Return whether the budget covers the current runs and one more, each at the highest cost.
+        """Return whether the budget covers the active runs and one more, at the highest cost yet.
 
         The first run of a test runs alone, because its cost is not known yet.
         """

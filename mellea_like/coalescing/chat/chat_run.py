@@ -1,4 +1,4 @@
-"""Running the functions that answer messages."""
+"""Runs of the functions that answer messages."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class _Joined(Generic[R]):
-    """Joins several messages for a function of one text. Equal if the functions are."""
+    """A function of several texts that joins them for a function of one text; see `joined`."""
 
     run: Callable[[str], Awaitable[R]]
 
@@ -54,7 +54,7 @@ def joined(run: Callable[[str], Awaitable[R]]) -> Callable[[list[str]], Awaitabl
 
 
 class ChatRun(Generic[M, R]):
-    """One run: the messages that it answers, and its outcome."""
+    """One call of the function that answers messages: the messages, and the outcome."""
 
     def __init__(self, key: Hashable, members: tuple[Submission[M, R], ...]) -> None:
         self.key = key
@@ -107,7 +107,7 @@ class ChatRun(Generic[M, R]):
         return answer
 
     def end(self) -> int:
-        """Mark the run as ended, settle its messages' tickets, and return how many it settled."""
+        """End the run, settle the open tickets of its messages, and return how many were open."""
         self.ended = True
         self.over.set()
         tickets = [each.ticket for each in self.members]

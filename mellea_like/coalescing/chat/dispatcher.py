@@ -94,7 +94,7 @@ class ChatDispatcher(BackgroundService, Generic[M, R]):
     ``concurrency`` limits them.
 
     Tickets need not be awaited. If a caller is cancelled while it awaits a ticket, its message is
-    withdrawn, unless a run already has it. A run is never cancelled because nobody waits for it.
+    withdrawn, unless a run already has it. A run continues even if nobody waits for it.
     If a run fails and nobody waits, the error is logged. Logs and spans contain the keys of
     sessions.
 

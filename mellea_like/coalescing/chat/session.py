@@ -34,7 +34,7 @@ class ChatPhase(StrEnum):
 
     Attributes:
         IDLE: the session has nothing to do.
-        GATHERING: it waits for more messages, or for its turn to run.
+        GATHERING: the session waits for more messages, or for its turn to run.
         RUNNING: a run is answering messages.
         STOPPING: a run was cancelled and has not ended yet.
         STUCK: a run was cancelled and did not end in time; nothing new is accepted until it ends.
@@ -58,7 +58,7 @@ class Rules(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class Submission(Generic[M, R]):
-    """One message from its submission to its answer."""
+    """A submitted message, the function that answers it, and the ticket for the answer."""
 
     key: Hashable
     message: M
@@ -107,7 +107,10 @@ class Session(Generic[M, R]):
         return ChatPhase.GATHERING if self.pending else ChatPhase.IDLE
 
     def admit(self, new: Submission[M, R], now: float) -> CoalescingError | None:
-        """Accept a message or return an error; a message may interrupt the run (phase STOPPING)."""
+        """Accept a message and return None, or return the error that refuses the message.
+
+        If the message interrupts the run, the phase is STOPPING afterwards.
+        """
         phase = self.phase
         if phase is ChatPhase.STUCK:
             return self.stuck_error()
@@ -142,7 +145,10 @@ class Session(Generic[M, R]):
         )
 
     def due(self) -> float:
-        """Return when waiting messages may run, if the dispatcher has room for another run."""
+        """Return when a run may begin: -inf for now, and inf if none can begin yet.
+
+        The run may have to wait longer if the dispatcher has no room for it.
+        """
         if self.run or not self.pending:
             return math.inf
         if self.window_over:
@@ -152,7 +158,7 @@ class Session(Generic[M, R]):
         )
 
     def next_look(self) -> float:
-        """Return when to look at this session again if nothing happens before."""
+        """Return when the dispatcher must check this session again if nothing happens before."""
         due = math.inf if self.window_over else self.due()
         return due if self._stuck else min(due, self._grace_ends)
 
@@ -166,7 +172,10 @@ class Session(Generic[M, R]):
         return self.run
 
     def run_ended(self, *, cancelled: bool) -> None:
-        """Record that the run has ended; messages that came in the meantime are next."""
+        """Record that the run has ended. The waiting messages are next.
+
+        If a message interrupted the run, the run's unanswered messages wait again, too.
+        """
         interrupted = cancelled and self._cancelling == "interrupt"
         if interrupted:  # Settled messages don't come back.
             self.pending[:0] = [each for each in self.run if not each.ticket.done]
@@ -203,7 +212,10 @@ class Session(Generic[M, R]):
         return discarded
 
     def check_stuck(self, now: float) -> tuple[Submission[M, R], ...] | None:
-        """Return the waiting messages if a cancelled run has just exceeded its grace, else None."""
+        """Mark the session as stuck if its cancelled run has exceeded its grace.
+
+        If so, the waiting messages are removed and returned. None means that nothing has changed.
+        """
         if self._stuck or now < self._grace_ends:
             return None
         self._stuck = True

@@ -46,19 +46,19 @@ __all__ = [
 ]
 
 DEFAULT_COALESCE_WINDOW = 5.0
-"""The seconds from the first request of a batch until it is sent."""
+"""By default, a batch is sent this many seconds after its first request."""
 
 DEFAULT_COALESCE_MAX_BATCH = 10
-"""The largest number of requests in a batch. A full batch is sent immediately."""
+"""By default, the largest number of requests in a batch. A full batch is sent immediately."""
 
 DEFAULT_CONCURRENCY = 4
-"""The number of batches in progress at one time."""
+"""By default, the largest number of batches in progress at one time."""
 
 DEFAULT_MAX_JOINT_TOKENS = 16_384
-"""The longest joint reply to ask for, in tokens: enough for ten requests of 1,000 tokens."""
+"""By default, the longest joint reply to ask for, in tokens: enough for ten of 1,000 tokens."""
 
 RequestKey: TypeAlias = "Callable[[Request], Hashable]"
-"""A plain function that takes a request and returns the key of its group, such as its caller."""
+"""A plain function from a request to a key; requests with equal keys are a group."""
 
 
 class CoordinatorStatistics(NamedTuple):
@@ -138,9 +138,7 @@ class SamplingCoordinator(BackendWrapper, BackgroundService):
     """
 
     retries = True
-    """Keeps strategies from retrying, because a failed or refused request must not be sent
-    again.
-    """
+    """Keeps strategies from retrying: a failed or refused request must not be sent again."""
 
     def __init__(
         self,

@@ -55,7 +55,7 @@ CONTEXT_WANTED = frozenset({"include_context", "includeContext"})
 """Fields that ask a client to add context. Any value but None and ``"none"`` prevents merging."""
 
 BATCH_OVERHEAD = 16
-"""The tokens of a joint reply that belong to no task: brackets, and perhaps a fence."""
+"""The tokens of a joint reply that belong to no task: brackets, and perhaps a Markdown fence."""
 
 TASK_OVERHEAD = 64
 """The tokens of a joint reply for each task in addition to its answer: index, key, quotes, etc."""
@@ -73,7 +73,7 @@ It holds exactly {n} objects, one for each task, in the order of the tasks:
 """
 
 MAX_CHARACTERS = 1_000_000
-"""The longest reply to read, in characters."""
+"""The longest reply to read, in characters. A longer one has no answers."""
 
 EFFORT = 4 * MAX_CHARACTERS
 """The most characters to examine in a reply, so that a hostile reply can't block the event loop."""
@@ -87,7 +87,10 @@ DECODER = json.JSONDecoder()
 
 
 def share_key(request: Request, scope: Hashable = None) -> Hashable | None:
-    """Return a key, equal for requests that may share a batch; None if this one may not."""
+    """Return a key that is equal for requests that may share a batch.
+
+    None means that the request must be sent separately.
+    """
     options = request.options
     messages = request.messages
     if request.format is not None or request.tools or request.tool_choice is not None:
@@ -154,7 +157,7 @@ def _frozen(value: Any) -> Hashable:
 
 
 def tokens_of(request: Request) -> int:
-    """Return the largest number of tokens that a request adds to a joint reply; 0 if unlimited."""
+    """Return the most tokens that a request adds to a joint reply; 0 without ``max_tokens``."""
     wanted = request.options.max_tokens
     return 0 if wanted is None else wanted + TASK_OVERHEAD
 

@@ -99,7 +99,7 @@ class PendingRequest:
         return sum((cost.usage for cost in self.costs), Usage())
 
     async def wait(self) -> Generation:
-        """Wait for the reply. This works only once, because it drops the ticket afterwards."""
+        """Wait for the reply. Call this only once, because the ticket is dropped afterwards."""
         ticket = self._ticket
         try:
             return await ticket.wait()
@@ -137,7 +137,7 @@ class PendingRequest:
 
 
 class RequestBatch:
-    """Requests that are sent together."""
+    """Sends several requests together, and settles each with its own reply or error."""
 
     def __init__(
         self,
@@ -173,7 +173,7 @@ class RequestBatch:
             self._members = ()  # Members refer to their batch.
 
     def leave(self, member: PendingRequest, error: CoalescingError) -> None:
-        """Release a member whose caller has left. When all have left, cancel the batch."""
+        """Fail a member whose caller has left. When all callers have left, cancel the batch."""
         if member.part is not None:
             member.part.leave()
         member.fail(error)
@@ -411,7 +411,7 @@ class SharedCost:
         self._input_weights, self._output_weights = list(inputs), list(outputs)
 
     def leave(self, index: int) -> None:
-        """Fix a member's part at its current value, unless no other member is left."""
+        """Fix a member's part at its current value; the part of the last member stays open."""
         if len(self._left) < len(self._input_weights) - 1:
             usage = self.usages()[index]
             self._left[index] = Usage(0, usage.input_tokens, usage.output_tokens)

@@ -20,7 +20,7 @@ _ALONE = object()
 
 
 class _KeyQueue(Generic[T]):
-    """The items with one key, by caller, in the order in which they came."""
+    """The waiting items with one key. Each caller's items are in the order in which they came."""
 
     __slots__ = ("arrivals", "callers", "last", "tokens", "window")
 
@@ -50,7 +50,7 @@ class _KeyQueue(Generic[T]):
         return due_at(self.window, first, self.last, len(self.arrivals))
 
     def take(self, max_items: int, max_tokens: float) -> list[T]:
-        """Take items from the callers in rotation, in each caller's order, as long as they fit."""
+        """Remove and return items, one from each caller in turn, as long as they fit the limits."""
         taken: list[T] = []
         left = max_tokens
         turns = list(self.callers)
@@ -116,7 +116,10 @@ class RequestQueue(Generic[T]):
         return min(times, default=math.inf)
 
     def take(self, now: float, *, at_once: bool = False) -> list[T]:
-        """Take the next due batch or, with ``at_once``, any batch. Keys and callers take turns."""
+        """Remove the items of a due batch or, with ``at_once``, of any batch, and return them.
+
+        The result is empty if there is no such batch. Keys and callers take turns.
+        """
         key = self._next_key(now, at_once=at_once)
         if key is None:
             return []

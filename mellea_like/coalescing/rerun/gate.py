@@ -236,8 +236,8 @@ class RerunGate(BackgroundService, Generic[T]):
     async def request(self, reason: str = "", *, deadline: float | None = None) -> T:
         """Wait for a tick that begins after this call.
 
-        If the caller is cancelled before that tick begins, the request is withdrawn; after that,
-        the tick continues.
+        If the caller is cancelled before that tick begins, the request is withdrawn. If the caller
+        is cancelled later, the tick continues.
 
         Args:
             reason: the reason for the request, for `Tick.reasons`, logs and the state file.
@@ -357,7 +357,7 @@ class RerunGate(BackgroundService, Generic[T]):
         return [e for e in taken.values() if e.ticket is None or e.ticket.deadline > now]
 
     def _put_back(self, run: TickRun[T]) -> None:
-        """Move a cancelled tick's submissions to the next tick, if someone still wants them."""
+        """Move a cancelled tick's submissions to the next tick, except requests no one awaits."""
         later, self._pending = self._pending, {}
         for each in [*run.submissions, *later.values()]:
             if each.ticket is None or each.ticket.waiters:

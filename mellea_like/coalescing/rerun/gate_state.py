@@ -17,7 +17,7 @@ __all__ = ["GateState"]
 
 
 class GateState(BaseModel):
-    """The state file's content. It omits a running tick, so that a crash can't block later ones."""
+    """The content of the state file. It omits running ticks, which a crash would leave there."""
 
     # Of another version's file, known fields are read.
     last_event: AwareDatetime | None = None

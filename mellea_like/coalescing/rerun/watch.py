@@ -35,7 +35,7 @@ IGNORED = (
 """Patterns for the names of files and directories whose changes don't count."""
 
 MAX_CHANGES = 10_000
-"""The most changes to keep for one tick."""
+"""The most changes to keep for one tick. If there are more, `Changes.rescan` is True."""
 
 STEP = 50
 """The milliseconds after which watchfiles checks again for notices from the system."""
@@ -210,7 +210,7 @@ class PendingChanges:
 
 
 class _Files:
-    """Files that watchfiles watches; one thread opens, reads and closes the watch."""
+    """Watches files with watchfiles, in worker threads, of which one runs at a time."""
 
     def __init__(
         self,
