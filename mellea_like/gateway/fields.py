@@ -1,6 +1,7 @@
-"""The tables that decide how each field of a request is handled. The how-to page shows them.
+"""The tables that decide how each field of a request is handled.
 
-A test compares them with the official SDK's lists, so that no field is forgotten.
+The how-to page about the gateway shows the tables. A test compares them with the lists in OpenAI's
+SDK, so that no field is forgotten.
 """
 
 from __future__ import annotations

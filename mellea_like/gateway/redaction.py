@@ -153,7 +153,7 @@ class RedactedBackend(BackendWrapper):
 
 
 class _RedactedPieces:
-    """Iterates over the pieces of a reply, and redacts the errors that this raises."""
+    """Iterates over a reply's pieces. An error that is raised instead of a piece is redacted."""
 
     def __init__(self, inside: AsyncIterator[str | Generation], backend: RedactedBackend) -> None:
         self._inside = inside

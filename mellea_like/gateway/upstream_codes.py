@@ -103,7 +103,7 @@ class Known(NamedTuple):
 
 
 def known_of(error: BackendError) -> Known:
-    """Return the parts that `keep_known` has copied to an error; an empty `Known` if none."""
+    """Return the parts that `keep_known` has copied to an error, or else an empty `Known`."""
     known = vars(error).get("known")
     return known if isinstance(known, Known) else Known()
 

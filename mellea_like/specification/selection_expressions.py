@@ -76,7 +76,10 @@ class SelectionSpec:
         return ("several", kept.get(self.kind, "scored"))
 
     def make(self, judge: Backend, turns: int) -> Selection:
-        """Make the selection for calls of at most ``turns`` draws; lower a higher ``n`` to this."""
+        """Make the selection for calls of at most ``turns`` draws.
+
+        An ``n`` greater than ``turns`` is reduced to ``turns``.
+        """
         n = None if self.n is None else min(self.n, turns)
         match self.kind:
             case "best" if self.judged:
@@ -97,7 +100,7 @@ class SelectionSpec:
 
 
 def parse_selection(text: str, n: int | None = None) -> SelectionSpec:
-    """Parse a selection. It decides after ``n`` passing replies; None for the default number."""
+    """Parse a selection that decides after ``n`` passing replies; None for the default number."""
     name, colon, rest = text.partition(":")
     kind, by = name.strip().lower(), rest.strip()
     if kind not in _FORMS:

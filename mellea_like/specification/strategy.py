@@ -167,7 +167,7 @@ class CallBudgetSpec(BudgetSpec):
 
 
 class StageSpec(Section):
-    """A further stage of an escalation: a bigger model, used when the one before it has failed.
+    """A further stage of an escalation: a bigger model, used when the model before has failed.
 
     Args:
         attempts: the most draws in a row.
@@ -221,7 +221,7 @@ class StrategySpec(Section):
         checks: the checks, as on the command line: ``words<=20``, ``contains:TEXT``, ...
         requirements: requirements in words, which a model judges.
         json_schema: the JSON Schema of replies, or the path of its file.
-        early: whether to reject replies while they arrive, if their checks can.
+        early: whether to reject replies while they arrive, if their checks can judge a beginning.
         give_up: whether to stop when a requirement fails so often that more draws won't help.
         accept_incomplete: whether to accept a reply that was cut off, refused, withheld by a
             content filter, or is empty. If not, such a draw fails. By default, only the gateway
@@ -235,7 +235,7 @@ class StrategySpec(Section):
             refuses that. ``temperature: null`` uses the server's default.
         escalate: bigger models, each of which takes over if the draws of the model before have
             failed. ``attempts`` is then the number of draws of the first model. With ``repair``,
-            that model sees the best failure.
+            the first model sees the best failure.
         escalate_when: when the next model takes over. ``spent`` waits until the model before it
             has used up its draws. ``cheaper`` changes as soon as a passing reply is expected to
             cost less with the next model, which needs prices.
@@ -377,7 +377,7 @@ class StrategySpec(Section):
         return self.attempts, self.lanes
 
     def make_schedule(self) -> BaseSchedule:
-        """Make the schedule. It learns from all calls that use it."""
+        """Make the schedule, which learns from all calls in which it is used."""
         return parse_schedule(self.schedule)
 
     def make_requirements(

@@ -48,7 +48,7 @@ __all__ = [
 
 
 MOST_MONEY = 1e12
-"""The highest price that is accepted: absurdly high, but low enough to calculate with."""
+"""The highest accepted price: far above any real price, but low enough to calculate with."""
 
 
 def beside(info: ValidationInfo, path: str | Path) -> Path:
@@ -158,7 +158,7 @@ class OpenAIUpstream(Upstream):
 
     @property
     def key(self) -> str:
-        """The key; empty if there is none."""
+        """The API key; empty if none is configured."""
         if self.api_key_env is not None:
             return os.environ.get(self.api_key_env, "").strip()
         return "" if self.api_key is None else self.api_key.get_secret_value().strip()

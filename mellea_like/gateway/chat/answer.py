@@ -55,7 +55,7 @@ CUT = frozenset({"length", "content_filter"})
 REFUSED = "refusal"
 
 MOST_PROBLEMS = 20
-"""The maximum number of problems reported for one reply."""
+"""The maximum length of a reply's ``problems``, the reasons why the reply failed."""
 
 CALLERS_FAULT = frozenset({400, 413, 422})
 """The HTTP statuses that mean that the caller's request itself is wrong, for example too long."""
@@ -154,7 +154,7 @@ def tokens_of(reply: Slice) -> list[dict[str, Any]]:
 
 
 def told(choice: Choice) -> dict[str, Any]:
-    """Return the field ``mellea_like`` of one of an answer's choices: how its reply was sampled."""
+    """Return how a reply was sampled, for the field ``mellea_like`` of an entry in ``choices``."""
     result, reply = choice
     shown: dict[str, Any] = {
         "passed": reply.passed,

@@ -196,7 +196,7 @@ def _written(
 
 
 def unknown_model() -> Refusal:
-    """Return the refusal of a request for a model that the key may not use."""
+    """Return the refusal for a model that doesn't exist, or that the caller's key may not use."""
     message = "there is no such model, or this key may not use it: see /v1/models"
     return Refusal(404, message, code="model_not_found", param="model")
 

@@ -198,7 +198,7 @@ class _Message(OpenFields):
     @field_validator("content", mode="before")
     @classmethod
     def _beside_calls(cls, given: Any, info: ValidationInfo) -> Any:
-        """Treat an empty list beside tool calls as None, because some clients send one there."""
+        """Treat an empty ``content`` beside tool calls as None: some clients send an empty list."""
         return None if given == [] and info.data.get("tool_calls") else given
 
     @field_validator("content")
@@ -414,7 +414,7 @@ class ChatRequest(Fields):
 
     @property
     def passed_on(self) -> dict[str, Any]:
-        """The fields that go to the upstream unchanged, because the engine doesn't know them."""
+        """The fields that go to the upstream unchanged, as `Options` has no arguments for them."""
         checked = self.model_dump(include=set(CHECKED), exclude_none=True)
         wanted: dict[str, Any] = {"logprobs": True} if self.logprobs else {}
         if self.top_logprobs:

@@ -1,8 +1,9 @@
 """Convert the tools of a request to ``/v1/responses`` to a chat completion's functions, and back.
 
 Chat completions have only functions. A *custom* tool, whose input is any text, becomes a function
-with one argument. The tools of a *namespace* become functions whose names begin with it. Tools of
-all other types are *hosted*: OpenAI's servers run them, or its models were trained on them.
+with one argument. The tools of a *namespace* become functions whose names begin with the
+namespace. Tools of all other types are *hosted*: OpenAI's servers run them, or OpenAI's models were
+trained on them.
 """
 
 from __future__ import annotations

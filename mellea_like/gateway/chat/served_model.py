@@ -335,8 +335,9 @@ class ServedModel:
     def _asked(self, request: ChatRequest) -> tuple[Context, Action[Any]]:
         """Split a conversation into the context and the action, usually the last message.
 
-        If the model has ``tell``, the action begins at the user's last message instead, and appends
-        the requirements to this message. A conversation that ends with a system message is never changed.
+        If the model has ``tell``, the action begins at the user's last message instead, and the
+        requirements are appended to this message. A conversation that ends with a system message is
+        never changed.
         """
         messages = request.conversation
         at = max((i for i, m in enumerate(messages) if m.role == "user"), default=-1)

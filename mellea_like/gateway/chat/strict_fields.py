@@ -160,7 +160,7 @@ class OpenFields(Fields):
     def extra(self) -> dict[str, Any]:
         """The object's extra fields.
 
-        Those of an object inside this one are under the name of the declared field that holds it.
+        A declared field that holds an object is included with that object's extra fields.
         """
         found = dict(self.model_extra or {})
         for name in type(self).model_fields:

@@ -1,4 +1,4 @@
-"""The checks that every request must pass before anything is done for it."""
+"""The checks that every request must pass before the gateway processes it."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ LONGEST_WAIT = 60.0
 """The highest Retry-After, in seconds, for a request refused because too many are under way."""
 
 WEIGHT = 0.2
-"""The weight of the latest request in the moving average of durations."""
+"""The weight of the latest request in the moving average of the requests' durations."""
 
 ONE = Amounts(requests=1)
 

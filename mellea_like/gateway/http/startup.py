@@ -59,7 +59,7 @@ def read_again(
 
 
 def say_unchanged(why: Exception) -> None:
-    """Log why a configuration that was read again isn't used."""
+    """Log the reason why the configuration was not reloaded."""
     for line in str(why).splitlines():
         logger.error("the configuration was not reloaded: %s", line)
 
