@@ -30,12 +30,12 @@ IN_SCOPE = "mellea_like.gateway"
 REQUEST_ID = b"x-request-id"
 
 SANE_ID = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._-]{7,63}")
-"""The pattern of request ids that callers may choose, because ids appear in logs and headers."""
+"""The pattern of ids that callers may choose for requests: ids appear in logs and headers."""
 
 
 @dataclass(slots=True)
 class CurrentRequest:
-    """One request. Its key and its model are filled in once they are known."""
+    """One request, for logs and metrics. The key and the model are set once they are known."""
 
     id: str
     key: str | None = None
@@ -50,7 +50,7 @@ CURRENT: ContextVar[CurrentRequest | None] = ContextVar("mellea_like_gateway_req
 
 
 def request_id_of(headers: Iterable[tuple[bytes, bytes]]) -> str:
-    """Return the caller's ``x-request-id`` if it is acceptable, else a new id."""
+    """Return the caller's ``x-request-id`` if it matches `SANE_ID`, or else a new id."""
     given = [value for name, value in headers if name == REQUEST_ID]
     if len(given) == 1 and SANE_ID.fullmatch(given[0]):
         return given[0].decode("ascii")
@@ -72,6 +72,6 @@ class Admitted:
 
 
 def admitted(scope: Mapping[str, Any]) -> Admitted:
-    """Return the guard's record of a request."""
+    """Return the `Admitted` that the guard stored in a request's scope."""
     found: Admitted = scope[IN_SCOPE]
     return found

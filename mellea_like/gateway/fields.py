@@ -1,6 +1,7 @@
-"""The tables that decide how each field of a request is handled. The how-to page shows them.
+"""The tables that decide how each field of a request is handled.
 
-A test compares them with the official SDK's lists, so that no field is forgotten.
+The how-to page about the gateway shows the tables. A test compares them with the lists in OpenAI's
+SDK, so that no field is forgotten.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ UNKNOWN = "unknown_parameter"
 
 
 class Field(NamedTuple):
-    """How a field is handled. A value in ``idle`` is ignored, even if the field is refused."""
+    """How a field is handled. A refused field is ignored instead if its value is in ``idle``."""
 
     fate: Fate
     note: str = ""
@@ -208,7 +209,7 @@ KEPT_BACK = frozenset(
         "custom_logit_processor",
     }
 )
-"""Fields of some servers that are never forwarded, whatever a configuration says."""
+"""Fields that some servers accept, and that are never forwarded under any configuration."""
 
 FORMATS = frozenset(
     {
@@ -264,7 +265,7 @@ MEDIA = frozenset(
 
 
 def plain_name(name: str) -> str:
-    """Normalize a name for comparison, because some servers accept any spelling."""
+    """Return a name in lower case without ``-`` and ``_``: some servers accept any spelling."""
     return name.lower().replace("-", "").replace("_", "")
 
 
@@ -274,7 +275,7 @@ _KEPT_BACK, _FORMATS, _HOSTED, _MEDIA = (
 
 
 def why_not(name: str, use: FieldUse) -> str:
-    """Return the reason why a configuration can't handle a field this way; empty if it can."""
+    """Return the reason why a configuration can't set a field to ``use``; empty if it can."""
     needed = name in ("model", "messages", "input")
     honoured = [
         table[name].fate == "honoured" for table in (CHAT_FIELDS, RESPONSES_FIELDS) if name in table
@@ -285,17 +286,17 @@ def why_not(name: str, use: FieldUse) -> str:
 
 
 class FieldRules(NamedTuple):
-    """A model's rules for fields, and whether it accepts web URLs in them."""
+    """A model's rules for the fields of requests, including web URLs and hosted tools."""
 
     unknown: FieldUse = "refuse"
-    """The rule for fields that are in no table."""
+    """The rule for fields that are neither in `CHAT_FIELDS` nor in `RESPONSES_FIELDS`."""
     named: Mapping[str, FieldUse] = MappingProxyType({})
     media_urls: bool = False
     unknown_of_responses: Literal["drop", "refuse"] = "drop"
     """The rule for unknown fields of ``/v1/responses``, which are never forwarded."""
     hosted_tools: Literal["drop", "refuse"] = "refuse"
     inside: FieldUse | None = None
-    """The rule for fields inside messages, parts, calls and tools; None to use ``unknown``."""
+    """The rule for unknown fields inside messages, parts, calls and tools; None for ``unknown``."""
 
     @property
     def of_responses(self) -> FieldRules:
@@ -321,7 +322,10 @@ def says_nothing(value: object) -> bool:
 def read_fields(
     body: Mapping[str, Any], table: Mapping[str, Field], rules: FieldRules
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the fields of a body that are used, and those that are forwarded unchanged."""
+    """Return the fields of a body that the gateway uses, and those that it forwards unchanged.
+
+    A field that the rules refuse raises a `Refusal`.
+    """
     honoured: dict[str, Any] = {}
     forwarded: dict[str, Any] = {}
     for name, value in body.items():
@@ -347,7 +351,7 @@ _FATES: Mapping[FieldUse, Fate] = {"forward": "forwarded", "drop": "dropped", "r
 
 
 def is_kept_back(name: str) -> bool:
-    """Return whether a field is never forwarded, in any spelling."""
+    """Return whether a field is in `KEPT_BACK`, in any spelling, and so is never forwarded."""
     return plain_name(name) in _KEPT_BACK
 
 
@@ -372,7 +376,10 @@ def _fate(name: str, table: Mapping[str, Field], rules: FieldRules) -> Fate:
 
 
 def why_kept_out(place: str, name: str) -> str:
-    """Return why an unknown field in ``place`` is refused under any rules; empty if it isn't."""
+    """Return the reason why all rules refuse an unknown field; empty if they don't.
+
+    ``place`` is the kind of object that has the field: ``message``, ``part`` or ``tool``.
+    """
     plain = plain_name(name)
     if place == "tool" and plain in _HOSTED:
         return "hosted tools are not metered"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["Metrics", "forget_worker", "share_metrics"]
 
 OTHER = "other"
-"""The label for every unknown model and key, because labels must be few."""
+"""The label for every unknown model and key, so that callers can't add labels."""
 
 SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 ITERATIONS = (1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 32.0)
@@ -33,19 +33,19 @@ _shared_in: str | None = None
 
 
 def share_metrics(directory: str, worker: int) -> None:
-    """Share counters with the other workers; call it in a worker before it makes `Metrics`."""
+    """Share counters with the other workers. Call this in a worker before making `Metrics`."""
     global _shared_in  # noqa: PLW0603 (prometheus_client keeps it for the process, too)
     _shared_in = os.environ["PROMETHEUS_MULTIPROC_DIR"] = directory
     values.ValueClass = cast("Any", values).MultiProcessValue(lambda: worker)
 
 
 def forget_worker(directory: str, worker: int) -> None:
-    """Stop showing the requests that a worker had under way when it ended."""
+    """Remove the requests that a worker had under way from the gauges, once it has ended."""
     cast("Any", multiprocess).mark_process_dead(worker, directory)
 
 
 class Metrics:
-    """The counters of one gateway, in their own registry."""
+    """Counts a gateway's requests, calls and costs, in a Prometheus registry for this gateway."""
 
     def __init__(self, keys: Iterable[str] = (), models: Iterable[str] = ()) -> None:
         self._models = set(models)
@@ -75,7 +75,7 @@ class Metrics:
         self._seconds.labels(name).observe(seconds)
 
     def know(self, models: Iterable[str], keys: Iterable[str]) -> None:
-        """Add models and keys to those that are counted by name."""
+        """Add models and keys that are counted by name rather than as ``other``."""
         self._models.update(models)
         self._keys.update(keys)
 
@@ -85,7 +85,7 @@ class Metrics:
         self._waiting.labels(key.name).set(key.waiting)
 
     def sampled(self, model: str, outcome: str, iterations: int = 0) -> None:
-        """Count a finished call of a configured model, and its draws."""
+        """Count a finished sampling call of a configured model, and the call's draws."""
         self._calls.labels(model, outcome).inc()
         self._iterations.labels(model).observe(iterations)
 

@@ -153,7 +153,7 @@ class RedactedBackend(BackendWrapper):
 
 
 class _RedactedPieces:
-    """The pieces of a reply, with redacted errors."""
+    """Iterates over a reply's pieces. An error that is raised instead of a piece is redacted."""
 
     def __init__(self, inside: AsyncIterator[str | Generation], backend: RedactedBackend) -> None:
         self._inside = inside
@@ -171,7 +171,7 @@ class _RedactedPieces:
 # -----------------------------------------------------------------------
 
 LIBRARIES = {"asyncio", "httpcore", "httpcore2", "httpx", "httpx2", "openai", "uvicorn"}
-"""Libraries that log requests, URLs and options, and errors with their texts."""
+"""Libraries whose log records may contain parts of requests, URLs, options or errors' texts."""
 
 CLASSES = frozenset(errors.__all__) | {
     name for name, thing in vars(builtins).items() if isinstance(thing, type)

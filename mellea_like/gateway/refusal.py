@@ -84,13 +84,13 @@ class Refusal(Exception):
 
 
 def refuse(param: str, message: str, code: str | None = None) -> NoReturn:
-    """Refuse a request because of a field. The message says what belongs there."""
+    """Raise the `Refusal` (400) of a request whose field ``param`` is wrong."""
     param = param[:LONGEST_PARAM]
     raise Refusal(400, f"{param}: {message}", param=param, code=code)
 
 
 def too_many(message: str, wait: float, code: str = "rate_limit_exceeded") -> Refusal:
-    """Return the refusal for a caller that asks for too much at a time; ``wait`` is in seconds."""
+    """Return the refusal (429) for a caller over a limit, who may retry in ``wait`` seconds."""
     kind = BUDGET_SPENT if code == BUDGET_SPENT else "rate_limit_error"
     return Refusal(429, message, kind=kind, code=code, headers=retry_after(wait))
 

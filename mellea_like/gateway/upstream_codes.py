@@ -63,7 +63,7 @@ CODES = frozenset(
         "content_filter",
     }
 )
-"""Codes that say what is wrong with a request, or that there were too many requests."""
+"""The error codes that callers may see: about a mistake in a request, or too many requests."""
 
 TYPES = frozenset(
     {
@@ -87,7 +87,7 @@ _TOO_LONG = re.compile(
     r"|prompt is too long|input token count .{0,40}exceeds",
     re.IGNORECASE,
 )
-"""Messages about a prompt that is too long, from servers that have no code for it."""
+"""Matches messages about a prompt that is too long, from servers without an error code for it."""
 
 _PLACE = re.compile(r"[A-Za-z_][\w.\[\]-]{0,199}", re.ASCII)
 
@@ -103,7 +103,7 @@ class Known(NamedTuple):
 
 
 def known_of(error: BackendError) -> Known:
-    """Return the parts that `keep_known` has copied to an error; all None if it hasn't."""
+    """Return the parts that `keep_known` has copied to an error, or else an empty `Known`."""
     known = vars(error).get("known")
     return known if isinstance(known, Known) else Known()
 

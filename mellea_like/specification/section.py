@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 RENAMED = {"loop": "attempts", "turns": "attempts", "concurrency": "lanes", "ordered": "in-order"}
-"""The new names of renamed fields and options."""
+"""Maps old names of fields and options to the new names."""
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 """A number over 0."""
@@ -43,7 +43,7 @@ Name = Annotated[str, StringConstraints(min_length=1, strict=True, strip_whitesp
 
 
 class Section(BaseModel):
-    """The base class of sections. They are frozen and refuse unknown fields.
+    """The base class of a specification's sections, which are frozen and refuse unknown fields.
 
     Errors don't show values, which may be API keys.
     """
@@ -52,13 +52,13 @@ class Section(BaseModel):
         extra="forbid", frozen=True, hide_input_in_errors=True
     )
     _options: dict[str, str] = PrivateAttr(default_factory=dict[str, str])
-    """The command line's options that the fields were read from; empty for a file."""
+    """Maps fields to the command-line options they were read from; empty for fields from a file."""
 
     def model_post_init(self, context: dict[str, Any] | None, /) -> None:  # noqa: D102 (pydantic's)
         self._options = (context or {}).get("options", {})
 
     def written(self, field: str, value: object = None) -> str:
-        """Return a field as the user wrote it, perhaps with its value: in YAML, or as an option."""
+        """Return a field for an error message, as the user wrote it: in YAML, or as an option."""
         name = self._options.get(field, field)
         colon = "" if field in self._options else ":"
         return name if value is None else f"{name}{colon} {value}"
@@ -106,7 +106,7 @@ class Section(BaseModel):
 
 
 def why_renamed(name: str, known: Container[str]) -> str | None:
-    """Return the error message for the old name of something in ``known``."""
+    """Return an error message if something in ``known`` was once called ``name``, or else None."""
     now = RENAMED.get(name, "")
     return f"{name} is now called {now}" if now in known else None
 
@@ -117,7 +117,7 @@ def _again(
     place: tuple[int | str, ...] = (),
     context: dict[str, Any] | None = None,
 ) -> InitErrorDetails:
-    """Rebuild one of pydantic's errors, to report it together with others."""
+    """Make an error for pydantic, which is reported together with others."""
     error = PydanticCustomError(cast("Any", kind), cast("Any", message), context or {})
     return {"type": error, "loc": place, "input": None}
 

@@ -28,13 +28,13 @@ _FORMS = {
     "consensus": ("consensus", "consensus"),
     "tournament": ("tournament", "tournament"),
 }
-"""The form of each selection, and an example."""
+"""Maps each kind of selection to its form and an example."""
 
 SELECTIONS = tuple(written for written, _ in _FORMS.values())
 """The forms of all selections, for help and error messages."""
 
 SCORES = ("length", "words", "json:PATH", "-length", "-words", "-json:PATH", "judge[:RUBRIC]")
-"""The criteria of ``best``. With a ``-`` in front, the lowest wins."""
+"""The forms of the score in ``best:SCORE``. With a ``-`` in front, the lowest score wins."""
 
 KEYS = ("text", "lower", "json:PATH")
 """The keys of ``vote`` and ``collect``. Replies with equal keys are the same answer."""
@@ -69,14 +69,17 @@ class SelectionSpec:
 
     @property
     def features(self) -> tuple[str, ...]:
-        """The selection's features; see `BaseSelection.features`."""
+        """The selection's features, as named in `EXCLUSIONS`; see `BaseSelection.features`."""
         if self.kind in {"first", "ordered"}:
             return (self.kind,)
         kept = {"collect": "collect", "vote": "counted"}
         return ("several", kept.get(self.kind, "scored"))
 
     def make(self, judge: Backend, turns: int) -> Selection:
-        """Make the selection for calls of up to ``turns`` draws; reduce ``n`` if it is greater."""
+        """Make the selection for calls of at most ``turns`` draws.
+
+        An ``n`` greater than ``turns`` is reduced to ``turns``.
+        """
         n = None if self.n is None else min(self.n, turns)
         match self.kind:
             case "best" if self.judged:
@@ -97,7 +100,7 @@ class SelectionSpec:
 
 
 def parse_selection(text: str, n: int | None = None) -> SelectionSpec:
-    """Parse a selection. It decides after ``n`` passing replies; None for the default number."""
+    """Parse a selection that decides after ``n`` passing replies; None for the default number."""
     name, colon, rest = text.partition(":")
     kind, by = name.strip().lower(), rest.strip()
     if kind not in _FORMS:

@@ -47,10 +47,10 @@ __all__ = [
 ]
 
 MAX_ITERATIONS = 1000
-"""The maximum of ``attempts * lanes``. It is also the default limit of a strategy."""
+"""The most draws of one call, ``attempts * lanes``. Strategies have the same limit by default."""
 
 VERDICT_TOKENS = 512
-"""The tokens that a budget assumes for a reply without a length limit, such as a judge's."""
+"""The number of tokens that a budget assumes for a reply without a limit, such as a judge's."""
 
 StrategyName: TypeAlias = Literal["rejection", "repair", "multi-turn"]
 
@@ -66,7 +66,7 @@ CARRIES: Mapping[StrategyName, Carry] = {
     "repair": "best",
     "multi-turn": "chat",
 }
-"""Maps a strategy to the failures that the first model of an escalation sees."""
+"""Maps a strategy to the failures that an escalation's first model sees, as in ``carry``."""
 
 
 def _readable(expression: str) -> str:
@@ -75,7 +75,7 @@ def _readable(expression: str) -> str:
 
 
 Check: TypeAlias = Annotated[Text, AfterValidator(_readable)]
-"""A check in the grammar of the command line."""
+"""A check in the grammar of the command line, such as ``words<=20``."""
 
 
 class OptionsSpec(Section):
@@ -105,8 +105,8 @@ class BudgetSpec(Section):
         requests: the most requests to the upstream.
         input_tokens: the most tokens of all prompts.
         output_tokens: the most tokens of all replies.
-        cancelled: the cost of a cancelled request: an ``estimate``, the amount ``reserved`` for
-            it, or the amount ``received``; as in `Budget`.
+        cancelled: how to charge a cancelled request: an ``estimate``, the amount ``reserved`` for
+            it, or the amount ``received``; see `Budget`.
     """
 
     requests: Whole | None = None
@@ -138,7 +138,7 @@ class BudgetSpec(Section):
         within: Budget | None = None,
         store: Store | None = None,
     ) -> Budget:
-        """Make the budget. Errors call it ``name``; its costs are also charged to ``within``."""
+        """Make the budget. Errors show its ``name``. The budget ``within`` is charged, too."""
         assumed = VERDICT_TOKENS
         return Budget(
             **self._limits(),
@@ -159,15 +159,15 @@ class CallBudgetSpec(BudgetSpec):
         input_tokens: the most tokens of all prompts.
         output_tokens: the most tokens of all replies.
         money: the most money, in the currency of the upstream's ``price``.
-        cancelled: the cost of a cancelled request: an ``estimate``, the amount ``reserved`` for
-            it, or the amount ``received``; as in `Budget`.
+        cancelled: how to charge a cancelled request: an ``estimate``, the amount ``reserved`` for
+            it, or the amount ``received``; see `Budget`.
     """
 
     money: Positive | None = None
 
 
 class StageSpec(Section):
-    """A further stage of an escalation: a bigger model, used when the one before it has failed.
+    """A further stage of an escalation: a bigger model, used when the model before has failed.
 
     Args:
         attempts: the most draws in a row.
@@ -187,7 +187,7 @@ class StageSpec(Section):
     def make(
         self, backend: Backend, *, judge: Backend | None, options: Options, early: bool
     ) -> Stage:
-        """Make the stage, given its complete options."""
+        """Make the stage. ``options`` are complete, and replace the section's own options."""
         checks = [parse_check(expression, early=early) for expression in self.checks]
         return Stage(
             backend,
@@ -221,7 +221,7 @@ class StrategySpec(Section):
         checks: the checks, as on the command line: ``words<=20``, ``contains:TEXT``, ...
         requirements: requirements in words, which a model judges.
         json_schema: the JSON Schema of replies, or the path of its file.
-        early: whether to reject replies while they arrive, if their checks can.
+        early: whether to reject replies while they arrive, if their checks can judge a beginning.
         give_up: whether to stop when a requirement fails so often that more draws won't help.
         accept_incomplete: whether to accept a reply that was cut off, refused, withheld by a
             content filter, or is empty. If not, such a draw fails. By default, only the gateway
@@ -233,12 +233,12 @@ class StrategySpec(Section):
         options: options for generating, unless a request sets them.
         judge_options: options for judges. The default is temperature 0, unless the judge's model
             refuses that. ``temperature: null`` uses the server's default.
-        escalate: bigger models, each of which takes over if the draws of the one before have
+        escalate: bigger models, each of which takes over if the draws of the model before have
             failed. ``attempts`` is then the number of draws of the first model. With ``repair``,
-            that model sees the best failure.
-        escalate_when: when the next model takes over: ``spent``, when the draws of the one before
-            are used up, or ``cheaper``, when a pass is expected to cost less there, which needs
-            prices.
+            the first model sees the best failure.
+        escalate_when: when the next model takes over. ``spent`` waits until the model before it
+            has used up its draws. ``cheaper`` changes as soon as a passing reply is expected to
+            cost less with the next model, which needs prices.
     """
 
     strategy: StrategyName = "rejection"
@@ -377,13 +377,13 @@ class StrategySpec(Section):
         return self.attempts, self.lanes
 
     def make_schedule(self) -> BaseSchedule:
-        """Make the schedule. It learns from all calls that use it."""
+        """Make the schedule, which learns from all calls in which it is used."""
         return parse_schedule(self.schedule)
 
     def make_requirements(
         self, *, check_only: bool = False, schema_name: str = "json_schema"
     ) -> tuple[Requirement | str, ...]:
-        """Make the requirements: the checks, the schema, and those for a judge."""
+        """Make the requirements: the checks, the JSON Schema, and the requirements in words."""
         schema = [] if self.json_schema is None else [self.json_schema]
         return (
             *(parse_check(expression, early=self.early) for expression in self.checks),
@@ -402,7 +402,10 @@ class StrategySpec(Section):
         within: Budget | None = None,
         store: Store | None = None,
     ) -> Budget | None:
-        """Make the budget of a call, inside ``within``. Without a ``budget``, return ``within``."""
+        """Make the budget of a call, which also charges ``within``.
+
+        If the section has no ``budget``, return ``within`` itself.
+        """
         if self.budget is None:
             return within
         return self.budget.make(name=name, prices=prices, within=within, store=store)

@@ -48,11 +48,14 @@ __all__ = [
 
 
 MOST_MONEY = 1e12
-"""The highest price that is accepted: absurdly high, but low enough to calculate with."""
+"""The highest accepted price: far above any real price, but low enough to calculate with."""
 
 
 def beside(info: ValidationInfo, path: str | Path) -> Path:
-    """Resolve a path from the configuration's folder, or the current one; it must be a file."""
+    """Resolve the path of a file, which must exist.
+
+    A relative path starts at the configuration file's folder, or else at the current folder.
+    """
     context: dict[str, Any] = info.context or {}
     found = Path(context.get("directory", ".")) / path
     if not (found.is_file() or found.is_fifo()):
@@ -111,7 +114,7 @@ class Upstream(Section):
         return bool(getattr(self, "can_judge", False))
 
     def make_limits(self, store: Store | None = None, name: str | None = None) -> list[Limit]:
-        """Make the limits of the upstream's requests; with a store, processes share the rates."""
+        """Make the limits of the upstream's requests. Processes with one store share the rates."""
         limits: list[Limit] = []
         if self.requests_per_minute is not None or self.tokens_per_minute is not None:
             limits.append(
@@ -137,7 +140,7 @@ class OpenAIUpstream(Upstream):
         api_key: the key, written as ``${NAME}`` for an environment variable.
         api_key_env: the name of the environment variable with the key, in place of ``api_key``.
         timeout: how long the server may send nothing, in seconds.
-        can_judge: whether it may be used as a judge.
+        can_judge: whether the upstream may be used as a judge.
         trust_env: whether to use the environment's proxy settings.
         keep_alive: whether connections stay open between requests. By default they do, except to
             servers on this machine.
@@ -155,14 +158,14 @@ class OpenAIUpstream(Upstream):
 
     @property
     def key(self) -> str:
-        """The key; empty if there is none."""
+        """The API key; empty if none is configured."""
         if self.api_key_env is not None:
             return os.environ.get(self.api_key_env, "").strip()
         return "" if self.api_key is None else self.api_key.get_secret_value().strip()
 
     @property
     def official(self) -> bool:
-        """Whether it is OpenAI's own server, which needs a key and a model's name."""
+        """Whether the server is OpenAI's own, which needs a key and a model's name."""
         here = split_url(self.base_url or OFFICIAL_URL, "base_url").hostname
         return here == split_url(OFFICIAL_URL, "base_url").hostname
 
@@ -191,10 +194,10 @@ class LlamaUpstream(Upstream):
         kind: ``llama``.
         gguf: the model's file, relative to the configuration file.
         context_size: the most tokens of one request, prompt and reply together.
-        parallel: the number of requests that it works on at a time.
+        parallel: the number of requests that the server works on at a time.
         threads: the number of processor threads; None leaves it to llama.cpp.
         timeout: how long the server may send nothing, in seconds.
-        can_judge: whether it may be used as a judge.
+        can_judge: whether the upstream may be used as a judge.
     """
 
     kind: Literal["llama"]
@@ -237,7 +240,7 @@ class ProviderUpstream(Upstream):
             the environment variable that the provider's own client reads, such as
             ``ANTHROPIC_API_KEY``.
         timeout: how long the server may send nothing, in seconds.
-        can_judge: whether it may be used as a judge.
+        can_judge: whether the upstream may be used as a judge.
     """
 
     kind: Literal["pydantic-ai"]
@@ -261,9 +264,10 @@ class PythonUpstream(Upstream):
 
     Args:
         kind: ``python``.
-        backend: where to find it, as ``package.module:name``: a backend, or a function without
-            arguments that makes one. None if the program that embeds the gateway passes it.
-        can_judge: whether it may be used as a judge.
+        backend: the name of a backend, or of a function without arguments that makes a backend,
+            as ``package.module:name``. None if the program that embeds the gateway passes the
+            backend.
+        can_judge: whether the upstream may be used as a judge.
     """
 
     kind: Literal["python"]
@@ -319,14 +323,14 @@ UpstreamSpec: TypeAlias = Annotated[
     Field(discriminator="kind"),
     BeforeValidator(_check_kind),
 ]
-"""The specification of a backend."""
+"""The specification of an upstream; the field ``kind`` selects its class."""
 
 
 @asynccontextmanager
 async def open_upstream(
     spec: UpstreamSpec, place: str = "", *, follow_redirects: bool = False
 ) -> AsyncGenerator[Backend]:
-    """Open an upstream's backend, without its limits, and close it at the end."""
+    """Open an upstream's backend, without applying the limits, and close it after the block."""
     made: Any = await run_in_thread(_make, spec, place, follow_redirects)
     match spec:
         case OpenAIUpstream() | ProviderUpstream():

@@ -49,23 +49,23 @@ __all__ = [
 logger = logging.getLogger("mellea_like.gateway")
 
 PASSED = "x-mellea-like-passed"
-"""The header that is ``true`` if all replies of an answer have passed, and otherwise ``false``."""
+"""The name of the header whose value is ``true`` if all replies passed, and ``false`` otherwise."""
 
 CUT = frozenset({"length", "content_filter"})
 REFUSED = "refusal"
 
 MOST_PROBLEMS = 20
-"""The maximum number of problems reported for one reply."""
+"""The maximum length of a reply's ``problems``, the reasons why the reply failed."""
 
 CALLERS_FAULT = frozenset({400, 413, 422})
-"""The statuses with which upstreams blame the request itself, for example for its length."""
+"""The HTTP statuses that mean that the caller's request itself is wrong, for example too long."""
 
 
 class Answer(ABC):
-    """The replies to one request, in the format of one endpoint."""
+    """Formats the replies to one request for an endpoint, as a whole or as a stream of events."""
 
     end: ClassVar[bytes] = b""
-    """The bytes sent after the last event."""
+    """The bytes that end a streamed answer, after its last event."""
 
     # Raises a Refusal if there is no reply to show.
     def __init__(
@@ -92,7 +92,7 @@ class Answer(ABC):
 
     @abstractmethod
     def events(self) -> Iterator[bytes]:
-        """Return the events of a streamed answer, except for the bytes in ``end``."""
+        """Return the events of a streamed answer. The bytes in ``end`` follow them."""
 
 
 # --- the contents of a reply
@@ -100,13 +100,13 @@ class Answer(ABC):
 
 
 def generated(reply: Slice) -> Generation:
-    """Return the model's output."""
+    """Return the model's output from which a reply was made."""
     assert reply.generation is not None  # noqa: S101 (what was judged was generated)
     return reply.generation
 
 
 def message_of(reply: Slice, *, further: bool = False) -> dict[str, Any]:
-    """Return a reply as a message; with ``further``, include the upstream's extra fields."""
+    """Return a reply as a message for callers; ``further`` adds the upstream's extra fields."""
     made = generated(reply)
     refusal = made.refusal or (made.text if made.finish_reason == REFUSED else None)
     # A message that calls tools needs no text.
@@ -122,13 +122,16 @@ def message_of(reply: Slice, *, further: bool = False) -> dict[str, Any]:
 
 
 def further_of(reply: Slice, place: str) -> dict[str, Any]:
-    """Return the extra fields in a reply's ``place``, such as ``"message"``, except `KEPT_BACK`."""
+    """Return the extra fields that an upstream sent in one object of its reply.
+
+    ``place`` names the object, such as ``"message"``. Fields in `KEPT_BACK` are left out.
+    """
     found: Mapping[str, Any] = generated(reply).extra.get(place, {})
     return {name: value for name, value in found.items() if not is_kept_back(name)}
 
 
 def finish_reason(reply: Slice) -> str:
-    """Return OpenAI's finish reason for a reply."""
+    """Return the finish reason: ``stop``, ``length``, ``content_filter`` or ``tool_calls``."""
     made = generated(reply)
     reason = made.finish_reason or "stop"
     if made.tool_calls and reason not in CUT:
@@ -151,7 +154,7 @@ def tokens_of(reply: Slice) -> list[dict[str, Any]]:
 
 
 def told(choice: Choice) -> dict[str, Any]:
-    """Describe how a reply was sampled, for the field ``mellea_like`` of its choice."""
+    """Return how a reply was sampled, for the field ``mellea_like`` of an entry in ``choices``."""
     result, reply = choice
     shown: dict[str, Any] = {
         "passed": reply.passed,
@@ -164,7 +167,7 @@ def told(choice: Choice) -> dict[str, Any]:
 
 
 def usage_of(usage: Usage, further: Mapping[str, Any] = NO_EXTRA) -> dict[str, Any]:
-    """Return the usage in the format of a chat completion, with the extra fields ``further``."""
+    """Return token counts as a chat completion's ``usage``, with the extra fields ``further``."""
     written: dict[str, Any] = {
         "prompt_tokens": usage.input_tokens,
         "completion_tokens": usage.output_tokens,
@@ -204,7 +207,11 @@ def _problems(reply: Slice) -> list[str]:
 
 
 def refusal_of(model: str, prepared: PreparedRequest, outcomes: Sequence[ReplyOutcome]) -> Refusal:
-    """Return a refusal in place of replies: 422, or an error's status if all calls raised."""
+    """Return the refusal that answers a request if there is no reply to show.
+
+    If a sampling call ended without an error, the status is 422. If all of them raised errors, the
+    first error determines the status.
+    """
     judged = [
         outcome.result
         for outcome in outcomes
@@ -290,7 +297,10 @@ WHY_ELSE = "it may be too long, or have a field or a part that the upstream does
 
 
 def _of_refused_request(model: str, prepared: PreparedRequest, error: InvalidRequest) -> Refusal:
-    """Turn an upstream's rejection into a refusal that blames the caller or the configuration."""
+    """Convert an upstream's rejection of a request to a refusal.
+
+    The status is 502 if the configuration set the rejected field, and 400 otherwise.
+    """
     code, param, kind, about_format = known_of(error)
     field = (param or "").replace("[", ".").partition(".")[0]
     if about_format and not prepared.tools:

@@ -42,12 +42,12 @@ T = TypeVar("T")
 __all__ = ["CallersChecks", "TooCostly", "Workers", "main"]
 
 PROCESSES = max(1, (os.cpu_count() or 2) // 2)
-"""The maximum number of processes: half the processors, to leave some to the gateway."""
+"""The maximum number of check processes: half the CPUs, so that the gateway can use the others."""
 
 MAIN = "from mellea_like.gateway.chat.caller_checks import main; main()"
 
 INHERITED = ("LD_LIBRARY_PATH", "PATH")
-"""The environment variables that a process inherits. Others may contain the upstreams' keys."""
+"""The environment variables that a check process inherits. Others may contain upstreams' keys."""
 
 SPENT = "it takes more processor time or memory than all checks of a request may use together"
 
@@ -57,7 +57,7 @@ REMEMBERED = 4096
 """The maximum number of valid tool schemas to remember, so that they aren't checked again."""
 
 MEMORY = 2**30
-"""The limit of a process's address space, in bytes. Compiling a pattern can take any amount."""
+"""The limit of a check process's address space, in bytes: callers' patterns can need any amount."""
 
 NICENESS = 10
 
@@ -67,7 +67,7 @@ class TooCostly(RequirementError):
 
 
 class Workers:
-    """Processes that run callers' checks, started when needed. Leaving ``async with`` ends them."""
+    """Runs callers' checks in processes, which are ended at the end of the ``async with`` block."""
 
     def __init__(self) -> None:
         self._idle: list[_Process] = []
@@ -99,7 +99,7 @@ class Workers:
             yield
 
     async def ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
-        """Have a process run a check, and return its answer. Call this only within `turn`."""
+        """Run a check in a process, and return the result. Call this only within `turn`."""
         process = self._idle.pop() if self._idle else await _shielded(_start)
         line = b""
         try:
@@ -137,7 +137,7 @@ def _start() -> _Process:
 
 
 def _ask(process: _Process, question: bytes) -> bytes:
-    """Send a question, and return the answer; return no bytes if the process ends first."""
+    """Send a question to a process, and return the answer, or ``b""`` if the process has ended."""
     assert process.stdin is not None  # noqa: S101 (see _start)
     assert process.stdout is not None  # noqa: S101
     with suppress(OSError):  # It has ended.
@@ -156,7 +156,7 @@ def _end(process: _Process) -> None:
 
 
 class CallersChecks:
-    """The checks of one request. They share one limit of processor time for all of its replies."""
+    """Runs the checks of one request, which share one limit of processor time for all replies."""
 
     def __init__(self, workers: Workers, key: str, seconds: float) -> None:
         self._workers = workers
@@ -166,7 +166,11 @@ class CallersChecks:
     async def make(
         self, checks: Mapping[str, Check], *, early: bool, check_only: bool
     ) -> list[Requirement]:
-        """Make a requirement from each check; the keys are the checks' places in the request."""
+        """Make a requirement from each check, and refuse an invalid check.
+
+        ``checks`` maps a check's place in the request, such as ``mellea_like.checks.0``, to the
+        check.
+        """
         made: list[Requirement] = []
         for param, check in checks.items():
             answer = await self._try(param, check)
@@ -184,7 +188,10 @@ class CallersChecks:
         return made
 
     async def accept(self, param: str, schema: Mapping[str, Any]) -> None:
-        """Refuse a tool's schema if it is invalid; else remember it: agents send it each time."""
+        """Refuse a tool's JSON Schema if it is invalid.
+
+        A valid schema isn't checked again, because agents send the same tools with each request.
+        """
         digest = sha256(json.dumps(schema).encode("ascii")).digest()
         if not self._workers.knows(digest):
             await self._try(param, schema)
@@ -204,7 +211,10 @@ class CallersChecks:
         return answer
 
     async def ask(self, check: Check, text: str, *, call: bool = False) -> dict[str, Any]:
-        """Check a text or, with ``call``, a tool call's arguments; return the process's answer."""
+        """Check a text in a process, and return the process's answer.
+
+        With ``call``, the text is the arguments of a tool call.
+        """
         async with self._workers.turn(self._key):
             if self._left <= 0:
                 raise TooCostly(SPENT)
@@ -246,7 +256,7 @@ def _stream(check: Check) -> StreamCheck | None:
 
 
 def main() -> None:
-    """Run checks until the input ends. Requests and results are lines of JSON."""
+    """Run the checks that arrive on stdin as lines of JSON, and write their results to stdout."""
     # The kernel ends the process when a question exceeds its processor time or memory.
     import resource  # noqa: PLC0415 (not on every system)
 

@@ -136,13 +136,13 @@ class LiveCompletion:
         return event_of(_chunk(self._frame, 0, {**role, "content": text}))
 
     def end(self, outcomes: Sequence[ReplyOutcome]) -> bytes:
-        """Return everything that follows the text, or raise a `Refusal`."""
+        """Return the events after the text, or raise a `Refusal` if there is no reply to show."""
         given = (*self._given, outcomes)
         answer = Completion(*given, include_usage=self._include_usage, frame=self._frame)
         return b"".join(answer.rest()) + answer.end
 
     def failed(self, refusal: Refusal) -> bytes:
-        """Return a refusal as the last event."""
+        """Format a refusal as the last event of the stream."""
         return _failed(refusal)
 
 

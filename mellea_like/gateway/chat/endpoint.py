@@ -45,30 +45,30 @@ class LiveAnswer(Protocol):
         ...
 
     def end(self, outcomes: Sequence[ReplyOutcome]) -> bytes:
-        """Return everything that follows the text, or raise a `Refusal`."""
+        """Return the events after the text, or raise a `Refusal` if there is no reply to show."""
         ...
 
     def failed(self, refusal: Refusal) -> bytes:
-        """Return a refusal as the last event."""
+        """Format a refusal as the last event of the stream."""
         ...
 
 
 class Reading(NamedTuple):
-    """A parsed request, and the functions with which its endpoint answers it."""
+    """A parsed request, and the endpoint's functions that format the answer to this request."""
 
     request: ChatRequest
     write: Write
-    """Makes the answer, or raises a `Refusal`."""
+    """Makes the answer from the outcomes; raises a `Refusal` if there is no reply to show."""
     failed: Callable[[Refusal], bytes]
     """Formats a refusal as the last event of a stream that has begun."""
     named: Callable[[str], str] = str
-    """Translates the name of a chat completion's field to the endpoint's name for it."""
+    """Translates the name of a field in chat completions to the endpoint's name for that field."""
     begin: Callable[[str, PreparedRequest], LiveAnswer] | None = None
-    """Begins an answer that is sent while the reply arrives; None if the endpoint can't do that."""
+    """Begins an answer that is sent while the reply arrives; None if the request prevents this."""
 
 
 class Endpoint(ABC):
-    """The ASGI application of one route. Models may be added to ``models`` later."""
+    """The ASGI application of one route. Models that join ``models`` later are served, too."""
 
     def __init__(
         self,
@@ -152,7 +152,7 @@ class Endpoint(ABC):
     async def _send_live(
         self, name: str, prepared: PreparedRequest, live: LiveAnswer, events: EventStream
     ) -> Sequence[ReplyOutcome]:
-        """Send a reply's text as soon as it is certain to pass; return the call's outcomes."""
+        """Send each piece of a reply once it is certain to pass; return the outcome in a list."""
         with self._counted(name) as outcomes:
             async with (
                 prepared.stream() as reply,
@@ -170,7 +170,7 @@ class Endpoint(ABC):
 
     @contextmanager
     def _counted(self, name: str) -> Generator[list[ReplyOutcome]]:
-        """Yield a list for a request's outcomes, and count them in the metrics after the block."""
+        """Yield a list, to which the block adds outcomes. Then count them in the metrics."""
         outcomes: list[ReplyOutcome] = []
         try:
             yield outcomes
@@ -196,7 +196,7 @@ def _written(
 
 
 def unknown_model() -> Refusal:
-    """Return the refusal of a request for a model that the key may not use."""
+    """Return the refusal for a model that doesn't exist, or that the caller's key may not use."""
     message = "there is no such model, or this key may not use it: see /v1/models"
     return Refusal(404, message, code="model_not_found", param="model")
 
@@ -218,7 +218,7 @@ def event_of(data: Mapping[str, Any], kind: str | None = None) -> bytes:
 
 
 class EventStream:
-    """The events of one answer. The status is sent together with the first event."""
+    """Sends the events of one answer. The HTTP status is sent together with the first event."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -234,7 +234,7 @@ class EventStream:
 
     @asynccontextmanager
     async def kept_alive(self, seconds: float) -> AsyncGenerator[None]:
-        """Send a comment after each period of silence while the block runs."""
+        """While the block runs, send a comment whenever nothing was sent for ``seconds``."""
         there = anyio.Event()
         self._heard = anyio.current_time()
 
@@ -255,7 +255,7 @@ class EventStream:
             there.set()
 
     async def write(self, data: bytes, *, more: bool = True) -> None:
-        """Send events or a comment. If ``more`` is false, they end the answer."""
+        """Send events or a comment, as bytes. If ``more`` is false, the answer ends with them."""
         async with self._writing:
             if not self.begun:
                 self.begun = True

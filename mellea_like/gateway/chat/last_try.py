@@ -1,4 +1,4 @@
-"""Limit retries to the number in a model's configuration; a 429 after the last ends the lane."""
+"""Limit a request's retries to a model's ``retries``. A 429 after the last retry ends the lane."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["LastTry"]
 
 
 class LastTry(BackendWrapper):
-    """An upstream that allows ``retries`` retries of a request, because clients retry too."""
+    """Wraps an upstream to limit a request to ``retries`` retries, because clients retry, too."""
 
     def __init__(self, inner: Backend, retries: int) -> None:
         super().__init__(inner)

@@ -137,7 +137,7 @@ class _File(_Part):
 
 
 def carried(part: Mapping[str, Any], extra: Mapping[str, Any] = NO_EXTRA) -> Part:
-    """Convert a part in a request to a part of a `Message`; reject an invalid one."""
+    """Convert a message's part, as a caller sent it, to a `Part`; reject an invalid part."""
     problem = ""
     try:
         read = part_from_dict(part)
@@ -198,7 +198,7 @@ class _Message(OpenFields):
     @field_validator("content", mode="before")
     @classmethod
     def _beside_calls(cls, given: Any, info: ValidationInfo) -> Any:
-        """Treat an empty list of parts as no text: some clients send one with tool calls."""
+        """Treat an empty ``content`` beside tool calls as None: some clients send an empty list."""
         return None if given == [] and info.data.get("tool_calls") else given
 
     @field_validator("content")
@@ -209,7 +209,7 @@ class _Message(OpenFields):
         return content
 
     def read(self) -> Message:
-        """Return the message for backends. A refusal becomes the assistant's text."""
+        """Return the message for backends. If there is only a refusal, it becomes the text."""
         content: Any = self.refusal or "" if self.content is None else self.content
         # Text parts become one text, which every backend takes, unless they have extra fields.
         if not isinstance(content, str) and all(
@@ -315,7 +315,7 @@ class _StreamOptions(OpenFields):
 
 
 class Extensions(Fields):
-    """The field ``mellea_like`` of a request."""
+    """The field ``mellea_like`` of a request, for settings that OpenAI's API lacks."""
 
     requirements: Texts = []
     checks: Texts = []
@@ -352,7 +352,7 @@ class ChatRequest(Fields):
     presence_penalty: Penalty | None = None
     reasoning_effort: NotBlank | None = None
     forwarded: dict[str, Any] = {}
-    """The extra fields for the upstream, as they were sent."""
+    """The fields that the gateway only forwards, by name, as the caller sent them."""
 
     @field_validator("top_logprobs")
     @classmethod
@@ -400,7 +400,10 @@ class ChatRequest(Fields):
 
     @property
     def wanted_call(self) -> str | None:
-        """``"auto"``, ``"none"``, ``"required"`` or a tool's name; None without ``tool_choice``."""
+        """The wanted tool call: ``"auto"``, ``"none"``, ``"required"`` or a tool's name.
+
+        None if the request has no ``tool_choice``.
+        """
         match self.tool_choice:
             case _AllowedTools(allowed_tools=allowed):
                 return allowed.mode
@@ -411,7 +414,7 @@ class ChatRequest(Fields):
 
     @property
     def passed_on(self) -> dict[str, Any]:
-        """The fields that go to the upstream unchanged, because the engine doesn't know them."""
+        """The fields that go to the upstream unchanged, as `Options` has no arguments for them."""
         checked = self.model_dump(include=set(CHECKED), exclude_none=True)
         wanted: dict[str, Any] = {"logprobs": True} if self.logprobs else {}
         if self.top_logprobs:
@@ -432,7 +435,7 @@ def _names_in(choice: Any) -> set[str]:
 
 
 def model_of(body: Mapping[str, Any]) -> str:
-    """Return the name of the requested model."""
+    """Return the name of the requested model; refuse a request without one."""
     name = body.get("model")
     if not isinstance(name, str) or not name.strip():
         refuse("model", "must be the name of a model: see /v1/models")

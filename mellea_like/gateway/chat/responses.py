@@ -1,4 +1,4 @@
-"""The endpoint ``/v1/responses``: text, functions and typed output, but nothing is stored."""
+"""The endpoint ``/v1/responses``: text, function calls and typed output. It stores nothing."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["LiveResponse", "Response", "Responses"]
 
 INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
-"""The reason why a response is incomplete, by finish reason."""
+"""Maps the finish reason of an incomplete reply to the Responses API's name for this reason."""
 
 
 class Responses(Endpoint):
@@ -60,7 +60,7 @@ def _failed(refusal: Refusal, number: int = 0) -> bytes:
 
 
 class _Frame:
-    """The fields of a response that stay the same while its status changes."""
+    """Builds response objects from the fields that stay the same while the status changes."""
 
     def __init__(self, model: str, asked: ResponsesRequest, options: Options) -> None:
         penalties = ("presence_penalty", "frequency_penalty")
@@ -95,7 +95,7 @@ class _Frame:
     def written(
         self, status: str, output: Sequence[dict[str, Any]] = (), **known: Any
     ) -> dict[str, Any]:
-        """Return the whole response with this status and output."""
+        """Return the whole response object. Fields in ``known`` replace its default values."""
         done = int(time.time()) if status == "completed" else None
         by_now: dict[str, Any] = {"status": status, "completed_at": done, "output": [*output]}
         return {**self._fields, **by_now, "incomplete_details": None, "usage": None, **known}
@@ -184,7 +184,7 @@ class LiveResponse:
         return self._numbered.next > 0
 
     def piece(self, text: str) -> bytes:
-        """Return the events for a piece of the text. The first ones begin the response."""
+        """Return the events for a piece of the text. The first piece also begins the response."""
         return b"".join(self._numbered(self._piece(text)))
 
     def _piece(self, text: str) -> Iterator[Event]:
@@ -195,13 +195,13 @@ class LiveResponse:
         yield "response.output_text.delta", {**self._where, "delta": text, "logprobs": []}
 
     def end(self, outcomes: Sequence[ReplyOutcome]) -> bytes:
-        """Return everything that follows the text, or raise a `Refusal`."""
+        """Return the events after the text, or raise a `Refusal` if there is no reply to show."""
         shown = self._item["id"]
         answer = Response(*self._given, outcomes, asked=self._asked, frame=self._frame, shown=shown)
         return b"".join(self._numbered(answer.rest()))
 
     def failed(self, refusal: Refusal) -> bytes:
-        """Return a refusal as the last event."""
+        """Format a refusal as the last event of the stream."""
         return _failed(refusal, self._numbered.next)
 
 
@@ -235,7 +235,11 @@ def _text_part(text: str, tokens: Sequence[dict[str, Any]] = ()) -> dict[str, An
 def _items(
     reply: Slice, status: str, asked: ResponsesRequest, shown: str | None
 ) -> list[dict[str, Any]]:
-    """Convert a reply to items; a message that was already sent (id ``shown``) comes first."""
+    """Convert a reply to the items of a response.
+
+    ``shown`` is the id of a message whose text was already sent, which then comes first; None if
+    nothing was sent.
+    """
     made, said = generated(reply), message_of(reply)
     items: list[dict[str, Any]] = []
     content: list[dict[str, Any]] = []
@@ -265,7 +269,7 @@ WRITTEN = {
     "function_call": ("arguments", "response.function_call_arguments"),
     "custom_tool_call": ("input", "response.custom_tool_call_input"),
 }
-"""For each type of call: the field sent piece by piece, and the prefix of its events' names."""
+"""Maps a call's type to the field that is streamed, and to the prefix of the event names."""
 
 
 def _place(index: int, item: Mapping[str, Any]) -> dict[str, Any]:
@@ -281,7 +285,7 @@ def _begun_item(index: int, item: dict[str, Any]) -> Iterator[Event]:
 
 
 def _ended_item(index: int, item: dict[str, Any], after: int = 0) -> Iterator[Event]:
-    """Yield the events for an item's content after the first ``after`` parts, and for its end."""
+    """Yield the events for an item's parts, except the first ``after``, and for the item's end."""
     where = _place(index, item)
     if item["type"] in WRITTEN:
         field, kind = WRITTEN[item["type"]]
@@ -299,7 +303,7 @@ def _ended_item(index: int, item: dict[str, Any], after: int = 0) -> Iterator[Ev
 
 
 def _said_in(part: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return the name of a part's text field, and the log-probabilities for its events."""
+    """Return the name of the field with a part's text, and the part's ``logprobs``, if any."""
     name = "refusal" if part["type"] == "refusal" else "text"
     return name, {"logprobs": part["logprobs"]} if "logprobs" in part else {}
 

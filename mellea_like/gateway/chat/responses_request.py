@@ -62,7 +62,7 @@ __all__ = ["AskedResponse", "ResponsesRequest", "read_response"]
 LOGPROBS = "message.output_text.logprobs"
 
 INCLUDED = (LOGPROBS, "reasoning.encrypted_content")
-"""Allowed values of ``include``. The second has no effect: chat completions lack such content."""
+"""The allowed values of ``include``. ``reasoning.encrypted_content`` is accepted without effect."""
 
 LABELS = ("safety_identifier", "prompt_cache_key", "user")
 """The text fields of a request that its response repeats."""
@@ -121,7 +121,7 @@ class _InputFile(Sent):
 
 
 def _carriable(part: Any) -> Any:
-    """Reject an unsuitable part during validation, so that the error names the part's place."""
+    """Reject a part that backends can't take, so that pydantic's error has the part's place."""
     carried(part.chat)
     return part
 
@@ -189,7 +189,7 @@ class _OutputItem(Sent):
 
 
 class _SkippedItem(Sent):
-    """An item to skip: reasoning meant for the server that wrote it, or a hosted tool's action."""
+    """An input item that is ignored: a server's reasoning, or an action of a hosted tool."""
 
     type: str
 
@@ -309,11 +309,11 @@ class ResponsesRequest(Fields):
 
     @property
     def names(self) -> Mapping[str, ToolName]:
-        """The caller's name for each tool, by the name of its function in chat completions."""
+        """Maps the name of a function in chat completions to the caller's name for the tool."""
         return names_of(self.tools)
 
     def name_of(self, param: str) -> str:
-        """Translate the name of a chat completion's field to this request's name for it."""
+        """Translate the name of a field in chat completions to the name of that field here."""
         for pattern, name in NAMES:
             param = re.sub(pattern, name, param)
         places = places_of(self.tools)
@@ -360,7 +360,7 @@ class ResponsesRequest(Fields):
 
 
 class AskedResponse(NamedTuple):
-    """A request as it was sent, and in the form of a chat completion request."""
+    """A request to ``/v1/responses``, and the same request as a chat completion request."""
 
     own: ResponsesRequest
     chat: ChatRequest
@@ -394,7 +394,7 @@ SAME = (
     "top_logprobs",
     "stream",
 )
-"""Fields that have the same name in requests to both endpoints."""
+"""Fields with the same name in requests to ``/v1/responses`` and ``/v1/chat/completions``."""
 
 NAMES = (
     (r"^max_completion_tokens", "max_output_tokens"),
@@ -404,4 +404,4 @@ NAMES = (
     (r"^reasoning_effort", "reasoning.effort"),
     (r"^(tools\.\d+|tool_choice)\.function", r"\1"),
 )
-"""Patterns of field names in chat completions, and these fields' names in ``/v1/responses``."""
+"""Patterns for field names of chat completions, each with its replacement in ``/v1/responses``."""

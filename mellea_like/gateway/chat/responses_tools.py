@@ -1,8 +1,9 @@
 """Convert the tools of a request to ``/v1/responses`` to a chat completion's functions, and back.
 
 Chat completions have only functions. A *custom* tool, whose input is any text, becomes a function
-with one argument. The tools of a *namespace* become functions whose names begin with it. Tools of
-all other types are *hosted*: OpenAI's servers run them, or its models were trained on them.
+with one argument. The tools of a *namespace* become functions whose names begin with the
+namespace. Tools of all other types are *hosted*: OpenAI's servers run them, or OpenAI's models were
+trained on them.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ LONGEST_NAME = 64
 """The maximum length of a function's name in chat completions."""
 
 INPUT = "input"
-"""The only argument of a function that replaces a custom tool."""
+"""The name of the only argument of a function that replaces a custom tool."""
 
 CUSTOM_PARAMETERS: dict[str, Any] = {
     "type": "object",
@@ -79,13 +80,13 @@ HINT = "hosted_tools: drop in the model's overrides ignores it"
 
 
 class Sent(Fields):
-    """An object in a request. Fields that the class doesn't declare are ignored."""
+    """The base class of the JSON objects in a request. Undeclared fields are ignored."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="ignore")
 
 
 class ToolName(NamedTuple):
-    """A tool's name in the caller's request."""
+    """A tool's name and namespace in the caller's request, and whether it is a custom tool."""
 
     name: str
     namespace: str | None = None
@@ -99,7 +100,11 @@ def drops_hosted(info: ValidationInfo) -> bool:
 
 
 def function_name(name: str, namespace: str | None = None) -> str:
-    """Return the name of the function that represents a tool upstream."""
+    """Return the name of a tool's function.
+
+    It begins with the namespace, if there is one. If the name is too long, a digest replaces its
+    end.
+    """
     whole = name if namespace is None else f"{namespace}__{name}"
     if len(whole) <= LONGEST_NAME:
         return whole
@@ -121,13 +126,13 @@ class _Function(Sent):
 
     @property
     def about(self) -> dict[str, Any]:
-        """The function in the form of chat completions, without its name."""
+        """The function's fields in a chat completion request, except for its name."""
         named = ("type", "name")
         return {name: value for name, value in self.sent.items() if name not in named}
 
     @property
     def echoed(self) -> dict[str, Any]:
-        """The tool as the response repeats it."""
+        """The tool as the response repeats it, with defaults for missing fields."""
         return {"description": None, "parameters": {}, "strict": None, **self.sent}
 
 
@@ -215,11 +220,11 @@ Tool = Annotated[
     Discriminator(_tag),
     BeforeValidator(_own_or_dropped),
 ]
-"""A parsed tool."""
+"""A tool in a request: a function, a custom tool, a namespace or a hosted tool."""
 
 
 def _each(tools: Sequence[Any]) -> Iterator[tuple[str, str | None, _Function | _Custom]]:
-    """Yield each tool that the caller runs, with its place in the request and its namespace."""
+    """Yield each tool that the caller runs: its place in the request, its namespace, the tool."""
     for position, tool in enumerate(tools):
         match tool:
             case _Namespace():
@@ -232,7 +237,7 @@ def _each(tools: Sequence[Any]) -> Iterator[tuple[str, str | None, _Function | _
 
 
 def functions_of(tools: Sequence[Any]) -> list[dict[str, Any]]:
-    """Return tools as the functions of a chat completion."""
+    """Convert tools to the functions of a chat completion request, without hosted tools."""
     return [
         {"type": "function", "function": {"name": function_name(tool.name, space), **tool.about}}
         for _, space, tool in _each(tools)
@@ -240,12 +245,12 @@ def functions_of(tools: Sequence[Any]) -> list[dict[str, Any]]:
 
 
 def places_of(tools: Sequence[Any]) -> list[str]:
-    """Return the place of each tool in the request, in the order of `functions_of`."""
+    """Return each tool's place in the request, such as ``0.tools.1``, in `functions_of`'s order."""
     return [place for place, _, _ in _each(tools)]
 
 
 def names_of(tools: Sequence[Any]) -> dict[str, ToolName]:
-    """Return the caller's name for each tool, by the name of its function."""
+    """Return a map from the names of the tools' functions to the caller's names for the tools."""
     return {
         function_name(tool.name, space): ToolName(tool.name, space, isinstance(tool, _Custom))
         for _, space, tool in _each(tools)
@@ -263,7 +268,7 @@ def input_as_arguments(text: str) -> str:
 def called_as(
     names: Mapping[str, ToolName], name: str, arguments: str
 ) -> tuple[str, dict[str, Any]]:
-    """Convert a function call to the type and the fields of an item in the response."""
+    """Return the type and the fields of the response's item for a function call."""
     tool = names.get(name) or ToolName(name)
     named = {"name": tool.name}
     if tool.namespace is not None:

@@ -1,4 +1,4 @@
-"""A model of the configuration, which turns requests into calls of its strategy."""
+"""Convert requests for a model of the configuration to calls of the model's strategy."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ if TYPE_CHECKING:
 __all__ = ["CALL", "Choice", "PreparedRequest", "ReplyOutcome", "ServedModel", "warm_up"]
 
 CALL = "this call"
-"""The name of the budget of a single call, in error messages."""
+"""The name that error messages use for the budget of a single call."""
 
 ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 
 
 class Choice(NamedTuple):
-    """A reply, and the call that it belongs to."""
+    """A reply to show, and the result of the sampling call that produced this reply."""
 
     result: SamplingResult[Any]
     reply: Slice
@@ -61,14 +61,14 @@ class Choice(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReplyOutcome:
-    """How a call ended: with a result, or with an error and perhaps the result so far."""
+    """How a sampling call ended: with a result, or with an error and perhaps the result so far."""
 
     result: SamplingResult[Any] | None
     error: Exception | None = None
 
     @property
     def passed(self) -> bool:
-        """Whether enough replies passed."""
+        """Whether the call ended without an error, and enough replies passed."""
         return self.error is None and self.result is not None and self.result.success
 
     @property
@@ -77,7 +77,10 @@ class ReplyOutcome:
         return "errored" if self.error is not None else "passed" if self.passed else "failed"
 
     def choices(self, most: int, *, failures: bool) -> list[Choice]:
-        """Return the winners. With ``failures``, add the best failures, up to ``most`` in all."""
+        """Return the winning replies; none if the call raised an error.
+
+        With ``failures``, the best failed replies are added, up to ``most`` replies in all.
+        """
         result = self.result
         if self.error is not None or result is None:
             return []
@@ -94,12 +97,12 @@ class ReplyOutcome:
 
 
 class StreamedOutcome:
-    """A call whose reply comes in pieces. Enter it with ``async with``."""
+    """A sampling call whose reply is read in pieces. Enter it with ``async with``."""
 
     def __init__(self, reply: StreamedReply[Any]) -> None:
         self._reply = reply
         self.outcome = ReplyOutcome(None)
-        """The outcome of the call, once there are no more pieces."""
+        """The outcome of the call. It is valid once `next` has returned an empty text."""
 
     async def __aenter__(self) -> Self:
         await self._reply.__aenter__()
@@ -109,7 +112,10 @@ class StreamedOutcome:
         return await self._reply.__aexit__(*cast("Any", error))
 
     async def next(self) -> str:
-        """Return the next piece of the text to send, or an empty text if there are no more."""
+        """Return the next piece of the text to send, or an empty text if there are no more.
+
+        If the whole reply passes before any piece is sent, there are no pieces.
+        """
         reply = self._reply
         try:
             piece = await anext(reply, "")
@@ -133,7 +139,7 @@ def _failed(error: Exception) -> ReplyOutcome:
 
 @dataclass(frozen=True, slots=True)
 class PreparedRequest:
-    """A request, ready to be sampled."""
+    """A request with everything that its sampling calls need."""
 
     strategy: BaseSamplingStrategy
     action: Action[Any]
@@ -146,15 +152,15 @@ class PreparedRequest:
     """The arguments of ``sample`` that determine which tools a reply may call."""
     n: int
     collects: bool
-    """Whether one call collects all n replies. If not, there is a call for each."""
+    """Whether one call collects all ``n`` replies. If not, there is one call for each reply."""
     best: bool
-    """Whether the best failure is the answer if nothing passes."""
+    """Whether to answer with the best failed reply if no reply passes."""
     retried: bool
-    """Whether a failed request is sent again, by a retry or by another draw."""
+    """Whether the gateway itself repeats a failed request to an upstream, as a retry or a draw."""
     carries: bool
     """Whether the upstream's extra fields in a reply are passed on to the caller."""
     configured: Mapping[str, str]
-    """Fields set by the configuration and not by the request, with the path of each setting."""
+    """Maps each field that only the configuration sets to the path of the setting."""
 
     @property
     def may_stream(self) -> bool:
@@ -162,7 +168,7 @@ class PreparedRequest:
         return self.n == 1
 
     def stream(self) -> StreamedOutcome:
-        """Sample one reply, whose text is available as soon as it is certain to pass."""
+        """Sample one reply, each piece of which can be read as soon as it is certain to pass."""
         arguments = {
             "context": self.context,
             "options": self.options,
@@ -240,17 +246,17 @@ class _Shape(NamedTuple):
     lanes: int
     timeout: float
     bare: bool
-    """Whether there are no requirements."""
+    """Whether neither the model nor the request has requirements."""
     collected: int | None
-    """The number of replies that one call collects; None if it doesn't collect."""
+    """The number of replies that one call collects; None if each reply has its own call."""
     most: int | None
-    """The key's ``max_tokens`` if the model escalates, as each stage must apply it; else None."""
+    """The key's ``max_tokens`` for the stages of an escalation; None without a limit or stages."""
     tools: bool
     """Whether a reply may call tools."""
 
 
 class ServedModel:
-    """One model of the configuration."""
+    """Turns requests for one model of the configuration into sampling calls."""
 
     def __init__(self, config: ModelConfig, upstreams: Mapping[str, Upstream]) -> None:
         self.config = config
@@ -281,12 +287,12 @@ class ServedModel:
             # A new field at the top asks for something; one inside only adds to what is carried.
             inside=None if takes_all or said.unknown_fields else "drop",
         )
-        """The rules for a request's fields."""
+        """The rules by which fields of requests for this model are used, forwarded or refused."""
 
     async def prepare(
         self, request: ChatRequest, caller: Admitted, workers: Workers
     ) -> PreparedRequest:
-        """Prepare a request for sampling, within the limits of the model and the caller."""
+        """Prepare a request for sampling, or refuse one over a limit of the model or the caller."""
         config, asked, limits = self.config, request.mellea_like, caller.limits
         for name, given, most in (
             ("n", request.n, limits.max_n),
@@ -327,7 +333,12 @@ class ServedModel:
         )
 
     def _asked(self, request: ChatRequest) -> tuple[Context, Action[Any]]:
-        """Split a conversation into context and action; with ``tell``, requirements are added."""
+        """Split a conversation into the context and the action, usually the last message.
+
+        If the model has ``tell``, the action begins at the user's last message instead, and the
+        requirements are appended to this message. A conversation that ends with a system message is
+        never changed.
+        """
         messages = request.conversation
         at = max((i for i, m in enumerate(messages) if m.role == "user"), default=-1)
         # Only tools' messages may follow. A system message at the end is sent unchanged.
@@ -364,7 +375,7 @@ class ServedModel:
         )
 
     def _stages(self, most: int | None, *, tools: bool) -> list[Stage]:
-        """Make an escalation's stages after the first; ``most`` limits the tokens of a reply."""
+        """Make all stages of an escalation but the first; ``most`` limits the tokens of a reply."""
         backends, judges = self._backends[1:], self._judge_backends[1:]
         further = zip(self.config.escalate, backends, judges, strict=True)
         made = [

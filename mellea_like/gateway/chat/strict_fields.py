@@ -58,12 +58,12 @@ __all__ = [
 
 
 def reject(message: str, kind: LiteralString = "wrong") -> NoReturn:
-    """Refuse a value while pydantic is reading it."""
+    """Raise pydantic's error for an invalid value. Call this only in a validator."""
     raise PydanticCustomError(kind, "{message}", {"message": message})
 
 
 def of_type(kinds: tuple[str, ...], what: str, *, or_text: bool = False) -> BeforeValidator:
-    """Return a validator of objects whose ``type`` is in ``kinds``; ``or_text`` allows strings."""
+    """Return a validator that requires a ``type`` in ``kinds``; ``or_text`` also allows strings."""
     return BeforeValidator(partial(_check_kind, kinds=kinds, what=what, or_text=or_text))
 
 
@@ -118,11 +118,14 @@ Penalty = Annotated[float, Field(ge=-2, le=2)]
 
 
 class Fields(BaseModel):
-    """One JSON object. A field counts as missing if it is None, or if it is unknown and empty."""
+    """The base class of the JSON objects in a request, which refuses unknown fields.
+
+    A field that is None counts as missing, and so does an unknown field with an empty value.
+    """
 
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", frozen=True, strict=True)
     place: ClassVar[str] = ""
-    """The kind of object (message, part or tool), for `why_kept_out`."""
+    """The kind of object (``message``, ``part``, ``tool`` or none of these), for `why_kept_out`."""
 
     @model_validator(mode="before")
     @classmethod
@@ -144,7 +147,7 @@ class Fields(BaseModel):
 
     @property
     def sent(self) -> dict[str, Any]:
-        """The object as it was sent, for the upstream."""
+        """The fields as the caller sent them, without those that count as missing."""
         return self.model_dump(by_alias=True, exclude_unset=True)
 
 
@@ -155,7 +158,10 @@ class OpenFields(Fields):
 
     @property
     def extra(self) -> dict[str, Any]:
-        """The object's extra fields, and those of the objects inside it."""
+        """The object's extra fields.
+
+        A declared field that holds an object is included with that object's extra fields.
+        """
         found = dict(self.model_extra or {})
         for name in type(self).model_fields:
             inside = getattr(self, name)
@@ -165,7 +171,7 @@ class OpenFields(Fields):
 
 
 def _drops(place: str, name: str, info: ValidationInfo) -> bool:
-    """Return True to drop an unknown nested field, False to forward it; or else reject it."""
+    """Return True to drop an unknown field, and False to forward it; otherwise reject the field."""
     context: dict[str, Any] = info.context or {}
     if is_kept_back(name):
         _refuse_inside(name, "there is no such field here", UNKNOWN)

@@ -28,7 +28,7 @@ class CallersTool(Tool):
 
     sent: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False, kw_only=True)
     watch: CallWatch | None = field(default=None, repr=False, compare=False, kw_only=True)
-    """Checks a call's arguments while they arrive."""
+    """Checks a call's arguments while they arrive. None if only complete calls are checked."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return the tool as it was sent, including fields that only OpenAI's protocol has."""
@@ -82,7 +82,10 @@ def _watch(parameters: Mapping[str, Any]) -> CallWatch:
 
 
 async def check_calls(request: ChatRequest, checks: CallersChecks) -> Requirement:
-    """Return the requirement that a reply's calls fit their schemas; refuse an invalid schema."""
+    """Return the requirement that a reply's tool calls fit the tools' schemas.
+
+    A schema that is itself invalid is refused.
+    """
     schemas = {tool.function.name: tool.function.parameters for tool in request.allowed_tools}
     for position, tool in enumerate(request.tools):
         if tool.function.name in schemas:
@@ -108,7 +111,7 @@ def _says_nothing_of_texts(text: str, delta: str) -> Verdict:  # noqa: ARG001
 
 
 class _Verdict:
-    """An awaitable that checks a reply's calls, and returns the verdict."""
+    """An awaitable that checks a reply's tool calls, and returns the verdict."""
 
     def __init__(
         self,

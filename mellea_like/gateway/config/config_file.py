@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["ConfigError", "read_config"]
 
 SHORTEST_SECRET = 4
-"""A variable's value is hidden in messages if it has at least this many characters."""
+"""Errors hide the value of an environment variable if it has at least this many characters."""
 
 VARIABLE = re.compile(r"\$(\$?)\{([^}]*)\}")
 
@@ -115,7 +115,7 @@ def _sound_parts(given: Mapping[str, Any], context: Mapping[str, Any]) -> Parts:
         return {name: read(kind, section) for name, section in named.items()}
 
     def read_most(kind: type[S], sections: object, needed: set[str]) -> dict[str, S | None]:
-        """Read each section without its wrong fields, or as None if one in ``needed`` is wrong."""
+        """Read each section without its wrong fields; None if a field in ``needed`` is wrong."""
         found: dict[str, S | None] = {}
         named = cast("dict[str, Any]", sections) if isinstance(sections, dict) else {}
         for name, section in named.items():
@@ -139,7 +139,7 @@ def _sound_parts(given: Mapping[str, Any], context: Mapping[str, Any]) -> Parts:
 
 
 class _File:
-    """A configuration file, and the line number of each part in it."""
+    """Reads a configuration file, and formats problems with the line numbers of their places."""
 
     def __init__(self, path: Path, environ: Mapping[str, str]) -> None:
         self.path = path
@@ -151,7 +151,7 @@ class _File:
         self._filled: set[int] = set()
 
     def read(self) -> Any:
-        """Return the file's content as plain data, without running anything in it."""
+        """Return the file's content as plain data, without running code that the YAML names."""
         text = self._text()
         try:
             loader: Any = yaml.SafeLoader(text)
@@ -178,7 +178,10 @@ class _File:
             self.fail(f"it isn't valid UTF-8, from byte {exc.start} on")
 
     def _visit(self, node: Any, place: Place) -> None:
-        """Record the lines of a node and its parts, insert variables, refuse duplicate names."""
+        """Record the line numbers of a YAML node and of its parts.
+
+        This also inserts environment variables, and records duplicate names as problems.
+        """
         line = node.start_mark.line + 1
         self._lines.setdefault(place, line)
         if isinstance(node, yaml.MappingNode):
@@ -225,7 +228,7 @@ class _File:
         return self.environ[name]
 
     def fail(self, message: str, line: int | None = None, place: Place = ()) -> NoReturn:
-        """Raise an error with the mistake and its place."""
+        """Raise a `ConfigError` with the problems recorded so far, and with this one."""
         raise ConfigError("\n".join([*self.problems, self.said(message, line, place)])) from None
 
     def add(self, error: ErrorDetails) -> None:

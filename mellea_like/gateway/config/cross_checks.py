@@ -30,13 +30,13 @@ class Problem(NamedTuple):
 
     @property
     def told(self) -> dict[str, Any]:
-        """The problem as the context of a pydantic error."""
+        """The problem as a pydantic error's ``ctx``, in which `read_config` finds the place."""
         where = ".".join(map(str, self.place))
         return {"where": where, "path": self.place, "what": self.what}
 
 
 class Parts(NamedTuple):
-    """The parts of a configuration. A part that is itself invalid is None."""
+    """The parts of a configuration, for checks between them. An invalid part is None."""
 
     upstreams: Mapping[str, UpstreamSpec | None]
     models: Mapping[str, ModelConfig | None]
@@ -45,7 +45,7 @@ class Parts(NamedTuple):
 
 
 def problems_between(parts: Parts) -> list[Problem]:
-    """Find references to missing parts, and settings that don't fit those of other parts."""
+    """Find references to missing parts, and settings that conflict with settings of other parts."""
     found: list[Problem] = []
     for name, model in parts.models.items():
         if model is not None:

@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 ANONYMOUS = "anonymous"
-"""The name of all callers if no keys are configured."""
+"""The name under which all callers are counted and logged if no keys are configured."""
 
 KeyName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 """The name of a key in metrics and logs."""
@@ -56,9 +56,10 @@ class Overrides(Section):
             field to the upstream unchanged, ``drop`` ignores it, and ``refuse`` answers 400.
         unknown_fields: what to do with fields that are not in the table, including those inside
             messages, parts, tool calls and tools. None forwards them to upstreams of kind
-            ``openai`` and ``llama``; for other kinds, it refuses them at the top level and drops
+            ``openai`` and ``llama``. For other kinds, None refuses them at the top level and drops
             those inside. If they are forwarded, unknown fields of a reply are returned, too.
-            ``/v1/responses`` never forwards unknown fields: any value but ``refuse`` drops them.
+            ``/v1/responses`` never forwards unknown fields: it drops them if the value isn't
+            ``refuse``.
         media_urls: whether a web URL may be given for an image. The upstream fetches it; the
             gateway never does. None allows it only for OpenAI's own servers.
         hosted_tools: what to do with tools that OpenAI's servers run, such as ``web_search``, in a
@@ -109,8 +110,8 @@ class ModelConfig(StrategySpec):
         upstream_model: the model to request from it; the default is the upstream's own model.
         judge: the name of the upstream that judges ``requirements``; the default is ``upstream``.
         escalate: the bigger models that continue when draws fail, each with its ``upstream``.
-        tell: whether to append the requirements to the user's last message, unless the
-            conversation ends with a system message.
+        tell: whether to append the requirements to the user's last message. A conversation that
+            ends with a system message is never changed.
         timeout: how long a call may take, in seconds.
         when_nothing_passed: ``error`` answers 422 with the reasons and the best failure; ``best``
             answers with the best failure and a header that says so.
@@ -128,7 +129,7 @@ class ModelConfig(StrategySpec):
 
     @property
     def places(self) -> list[tuple[tuple[str | int, ...], ModelConfig | StageConfig]]:
-        """The parts that name upstreams (this model and its further stages), with their paths."""
+        """Pairs of a path and a part that names an upstream: this model, and its further stages."""
         further = [(("escalate", n), stage) for n, stage in enumerate(self.escalate)]
         return [((), self), *further]
 
@@ -147,8 +148,9 @@ class StreamingConfig(Section):
     Args:
         keep_alive: the seconds of silence after which the gateway sends a comment to show that it
             is still working.
-        release: when to send text: ``passed``, once the reply has passed, or ``prefix``, as soon
-            as it is certain to pass, if every check can judge the beginning of a reply.
+        release: when to send text. ``passed`` waits until the whole reply has passed. ``prefix``
+            sends each part as soon as it is certain to pass, if every check can judge the
+            beginning of a reply.
     """
 
     keep_alive: Seconds = 5.0
@@ -171,7 +173,8 @@ class KeyBudget(CallBudgetSpec):
         cancelled: how to charge a cancelled request: an ``estimate``, the amount ``reserved`` for
             it, or the amount ``received``; see `Budget`.
         per: the period after which the budget starts again: ``hour``, ``day``, ``week`` or
-            ``month`` (in UTC; weeks begin on Mondays). None for one that never starts again.
+            ``month`` (in UTC; weeks begin on Mondays). None for a budget that never starts
+            again.
     """
 
     caller_requests: Whole | None = None
@@ -200,8 +203,9 @@ class KeyLimits(Section):
         requests_per_minute: the most requests per minute, which may all come at the same moment;
             None for no limit.
         tokens_per_minute: the most tokens per minute, for prompts and replies of all draws and
-            judges; None for no limit. A request is first charged its ``max_tokens``. When it ends,
-            its real cost replaces this. While the limit is exceeded, requests are refused.
+            judges; None for no limit. A request is first charged its ``max_tokens``. When the
+            request ends, its real cost replaces this amount. While the limit is exceeded, requests
+            are refused.
         budget: the most that the key may spend, in total or per period; None for no limit.
         models: the models that the key may use and see; None for all.
     """

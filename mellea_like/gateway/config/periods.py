@@ -11,7 +11,10 @@ Period: TypeAlias = Literal["hour", "day", "week", "month"]
 
 
 def end_of_period(now: float, period: Period) -> float:
-    """Return the end of the UTC period that contains ``now``; weeks begin on Mondays (ISO 8601)."""
+    """Return the end of the UTC period that contains ``now``, as seconds since 1970.
+
+    Weeks begin on Mondays (ISO 8601).
+    """
     hour = datetime.fromtimestamp(now, UTC).replace(minute=0, second=0, microsecond=0)
     day = hour.replace(hour=0)
     ends = {

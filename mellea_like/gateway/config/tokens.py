@@ -22,7 +22,7 @@ SHORTEST_TOKEN = 16
 
 
 class Tokens:
-    """The owner of each token, by the token's digest, and the problems of unusable tokens."""
+    """Finds the owner of each token, by the token's digest, and the problems of unusable tokens."""
 
     def __init__(
         self,
@@ -75,5 +75,5 @@ class Tokens:
 
 
 def digest(token: bytes) -> bytes:
-    """Return the digest that identifies a token."""
+    """Return the SHA-256 digest that identifies a token."""
     return hashlib.sha256(token).digest()

@@ -38,7 +38,7 @@ __all__ = ["OpenUpstreams", "Upstream", "Used", "check_upstreams", "open_upstrea
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
-    """One open upstream with its limits."""
+    """An open upstream of the configuration, whose backend applies its limits."""
 
     name: str
     backend: Backend
@@ -81,11 +81,11 @@ class _Held:
 
 
 Used: TypeAlias = "Sequence[_Held]"
-"""The upstreams that a configuration uses, until `OpenUpstreams.release`."""
+"""The upstreams that a configuration uses until it passes them to `OpenUpstreams.release`."""
 
 
 class OpenUpstreams:
-    """Opens upstreams, and closes unused ones. Backends that were passed in stay open."""
+    """Opens upstreams, and closes those no longer used. Backends that were passed in stay open."""
 
     def __init__(
         self,
@@ -179,7 +179,7 @@ async def open_upstreams(
 
 
 class _Counted:
-    """A limit that admits every request, and reports the cost of each one that ends."""
+    """A limit that admits every request, and reports the request's cost when it ends."""
 
     def __init__(self, price: Price | None, spent: Spent) -> None:
         self._price = price

@@ -29,12 +29,12 @@ MOST_PARTS = 50_000
 MOST_QUOTES = 2 * MOST_PARTS
 
 MOST_DIGITS = 20
-"""The most digits of a Content-Length."""
+"""The most digits of a Content-Length. A longer number is refused without being parsed."""
 
 ONCE = (b"content-encoding", b"content-length", b"content-type", b"transfer-encoding")
 
 LONGEST_NAME = 60
-"""The most characters of a name that an error shows."""
+"""The maximum number of characters that an error shows of a duplicate name in a body."""
 
 SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 """An escaped half of a surrogate pair. If its other half is missing, UTF-8 can't encode it."""
@@ -71,7 +71,7 @@ class BodyShare:
         self.taken = 0
 
     def check_room(self, size: int) -> None:
-        """Refuse a body for which there is no room now."""
+        """Refuse a body of ``size`` bytes if there is no room for it now."""
         memory = self._memory
         if memory.used + size > memory.most:
             message = "the bodies of other requests fill all the memory reserved for bodies"
@@ -84,14 +84,17 @@ class BodyShare:
             )
 
     def take(self, size: int) -> None:
-        """Count bytes that have arrived, or refuse them."""
+        """Count ``size`` bytes that have arrived, or refuse the body if there is no room."""
         self.check_room(size)
         self._memory.used += size
         self.taken += size
 
 
 def check_headers(headers: Iterable[tuple[bytes, bytes]], server: ServerConfig) -> int:
-    """Return a body's declared length, or 0; refuse one that is too long or isn't plain JSON."""
+    """Return a body's Content-Length, or 0 without this header.
+
+    A body that is too long, compressed, or declared as anything but JSON in UTF-8 is refused.
+    """
     fields: dict[bytes, bytes] = {}
     for name, value in headers:
         if name in ONCE and name in fields:
@@ -153,7 +156,7 @@ def parse(data: bytes, most_depth: int) -> dict[str, Any]:
 
     Extensions that Python accepts (NaN, Infinity, UTF-16) are refused. So is anything that other
     programs may read differently: a duplicate name in an object, a number too large for a float,
-    half a surrogate pair.
+    or half a surrogate pair.
     """
     _check_structure(data, most_depth)
     value: object = None

@@ -1,4 +1,4 @@
-"""The checks that every request must pass before anything is done for it."""
+"""The checks that every request must pass before the gateway processes it."""
 
 from __future__ import annotations
 
@@ -74,18 +74,18 @@ UNROUTED = {
 }
 
 VERSIONS = ("1.0", "1.1", "2", "3")
-"""The accepted HTTP versions, as ASGI writes them. The parser accepts others, too."""
+"""The accepted HTTP versions, as ASGI writes them. The HTTP parser also lets others through."""
 
 CALLER_LEFT = 499
-"""nginx's status for a caller that has left, for metrics. Nobody receives it."""
+"""The status in metrics and logs if the caller left before the answer began, as in nginx."""
 
 TOO_SLOW = 408
 
 STORE_SECONDS = 5.0
-"""The Retry-After, in seconds, when a key's spending can't be counted."""
+"""The Retry-After, in seconds, when the store of the keys' spending fails."""
 
 LINGER_SECONDS = 2.0
-"""How long to read the rest of a refused body, so that the caller can read the answer."""
+"""The seconds for which a refused body's rest is read, so that the caller gets the answer."""
 
 ALWAYS = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
 
@@ -95,7 +95,10 @@ LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
 class Connection:
-    """The guard's view of a connection. This default, for servers other than ours, does nothing."""
+    """The methods by which the guard tells a connection how far its request is.
+
+    In this class they do nothing. The gateway's own server overrides them to limit connections.
+    """
 
     closing = False
     last_answer = False
@@ -105,13 +108,13 @@ class Connection:
         """Take note that a request's head is complete."""
 
     def owner_known(self) -> None:
-        """Take note that the caller has shown a key: the connection isn't closed to make room."""
+        """Take note that the caller's key is known, so new connections don't displace this one."""
 
     def body_read(self) -> None:
-        """Take note that the request is complete."""
+        """Take note that the request has arrived completely, with its body."""
 
     def answer_ended(self) -> None:
-        """Take note that the request is over."""
+        """Take note that the request's answer has ended."""
 
 
 CONNECTION: ContextVar[Connection] = ContextVar("connection", default=Connection())  # noqa: B039 (it has no state)
@@ -165,7 +168,10 @@ class Guard:
         return self.keys[self._tokens.owner(scope["headers"])]
 
     def opens_metrics(self, scope: Scope) -> bool:
-        """Return whether a request needs the metrics key; refuse one that needs it but lacks it."""
+        """Return True if a request for ``/metrics`` has the metrics key, and refuse it otherwise.
+
+        Return False for other paths, and if no metrics key is configured.
+        """
         if self.server.metrics_key is None or scope["path"] != METRICS_PATH:
             return False
         self._check_host(scope)
@@ -178,7 +184,7 @@ class Guard:
 
 
 def _shown(scope: Scope) -> str:
-    """Return a request's method and path for logs; an unknown one is shown as ``other``."""
+    """Return a request's method and path for logs. An unknown method or path becomes ``other``."""
     method, path = scope["method"], scope["path"]
     if path.startswith("/v1/models/"):
         path = "/v1/models/..."
@@ -187,7 +193,7 @@ def _shown(scope: Scope) -> str:
 
 
 class _Exchange:
-    """One request and its answer."""
+    """Handles one request until its answer has ended."""
 
     def __init__(self, guard: Guard, scope: Scope, receive: Receive, send: Send) -> None:
         self._guard = guard
@@ -376,7 +382,7 @@ def _innermost(exc: BaseException) -> BaseException:
 
 
 class Keys:
-    """The tokens that give access to the gateway, known only by their digests."""
+    """Finds the owners of requests' tokens, of which only the digests are kept."""
 
     def __init__(
         self,
@@ -395,7 +401,10 @@ class Keys:
         return bool(self._owners)
 
     def owner(self, headers: Iterable[tuple[bytes, bytes]]) -> str:
-        """Return the owner of a request's token, or refuse; without keys, return `ANONYMOUS`."""
+        """Return the name of the key whose token a request has, or refuse the request.
+
+        If no keys are configured, return `ANONYMOUS`.
+        """
         # Compare equal-length digests, always with every key: constant time.
         if not self._owners:
             return ANONYMOUS
@@ -413,7 +422,10 @@ class Keys:
 
 
 def _presented(headers: Iterable[tuple[bytes, bytes]]) -> tuple[list[bytes], bytes]:
-    """Return the ``Authorization`` headers, and the digest of the token if there is only one."""
+    """Return the values of all ``Authorization`` headers, and the digest of the token.
+
+    The digest is ``b""`` if there isn't exactly one such header, with a Bearer token.
+    """
     given = [value for name, value in headers if name == b"authorization"]
     scheme, _, token = given[0].partition(b" ") if len(given) == 1 else (b"", b"", b"")
     return given, digest(token.strip()) if scheme.lower() == b"bearer" else b""
@@ -439,7 +451,7 @@ def _unauthorized(given: int) -> Refusal:
 
 
 def check_host(headers: Iterable[tuple[bytes, bytes]], server: ServerConfig) -> None:
-    """Refuse a request unless its ``Host`` is the loopback, ``host`` or in ``allowed_hosts``."""
+    """Refuse a request whose ``Host`` isn't a loopback name, ``host`` or in ``allowed_hosts``."""
     # Without keys, a page in a browser on this machine could send requests under its own site's
     # name, if that name resolves to 127.0.0.1 (DNS rebinding). Its requests carry that name.
     hosts = [value for name, value in headers if name == b"host"]

@@ -32,7 +32,7 @@ LONGEST_WAIT = 60.0
 """The highest Retry-After, in seconds, for a request refused because too many are under way."""
 
 WEIGHT = 0.2
-"""The weight of the latest request in the moving average of durations."""
+"""The weight of the latest request in the moving average of the requests' durations."""
 
 ONE = Amounts(requests=1)
 
@@ -40,7 +40,7 @@ ASKED_TOKENS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 
 
 class KeyStores(NamedTuple):
-    """The stores of keys' spending and rates, and of running requests if processes share limits."""
+    """The stores that count keys' spending, rates and, across processes, running requests."""
 
     spent: Store
     rates: Store
@@ -72,7 +72,7 @@ class KeyState:
         self._changed(self)
 
     def change(self, to: KeyState) -> None:
-        """Take over the limits of ``to``, a newer state of the same key, and keep the counts."""
+        """Take over the limits of ``to``, a newer state of the same key, but not its counts."""
         self.prices = to.prices
         self._turns.total_tokens = to.limits.concurrency
         self._limit_to(to.limits)
@@ -108,7 +108,10 @@ class KeyState:
 
     @property
     def budget(self) -> Budget | None:
-        """The budget of the current period. A request is charged to the period it began in."""
+        """The budget of the current period; None if nothing limits the spending on upstreams.
+
+        A request is charged to the period in which it began.
+        """
         self._look_at_the_time()
         return self._budget
 
@@ -154,7 +157,7 @@ class KeyState:
             raise budget_spent()
 
     async def count(self, body: Mapping[str, Any]) -> Charge:
-        """Count a request, or refuse it if it exceeds the rate or the budget."""
+        """Count a request, and return its `Charge`; refuse a request over a rate or the budget."""
         charge = await self._take_rates(body)
         self._look_at_the_time()
         if self._calls is not None:
@@ -205,7 +208,7 @@ class KeyState:
 
     @property
     def waiting(self) -> int:
-        """The number of requests that wait in this process."""
+        """The number of requests that wait in this process for one of the key's slots."""
         return self._here - self.in_flight
 
     @contextmanager
@@ -282,7 +285,7 @@ class KeyState:
         raise too_many(message, self.retry_after())
 
     def retry_after(self) -> float:
-        """Estimate how many seconds it takes to serve all present requests."""
+        """Estimate the seconds until all waiting requests are served, from 1 to `LONGEST_WAIT`."""
         turns = (self.waiting + 1) / self.limits.concurrency
         return min(max(self._average * turns, 1.0), LONGEST_WAIT)
 
@@ -294,7 +297,7 @@ class _Rate(NamedTuple):
 
 
 class Charge:
-    """The amounts reserved from a key's rates for a request until its cost is known."""
+    """The tokens that a request reserves from its key's rate until its cost is known."""
 
     def __init__(
         self,

@@ -37,10 +37,10 @@ __all__ = ["listen", "serve"]
 BACKLOG = 512
 
 LOOK_SECONDS = 0.02
-"""The polling interval for startup and shutdown."""
+"""The polling interval, in seconds, for startup and shutdown."""
 
 CUT_SECONDS = 2.0
-"""How long requests may take to end after they are cut off."""
+"""How long to wait for requests to end after they are cut off, in seconds."""
 
 STRANGERS = 2
 """Callers that have shown no key may hold ``max_connections // STRANGERS`` connections at most."""
@@ -225,7 +225,10 @@ def _settings(app: App, server: ServerConfig) -> uvicorn.Config:
 
 
 def listening_address(server: ServerConfig, *, has_keys: bool) -> tuple[int, Any]:
-    """Return the family and address to listen on; refuse one open to other hosts without a key."""
+    """Return the socket family and the address to listen on.
+
+    Without keys, an address that other machines can reach raises a `ValueError`.
+    """
     # A name is judged by all addresses that it resolves to, not by its spelling.
     host = server.host.removeprefix("[").removesuffix("]")
     try:
@@ -262,12 +265,12 @@ def _is_loopback(host: str) -> bool:
 
 
 def connection_factory(server: ServerConfig) -> partial[_Limited]:
-    """Return a factory of connections for uvicorn that enforce a configuration's limits."""
+    """Return a factory that makes uvicorn's connections, which enforce the limits of ``server``."""
     return partial(_Limited, server, {})
 
 
 class _Limited(asyncio.Protocol, Connection):
-    """Wraps uvicorn's protocol of one connection, and enforces the limits."""
+    """Wraps uvicorn's protocol of one connection, and enforces the limits in `ServerConfig`."""
 
     def __init__(
         self, limits: ServerConfig, strangers: dict[_Limited, None], **uvicorns: Any
@@ -335,7 +338,7 @@ class _Limited(asyncio.Protocol, Connection):
 
     @property
     def closing(self) -> bool:  # type: ignore[override]
-        """Whether nothing more can be sent."""
+        """Whether the connection is closing, so that answers are dropped."""
         return self._transport.is_closing()
 
     def request_began(self) -> None:

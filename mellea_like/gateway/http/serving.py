@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["Serving"]
 
 STARTED = int(time.time())
-"""The creation time of every model, as clients see it."""
+"""The creation time that clients see for every model, in seconds since 1970."""
 
 
 class Serving:
@@ -76,7 +76,10 @@ class Serving:
         return bool(self._models)
 
     def begin(self, upstreams: Mapping[str, Upstream]) -> None:
-        """Make the models, and give the prices to keys with budgets of money. This takes time."""
+        """Make the models, and set the prices for keys with budgets of money.
+
+        This takes time, so call it in a thread.
+        """
         warm_up()
         made = {name: ServedModel(config, upstreams) for name, config in self.config.models.items()}
         for key in self.guard.keys.values():
@@ -134,7 +137,7 @@ class Serving:
 
 
 def _prices(models: list[ServedModel]) -> dict[str, Price]:
-    """Return the prices of models, for a key's budget of money."""
+    """Return the prices by model name, for a key's budget of money."""
     prices: dict[str, Price] = {}
     for served in models:
         for name, price in (served.prices or {}).items():

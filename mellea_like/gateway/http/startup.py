@@ -44,7 +44,7 @@ async def reload(gateway: Gateway, path: Path, *, tell: bool = True, **server: A
 def read_again(
     path: Path, before: GatewayConfig, *, tell: bool = True, **server: Any
 ) -> GatewayConfig:
-    """Reread the configuration, but keep ``server`` and ``store`` of ``before``, the one in use."""
+    """Read the configuration again, but keep ``server`` and ``store`` as in ``before``."""
 
     def further(parts: Parts) -> Iterator[Problem]:
         yield from _problems_at_the_start(parts._replace(server=before.server))
@@ -59,7 +59,7 @@ def read_again(
 
 
 def say_unchanged(why: Exception) -> None:
-    """Log why a configuration that was read again isn't used."""
+    """Log the reason why the configuration was not reloaded."""
     for line in str(why).splitlines():
         logger.error("the configuration was not reloaded: %s", line)
 

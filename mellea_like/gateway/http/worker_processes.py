@@ -29,7 +29,7 @@ logger = logging.getLogger("mellea_like.gateway")
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 READY, RELOAD, STOP, CUT = b"r", b"h", b"t", b"k"
-"""Messages between parent and worker."""
+"""The messages between parent and worker. Workers send ``READY``, and the parent all others."""
 
 FIRST_PAUSE = 0.5
 LONGEST_PAUSE = 30.0
@@ -42,11 +42,11 @@ QUIET_SECONDS = 0.3
 """The seconds after which the user is told why stopping takes time."""
 
 GRACE_SECONDS = 10.0
-"""The seconds that a worker has to end after its requests were cut off."""
+"""The seconds that a worker has to end after its requests were cut off. Then it is killed."""
 
 
 class Link:
-    """A worker's connection to its parent."""
+    """A worker's connection to its parent process, which tells it to reload or stop."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -86,22 +86,23 @@ class Link:
 class _Worker:
     number: int
     deaths: int = 0
-    """The number of deaths in a row."""
+    """The number of deaths in a row, with at most `SOUND_SECONDS` of service between two deaths."""
     pid: int = 0
     """The worker's process id; 0 while no process is running."""
     link: socket.socket | None = None
     began: float = 0.0
     due: float = 0.0
-    """The monotonic time at which to start the worker."""
+    """The monotonic time at which to start the worker's next process, in seconds."""
     is_ready: bool = False
 
 
 class Supervisor:
     """Starts worker processes, replaces those that die, and ends all of them at a signal.
 
-    SIGTERM and SIGINT stop the workers; a second one aborts their requests. SIGHUP makes them read
-    their configuration again, unless it comes because a terminal was closed. Each worker process
-    calls ``work`` with its number (from 1) and its `Link`, and exits with the returned code.
+    SIGTERM and SIGINT stop the workers; a second signal aborts their requests. SIGHUP makes them
+    read their configuration again, but a SIGHUP from a terminal that was closed stops them. Each
+    worker process calls ``work`` with its number (from 1) and its `Link`, and exits with the
+    returned code.
     """
 
     def __init__(
@@ -208,7 +209,10 @@ class Supervisor:
                 self._on_ready()
 
     def _bury(self, worker: _Worker) -> None:
-        """Clean up after a worker that has ended, and set the time to replace it."""
+        """Clean up after a worker that has ended, and set the time to replace it.
+
+        Before all workers have been ready for the first time, stop all of them instead.
+        """
         assert worker.link is not None  # noqa: S101 (it is registered)
         self._selector.unregister(worker.link)
         worker.link.close()
@@ -269,7 +273,7 @@ class Supervisor:
                     worker.link.send(what)
 
     def _patience(self) -> float | None:
-        """Return the seconds until something must be done; None if nothing is due."""
+        """Return how many seconds `run` may wait for an event; None for no limit."""
         now = time.monotonic()
         if self._signals:
             until = self._stops_at if self._explained else self._stopped + QUIET_SECONDS
@@ -279,7 +283,7 @@ class Supervisor:
 
 
 def _do_nothing(_number: int, _frame: object) -> None:
-    """Do nothing when a signal arrives: its number is read from the wakeup socket."""
+    """Do nothing. Signals need a handler, but their numbers are read from the wakeup socket."""
 
 
 @contextlib.contextmanager
