@@ -1,4 +1,4 @@
-"""The commands. Each of them is imported only when it is used."""
+"""The typer application. A command's module is imported only when the command is used."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ COMMANDS = {
 
 
 class Commands(TyperGroup):
-    """The group of all commands. Listing them in the help doesn't import their modules."""
+    """The group of all commands. Its help lists the commands without importing their modules."""
 
     listing = False
 
@@ -91,7 +91,7 @@ class Commands(TyperGroup):
 
 
 def listed(name: str) -> TyperCommand:
-    """Return a placeholder for a command: the name and the help text that the list shows."""
+    """Return a placeholder for a command: its name and help text, for the list of commands."""
     return TyperCommand(name, help=COMMANDS[name][1], rich_markup_mode="rich")
 
 
@@ -116,7 +116,7 @@ def command(name: str) -> Any:
 
 
 def _run_batch(options: BatchOptions, signals: SignalHandler) -> int:
-    """Import the module that runs ``batch``, and run it."""
+    """Import `run_batch`, and call it. Raise a `Problem` if a package is missing."""
     try:
         from mellea_like.cli.batch.command import run_batch  # noqa: PLC0415 (jinja2, and all of a batch)
     except ModuleNotFoundError as exc:

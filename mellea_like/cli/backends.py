@@ -45,7 +45,10 @@ LIMITS = ("price", "requests_per_minute", "tokens_per_minute")
 
 
 class Backends:
-    """The backends and the judge. As much as possible is checked before they are opened."""
+    """Opens the backends and the judge that a command's options select.
+
+    Creating an instance checks the options as far as possible, but opens nothing.
+    """
 
     def __init__(
         self,
@@ -82,7 +85,10 @@ class Backends:
         return None if self._spec.asks_directly else price.halved()
 
     def prices(self, models: Iterable[str | None]) -> dict[str, Price] | None:
-        """Return the price of each model whose name is known; None if no price is known."""
+        """Map models to their known prices; return None if no price is known.
+
+        ``models`` contains None for a model of unknown name, which is left out.
+        """
         bigger = {str(one.model): one.price for one in self._bigger}
         found: dict[str, Price] = {}
         for model in models:
@@ -95,7 +101,11 @@ class Backends:
 
     @property
     def reply_type(self) -> type[Any] | None:
-        """The type to pass as ``format`` so that requests include ``--schema``; None to omit it."""
+        """The type to pass as ``format`` so that requests include the JSON Schema of ``--schema``.
+
+        None if requests don't include it: there is no schema, the schema contains a ``$ref``, or
+        the backend is markov.
+        """
         schema = self._options.spec.json_schema
         if schema is None or self.kind == "markov" or '"$ref"' in json.dumps(schema):
             return None
@@ -103,7 +113,7 @@ class Backends:
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[None]:
-        """Open the backend and the judge, and close them at the end."""
+        """Open the backends and the judge, and close them when the block ends."""
         options = self._options
         if self.kind == "llama" and not options.quiet:
             warn(f"Starting a llama.cpp server for {options.gguf} ...")
@@ -150,7 +160,7 @@ class Backends:
         return cached
 
     def make_budget(self, whose: str) -> Budget | None:
-        """Make the budget, named ``whose`` in errors; return None if there is no limit."""
+        """Make the budget of ``--budget``, named ``whose`` in errors; None without that option."""
         spec = self._options.spec
         if spec.budget is not None and spec.budget.money is not None and None in self.models:
             msg = (
@@ -181,7 +191,7 @@ class Backends:
         return f"{backend.model} at {place}"
 
     def _describe(self, backend: Any) -> str:
-        """Return a sentence about the backend that draws first, for a message."""
+        """Return a sentence that names the main backend, without those that ``--escalate`` adds."""
         if self.kind == "jobs":
             return f"{self._spec.api}'s batch API, {self._spec.model} at {backend.api.where}."
         match self._spec:
@@ -271,7 +281,11 @@ class Backends:
         return openai_upstream(given["model"], url, names, price=given.get("price"))
 
     def _check_prices(self) -> None:
-        """With ``--escalate``, refuse options that need every model's price if one is unknown."""
+        """With ``--escalate``, refuse options that need all prices if a price is unknown.
+
+        ``--budget cost`` and ``--escalate-when cheaper`` need the price of every model, in the
+        same currency.
+        """
         spec = self._options.spec
         limited = spec.budget is not None and spec.budget.money is not None
         if not self._bigger or not (limited or spec.escalate_when == "cheaper"):
@@ -330,7 +344,7 @@ def _opened(spec: Any) -> AbstractAsyncContextManager[Any]:
 
 
 def _named(options: DrawOptions) -> BackendName | Literal["jobs"] | None:
-    """Return the backend that the user named, or that other options or the environment imply."""
+    """Return the backend that the options or the environment determine; None if neither does."""
     if getattr(options, "batch_api", None) is not None:
         return "jobs"
     if options.backend is not None:
@@ -348,7 +362,10 @@ def _named(options: DrawOptions) -> BackendName | Literal["jobs"] | None:
 def openai_upstream(
     model: str | None, base_url: str | None, names: Mapping[str, str], **limits: Any
 ) -> OpenAIUpstream:
-    """Return an OpenAI-compatible server's checked settings; errors use the option ``names``."""
+    """Return the settings of an OpenAI-compatible server, after checking them.
+
+    ``names`` maps each setting to the option that errors should name.
+    """
     if base_url is None:
         base_url = os.environ.get("OPENAI_BASE_URL") or OFFICIAL_URL
         names = {**names, "base_url": "OPENAI_BASE_URL"}

@@ -1,4 +1,4 @@
-"""``mellea-like check``: score a file of replies, without drawing anything."""
+"""``mellea-like check``: check a file of existing replies, without drawing new ones."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ EPILOG = (
 
 CHECKS, JUDGE, OUTPUT = "Requirements", "Judge", "Output"
 SHOWN = 10
-"""The number of failed rows to show."""
+"""The maximum number of rows that did not pass to list below the table."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +128,7 @@ class CheckOptions:
 
     @cached_property
     def spec(self) -> StrategySpec:
-        """The requirements (without code checks) and the judge's options, as a `StrategySpec`."""
+        """The requirements, without code checks and templates, and the judge's options."""
         given = {
             "requirements": self.requirements,
             "checks": [one for one in self.fixed_checks if not is_code_check(one)],
@@ -149,7 +149,7 @@ class CheckOptions:
 
 
 def run(options: CheckOptions, signals: SignalHandler) -> int:
-    """Run the command."""
+    """Run ``mellea-like check``."""
     with logs(debug=options.debug):
         try:
             return _Checks(options).run(signals)
@@ -170,7 +170,7 @@ class _Count:
 
 
 class _Checks:
-    """One run of the command. Creating it checks the options, but reads nothing."""
+    """Runs ``mellea-like check`` once. Creating it checks the options, but reads nothing."""
 
     def __init__(self, options: CheckOptions) -> None:
         self._options = options
@@ -209,11 +209,11 @@ class _Checks:
         )
         self._counts = [_Count(name) for name in options.row_checks]
         self._counts += [_Count(r.name) for r in self._requirements]
-        """In the order of the verdicts, which begin with those of the row's own checks."""
+        """The counts are in the order of a row's verdicts: the row's own checks come first."""
         self._statuses: Counter[str] = Counter()
         self._unread = 0
         self._wrong: list[tuple[int, str]] = []
-        """The first rows that did not pass, and the reasons."""
+        """The numbers of the first rows that did not pass, and the reasons."""
         self._usage = Usage()
         self._field = options.reply
         self._output: Output | None = None
@@ -360,12 +360,12 @@ def _slice_of(item: ItemResult[Any]) -> Slice | None:
 
 
 def _number(item: ItemResult[Any]) -> int:
-    """Return the line on which a row begins."""
+    """Return the line on which a row begins or, if unknown, the row's number in the file."""
     return int(getattr(item.item, "number", item.id + 1))
 
 
 def _record(item: ItemResult[Any]) -> dict[str, Any]:
-    """Return a row with its verdicts."""
+    """Return a row with its verdicts, as plain data for the output."""
     record = _slice_of(item)
     return {
         **whole(dict(item.item)),

@@ -30,13 +30,13 @@ class _SafeConsole(Console):
 
 
 def make_console(stream: TextIO) -> Console:
-    """Make a console for a stream, of `UNKNOWN_WIDTH` columns if that isn't a terminal."""
+    """Make a console for a stream, `UNKNOWN_WIDTH` columns wide if the stream isn't a terminal."""
     width = None if is_terminal(stream) else UNKNOWN_WIDTH
     return _SafeConsole(file=stream, width=width, markup=False, emoji=False, highlight=False)
 
 
 def live_view(render: Callable[[Console], RenderableType]) -> Live | None:
-    """Make a view that disappears when it ends; return None if standard error can't be redrawn."""
+    """Make a live view, erased when it stops; return None if standard error can't be redrawn."""
     if not is_terminal(sys.stderr):
         return None
     console = make_console(sys.stderr)

@@ -1,4 +1,4 @@
-"""The options of all commands that draw, and the specification that they become."""
+"""The options that ``sample`` and ``batch`` share, and the `StrategySpec` made from them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PANELS = (CHECKS, DRAWS, COSTS, BACKEND, OUTPUT)
 BackendName = Literal["markov", "openai", "llama", "pydantic-ai"]
 
 ATTEMPTS = 5
-"""The default number of attempts in each lane."""
+"""The default number of attempts in each lane, if ``--n`` doesn't need more."""
 
 REQUEST = ("temperature", "top_p", "seed", "max_tokens")
 """The options that are sent with each request."""
@@ -300,7 +300,7 @@ class DrawOptions:
 
     @property
     def _fixed_checks(self) -> list[str]:
-        """The checks that are the same for all rows."""
+        """All checks. `BatchOptions` overrides this to leave out checks that are templates."""
         return self.checks
 
     @property
@@ -314,7 +314,10 @@ class DrawOptions:
 def requirements_of(
     spec: StrategySpec, checks: Iterable[str], schema: Path | None
 ) -> list[Requirement]:
-    """Make the requirements of ``spec``, and of those ``checks`` that parse or run code."""
+    """Make the requirements in ``spec``, and those for the code checks among ``checks``.
+
+    The requirement for the schema is named after its file, ``schema``.
+    """
     made = spec.make_requirements(schema_name="" if schema is None else f"schema:{schema.name}")
     try:
         code = [parse_check(one, code=True) for one in checks if is_code_check(one)]
@@ -326,7 +329,7 @@ def requirements_of(
 
 @dataclass(frozen=True)
 class Bigger:
-    """A bigger model of an escalation: its stage and its server."""
+    """A bigger model that ``--escalate`` names: the settings of its stage and of its server."""
 
     stage: StageSpec
     upstream: dict[str, Any]
@@ -337,7 +340,7 @@ _OF_UPSTREAM = {"price": "price", "base-url": "base_url"}
 
 
 def _read_bigger(text: str) -> Bigger:
-    """Read a bigger model, as in ``big,attempts=2,price=2.00,8.00``."""
+    """Parse a value of ``--escalate``, such as ``big,attempts=2,price=2.00,8.00``."""
     model, *parts = text.split(",")
     found: dict[str, Any] = {}
     name = ""
@@ -368,7 +371,7 @@ def _read_bigger(text: str) -> Bigger:
 
 
 def parse_extra(given: Iterable[str]) -> dict[str, Any]:
-    """Read additional fields of requests, as in ``top_k=20``; each name may occur once."""
+    """Parse the values of ``--extra``, such as ``top_k=20``; refuse a name that occurs twice."""
     found: dict[str, Any] = {}
     for text in given:
         name, equals, value = text.partition("=")
@@ -390,7 +393,10 @@ def parse_extra(given: Iterable[str]) -> dict[str, Any]:
 
 
 def parse_judge_options(given: Iterable[str]) -> dict[str, Any]:
-    """Read options of a judge, as in ``temperature=1``; each name may occur once."""
+    """Parse the values of ``--judge-option``, such as ``temperature=1``.
+
+    A name that occurs twice is refused.
+    """
     found: dict[str, Any] = {}
     extra: dict[str, Any] = {}
     for text in given:
@@ -422,7 +428,10 @@ def _json_or_text(value: str) -> Any:
 
 
 def parse_budget(given: Iterable[str]) -> dict[str, float]:
-    """Read a budget, as in ``requests=20``; each kind may occur once."""
+    """Parse the values of ``--budget``, such as ``requests=20``, to arguments of `Budget`.
+
+    A kind that occurs twice is refused.
+    """
     found: dict[str, float] = {}
     for text in given:
         kind, _, amount = (part.strip() for part in text.partition("="))

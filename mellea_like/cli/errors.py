@@ -63,12 +63,12 @@ def in_options(message: str) -> str:
 
 
 def rejected_early(slice_: Slice) -> bool:
-    """Return whether a reply was rejected before its end."""
+    """Return whether a draw's reply was rejected before it was complete."""
     return slice_.generation is not None and slice_.generation.finish_reason == REJECTED
 
 
 def problems_of(slice_: Slice) -> list[str]:
-    """List the problems of a draw, with the checks as the user wrote them."""
+    """Return the reasons why a draw did not pass, with the checks as the user wrote them."""
     problems = [slice_.reason] if slice_.reason else []
     problems += [
         with_reason(requirement.name, verdict.reason) for requirement, verdict in slice_.failures

@@ -6,7 +6,7 @@ import sys
 
 
 class Exit:
-    """Exit codes."""
+    """The exit codes of ``mellea-like``."""
 
     PASSED = 0
     NOTHING_PASSED = 1

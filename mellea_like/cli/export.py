@@ -150,7 +150,7 @@ class ExportOptions:
 
 
 def run(options: ExportOptions, _signals: SignalHandler) -> int:
-    """Run the command."""
+    """Run ``mellea-like export``."""
     from mellea_like.export.api import export  # noqa: PLC0415 (few commands need it)
 
     output = _output(options)
@@ -228,7 +228,7 @@ def _output(options: ExportOptions) -> Path | BinaryIO:
 
 
 class _Terminal:
-    """Writes rows to a terminal without their control characters."""
+    """Writes rows to a terminal, with their control characters escaped."""
 
     def write(self, data: bytes) -> None:
         sys.stdout.write(printable(data.decode("utf-8", "replace")))
@@ -252,7 +252,7 @@ class _View:
             self._live.stop()
 
     def update(self, done: int, total: int) -> None:
-        """Store the current numbers, for the next time the view is drawn."""
+        """Store the numbers of finished and of all items, for the next time the view is redrawn."""
         self._done, self._total = done, total
 
     def _render(self, _console: Console) -> Text:

@@ -146,7 +146,7 @@ class JudgeAgreementOptions:
 
 
 def run(options: JudgeAgreementOptions, signals: SignalHandler) -> int:
-    """Run the command."""
+    """Run ``mellea-like judge-agreement``."""
     with logs(debug=options.debug):
         try:
             return _Measurement(options).run(signals)
@@ -159,7 +159,7 @@ def run(options: JudgeAgreementOptions, signals: SignalHandler) -> int:
 
 
 class _Measurement:
-    """One run of the command. Creating it checks the options, but reads nothing."""
+    """Runs ``judge-agreement`` once. Creating it checks the options, but reads nothing."""
 
     def __init__(self, options: JudgeAgreementOptions) -> None:
         self._options = options
@@ -196,7 +196,7 @@ class _Measurement:
         self._done = 0
 
     def run(self, signals: SignalHandler) -> int:
-        """Measure, and print the report."""
+        """Measure the agreement, print the report, and return the exit code."""
         signals.last_words = lambda: f"Interrupted after {plural(self._done, 'row')}."
         options = self._options
         with opened(options.source) as file:
@@ -314,7 +314,7 @@ def _better(value: Any) -> Literal["first", "second", "neither"] | None:
 
 
 def _without_any(found: Report) -> str | None:
-    """Explain why no row could be judged; return None if any was."""
+    """Return why no row could be judged; None if at least one row was judged."""
     if isinstance(found, AgreementReport):
         if any(judge.decisions.count for judge in found.judges.values()):
             return None
@@ -378,7 +378,7 @@ def _line(name: str, number: Estimate | float | None) -> str:
 
 
 def _as_json(thing: Any) -> Any:
-    """Return a report as plain data."""
+    """Return a report, or a part of it, as plain data for JSON."""
     if isinstance(thing, dict):
         return {key: _as_json(value) for key, value in cast("dict[str, Any]", thing).items()}
     if isinstance(thing, tuple):

@@ -32,7 +32,7 @@ PRICE = (
 
 
 def read_judge_price(given: str | None) -> Price | None:
-    """Read the value of ``--price``."""
+    """Parse the value of ``--price``; return None if the option isn't given."""
     try:
         price = cast("Price | None", read_price(given))
     except ValueError as exc:

@@ -25,14 +25,17 @@ T = TypeVar("T", bound="DataclassInstance")
 S = TypeVar("S", bound=Section)
 
 REQUIRED: Any = MISSING
-"""The default of a required option."""
+"""The value to pass as an option's default if the option is required."""
 
 FILES = ("json_schema", "gguf", "corpus")
-"""The options that name files. An error in a file isn't a usage error."""
+"""The options that name files. Errors in these files have the exit code 3, not 2 for bad usage."""
 
 
 def option(default: Any, names: str, about: str, panel: str | None = None, **more: Any) -> Any:
-    """Make a field for an option, such as ``"--output -o FILE"``, or ``"--force"`` for a flag."""
+    """Make a dataclass field for an option.
+
+    ``names`` is, for example, ``"--output -o FILE"``, or ``"--force"`` for a flag.
+    """
     given: Any = ... if default is REQUIRED else [] if default is list else default
     *flags, last = names.split()
     if last.startswith("-"):
@@ -60,7 +63,7 @@ def add_command(
     run: Callable[[T, SignalHandler], int],
     **settings: Any,
 ) -> None:
-    """Add a command whose function gets its options as an instance of a dataclass."""
+    """Add a command that calls ``run`` with an instance of the dataclass ``options``."""
     names, hints = option_names(options), get_type_hints(options)
     # A dataclass begins with its inherited fields, but the help may begin with others.
     panels: tuple[str | None, ...] = getattr(options, "panels", ())
@@ -85,7 +88,7 @@ def add_command(
 
 
 def option_names(options: type[DataclassInstance]) -> dict[str, str]:
-    """Return the option of each field, such as ``--output``; for an argument, its metavar."""
+    """Map each field to its option, such as ``--output``, or to its metavar if it's an argument."""
     names: dict[str, str] = {}
     for one in fields(options):
         info = one.metadata.get("typer")
@@ -97,7 +100,7 @@ def option_names(options: type[DataclassInstance]) -> dict[str, str]:
 
 
 def read_section(section: type[S], given: Mapping[str, Any], names: Mapping[str, str]) -> S:
-    """Build a ``section`` from values; errors name the options, which ``names`` has by field."""
+    """Build a ``section`` from values. ``names`` maps fields to the options that errors name."""
     try:
         return section.model_validate(given, context={"options": names})
     except ImportError as exc:

@@ -1,4 +1,4 @@
-"""``mellea-like plan``: estimate from an earlier run how many draws the next one needs."""
+"""``mellea-like plan``: estimate from an earlier run how many draws the next run needs."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class PlanOptions:
 
 
 def run(options: PlanOptions, _signals: SignalHandler) -> int:
-    """Run the command."""
+    """Run ``mellea-like plan``."""
     if not 0 < options.target < 1:
         msg = f"--target must be between 0 and 1, not {options.target:g}"
         raise Problem(msg, Exit.USAGE)

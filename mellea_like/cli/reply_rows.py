@@ -19,12 +19,12 @@ __all__ = ["REPLIES", "STANDARD", "field_of", "opened", "rows_of"]
 
 STANDARD = "-"
 REPLIES = ("reply", "output", "response", "completion", "answer", "text")
-"""The fields in which to look for the reply, in this order, unless ``--reply`` names one."""
+"""The fields that may contain the reply without ``--reply``; the first that exists is used."""
 
 
 @contextlib.contextmanager
 def opened(source: str) -> Generator[BinaryIO]:
-    """Open the file of replies, or standard input."""
+    """Open the file of replies, or standard input if ``source`` is ``-``."""
     if source == STANDARD:
         yield sys.stdin.buffer
         return
@@ -38,7 +38,7 @@ def opened(source: str) -> Generator[BinaryIO]:
 
 
 def rows_of(source: str, file: BinaryIO) -> Iterator[dict[str, Any]]:
-    """Read the rows of a file."""
+    """Yield the rows of a file. The name ``source`` determines the format; ``-`` means JSONL."""
     try:
         format = RowFormat.JSONL if source == STANDARD else format_of(source)
         yield from read_rows(file, format)

@@ -50,7 +50,7 @@ EPILOG = (
 
 SQLITE = b"SQLite format 3\0"
 MOST = 64 * 2**20
-"""The maximum size of a trace, in bytes. No call needs as much, and some files never end."""
+"""The maximum size of a trace, in bytes. No call needs as much, and a pipe may never end."""
 
 STANDARD = Path("-")
 """The path that means standard input or standard output."""
@@ -88,7 +88,7 @@ class ReportOptions:
 
 
 def run(options: ReportOptions, _signals: SignalHandler) -> int:
-    """Run the command."""
+    """Run ``mellea-like report``."""
     output = options.output
     if output is not None and output != STANDARD:
         for source in (*options.sources, *([options.compare] if options.compare else ())):
@@ -114,7 +114,7 @@ def run(options: ReportOptions, _signals: SignalHandler) -> int:
 
 
 def _prices(given: Sequence[str]) -> dict[str, Any]:
-    """Read the prices that replace the run's, and return them in the format of a journal."""
+    """Return the values of ``--price`` as a journal stores prices; an empty dict without values."""
     found: dict[str, Price] = {}
     for text in given:
         model, equals, price = text.rpartition("=")
@@ -132,7 +132,7 @@ def _prices(given: Sequence[str]) -> dict[str, Any]:
 def _made_of(
     options: ReportOptions, source: Path, prices: Mapping[str, Any], *, as_text: bool
 ) -> tuple[str, str]:
-    """Return the report and a short description of its subject."""
+    """Return the report on one journal or trace, and a short description of its subject."""
     item = options.item
     with reading(source), _open(source) as file:
         begin = file.read(len(SQLITE))
@@ -154,7 +154,10 @@ def _made_of(
 def _of_several(
     options: ReportOptions, prices: Mapping[str, Any], *, as_text: bool
 ) -> tuple[str, str]:
-    """Return the report on journals that are read as one run, with items numbered across them."""
+    """Return the report on several journals as one run, and a short description of its subject.
+
+    The items are numbered across all journals.
+    """
     from mellea_like.export.journaled_run import Run  # noqa: PLC0415 (needs sqlite3)
 
     # Few commands need them.
@@ -179,7 +182,10 @@ def _of_several(
 def _of_two(
     options: ReportOptions, other: Path, prices: Mapping[str, Any], *, as_text: bool
 ) -> tuple[str, str]:
-    """Return a comparison of two runs, each from one journal or several that are read as one."""
+    """Return a comparison of two runs, and a short description of its subject.
+
+    Each run consists of one or several journals.
+    """
     from mellea_like.batch.journal.differences import differences  # noqa: PLC0415 (few commands need it)
     from mellea_like.export.journaled_run import Run  # noqa: PLC0415 (needs sqlite3)
     from mellea_like.report.comparison import comparison_report, comparison_text  # noqa: PLC0415
@@ -256,7 +262,10 @@ def _of_trace(trace: Mapping[str, Any], *, as_text: bool) -> str:
 
 
 def _exchange(trace: TraceView) -> str:
-    """Return the prompt and the reply of the winner, or else of the best or the last draw."""
+    """Return the prompt and the reply of the best draw; an empty text if there are no draws.
+
+    If no draw was judged, use the last one.
+    """
     if not trace.slices:
         return ""
     shown = trace.best or trace.slices[-1]
@@ -271,7 +280,7 @@ def _indented(text: str | None) -> str:
 
 
 def _read_trace(raw: bytes) -> dict[str, Any]:
-    """Parse a call's trace; raise a `ValueError` if the data isn't one."""
+    """Parse a call's trace; raise a `ValueError` if the data isn't a trace."""
     if len(raw) > MOST:
         msg = f"this isn't a trace of a call: it is larger than {MOST // 2**20} MiB"
         raise ValueError(msg)
@@ -286,7 +295,7 @@ def _read_trace(raw: bytes) -> dict[str, Any]:
 
 
 def _check_output(path: Path, source: Path) -> None:
-    """Refuse to overwrite a file that isn't a report, before doing any work."""
+    """Refuse a path that is a directory, the source, or a file with anything but a report."""
     try:
         if path.is_dir():
             msg = f"{path} is a directory: name the file to write"

@@ -78,13 +78,13 @@ class ServeOptions:
 
     @property
     def server(self) -> dict[str, Any]:
-        """Overrides of the configuration's section ``server``."""
+        """The options that override the configuration's section ``server``."""
         given: dict[str, Any] = {"host": self.host or None, "port": self.port}
         return {name: value for name, value in given.items() if value is not None}
 
 
 def run(options: ServeOptions, signals: SignalHandler) -> int:
-    """Run the command."""
+    """Run ``mellea-like serve``."""
     needs_unix("serve")
     try:
         return _serve(options, signals)
@@ -147,7 +147,7 @@ def _store(options: ServeOptions, config: GatewayConfig) -> SQLiteStore | None:
 
 
 def _counts(config: GatewayConfig, workers: int) -> bool:
-    """Return whether anything must be counted in the store: budgets, or shared limits."""
+    """Return whether the store is needed, for budgets or for limits that workers share."""
     limits: list[KeyLimits] = list(config.keys.values()) or [config.server.limits]
     if any(key.budget is not None for key in limits):
         return True
@@ -229,7 +229,7 @@ def _serve_together(
     store: SQLiteStore | None,
     handler: logging.Handler,
 ) -> int:
-    """Serve in several processes, which this one starts and stops."""
+    """Serve in several worker processes, which this process starts and stops."""
     from mellea_like.gateway.config.config_file import ConfigError  # noqa: PLC0415 (an extra)
     from mellea_like.gateway.http.app import Gateway  # noqa: PLC0415
     from mellea_like.gateway.http.startup import read_again, say_unchanged  # noqa: PLC0415

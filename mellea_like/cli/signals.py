@@ -32,7 +32,7 @@ SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
 
 
 class SignalHandler:
-    """Handles the signals that end a command; a second one ends the process immediately."""
+    """Handles signals: the first cancels the command, the second ends the process immediately."""
 
     def __init__(self) -> None:
         self.last_words: Callable[[], str] = lambda: "Interrupted."
@@ -47,7 +47,10 @@ class SignalHandler:
         return Exit.TERMINATED if others else Exit.INTERRUPTED
 
     def run(self, function: Callable[..., Awaitable[T]], *arguments: Any) -> T:
-        """Run a function in an event loop, and return its result; the first signal cancels it."""
+        """Run a function in an event loop, and return its result.
+
+        If a signal cancels the function, raise ``KeyboardInterrupt``.
+        """
 
         async def cancellable() -> list[T]:
             with anyio.CancelScope() as scope:
@@ -64,7 +67,10 @@ class SignalHandler:
         return results[0]
 
     def receive(self, number: int, _frame: FrameType | None) -> None:
-        """Handle a signal."""
+        """Cancel the running function at the first signal; end the process at the second.
+
+        If no function is running at the first signal, raise ``KeyboardInterrupt``.
+        """
         self._received.append(number)
         if len(self._received) > 1:
             self._leave()
@@ -83,7 +89,7 @@ class SignalHandler:
 
 @contextlib.contextmanager
 def terminable() -> Generator[SignalHandler]:
-    """Enter a block in which Ctrl-C, SIGTERM and SIGHUP end the command and all its processes."""
+    """Handle Ctrl-C, SIGTERM and SIGHUP during the block; signals ignored before stay ignored."""
     signals = SignalHandler()
     before: dict[int, Any] = {}
     try:

@@ -36,7 +36,10 @@ def is_terminal(stream: TextIO | None) -> bool:
 
 
 def ready_streams() -> None:
-    """Prepare the output streams, so that odd characters and closed streams cause no errors."""
+    """Prepare standard output and standard error for characters that they can't encode.
+
+    Such characters are escaped. If standard error is closed, output to it is discarded.
+    """
     if sys.stderr is None:  # pyright: ignore[reportUnnecessaryComparison]
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 (open to the end)
     for stream in (sys.stdout, sys.stderr):
@@ -45,7 +48,10 @@ def ready_streams() -> None:
 
 
 def write(text: str, stream: TextIO) -> None:
-    """Write to a stream. It is no error if its reader has gone."""
+    """Write to a stream, and flush it.
+
+    If the stream is closed, or nobody reads its pipe any more, discard the text without an error.
+    """
     try:
         stream.write(text)
         stream.flush()
@@ -59,7 +65,7 @@ def write(text: str, stream: TextIO) -> None:
 
 
 def warn(lines: str | Iterable[str]) -> None:
-    """Write lines to standard error, control characters escaped; ignore failures."""
+    """Write lines to standard error, with control characters escaped, and ignore write errors."""
     for line in [lines] if isinstance(lines, str) else lines:
         with contextlib.suppress(OSError):
             write(printable(line) + "\n", sys.stderr)
@@ -74,7 +80,7 @@ def silence(stream: TextIO) -> None:
 
 
 def write_output(text: str) -> None:
-    """Write to standard output."""
+    """Write to standard output; raise a `Problem` if that fails."""
     try:
         write(text, sys.stdout)
     except OSError as exc:

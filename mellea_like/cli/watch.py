@@ -122,7 +122,7 @@ class WatchOptions:
 
 
 def run(options: WatchOptions, signals: SignalHandler) -> int:
-    """Run the command until Ctrl-C."""
+    """Run the user's command when files change, until Ctrl-C."""
     needs_unix("watch")
     if shutil.which(options.command[0]) is None:
         msg = f"can't run {options.command[0]}: there is no such command"
@@ -174,7 +174,7 @@ def _tell(status: RerunStatus) -> None:
 
 
 class Runs:
-    """Runs the command again and again, and reports how each run ended."""
+    """Runs the user's command once for each call of `run`, and reports how each run ended."""
 
     def __init__(self, options: WatchOptions) -> None:
         self._options = options
@@ -183,7 +183,7 @@ class Runs:
         self._stopped = False
 
     async def run(self, changes: Changes) -> None:
-        """Run the command once."""
+        """Run the user's command once, and report how it ended."""
         self._count, self._stopped = self._count + 1, False
         started = anyio.current_time()
         try:
@@ -196,7 +196,7 @@ class Runs:
         self._tell_of(changes, how, started)
 
     def kill(self) -> None:
-        """Kill the running command."""
+        """Kill the user's command if it is running."""
         if self._process is not None:
             _send(self._process, "SIGKILL")
 

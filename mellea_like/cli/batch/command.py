@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from mellea_like.cli.signals import SignalHandler
 
 MOST_ERRORS_TOLD = 5
-"""The maximum number of different errors to report."""
+"""The maximum number of different row errors that a run shows as they occur."""
 
 
 def run_batch(options: BatchOptions, signals: SignalHandler) -> int:
@@ -65,7 +65,7 @@ def run_batch(options: BatchOptions, signals: SignalHandler) -> int:
 
 
 class _Batch:
-    """One run of the command. Creating it checks everything, but sends nothing."""
+    """Runs ``mellea-like batch`` once. Creating it checks options and input, but sends nothing."""
 
     def __init__(self, options: BatchOptions) -> None:
         self._options = options
@@ -110,7 +110,10 @@ class _Batch:
     # --- checks ----------------------------------------------------------------------------------
 
     def _look_at_journals(self) -> int:
-        """Count the finished rows in the journals; without ``--resume``, refuse existing ones."""
+        """Return the number of finished rows in the run's journals.
+
+        Without ``--resume``, raise a `Problem` if the run already has a journal.
+        """
         options, path = self._options, self._options.journal
         if path is None or not path.exists():
             return 0
@@ -146,7 +149,7 @@ class _Batch:
         return outputs
 
     def _check_places(self) -> None:
-        """Make sure that no file is named twice, or is both read and written."""
+        """Refuse a file that is named twice among the input, the journal and the outputs."""
         options = self._options
         seen: dict[Path, str] = {}
         for option, given in (
@@ -248,7 +251,12 @@ class _Batch:
             self._note(row)
 
     def _note(self, row: RowResult) -> None:
-        """Report a new error; stop if a key is refused, or after too many errors in succession."""
+        """Report a row's error if it is new; raise a `Problem` if the run must stop.
+
+        The run stops after ``--max-errors`` errors in succession. It also stops if an API key is
+        refused and every row so far has ended in an error. With ``--max-errors 0``, errors of rows
+        never stop it.
+        """
         if row.error is None:
             self._errors_in_a_row = 0
             self._only_errors = False
@@ -266,7 +274,7 @@ class _Batch:
             raise Problem(msg)
 
     def leave_at_once(self) -> None:
-        """Remove unfinished files, because the process is about to end."""
+        """Remove temporary output files; called when a second signal ends the process."""
         for output in self._outputs:
             output.remove_leftovers()
 
@@ -292,7 +300,7 @@ class _Batch:
         return Exit.PASSED if good else Exit.NOTHING_PASSED
 
     def so_far(self, *, resumable: bool = True) -> str:
-        """Describe how far the run got and how to continue it."""
+        """Return the end of a sentence: how far the run got and, if ``resumable``, how to go on."""
         journal = self._options.journal is not None
         # Rows that are done but not yet written are in no file, but perhaps in the journal.
         progress = replace(self._view.progress, done=self._handed_on)

@@ -1,4 +1,4 @@
-"""Providers' batch APIs on the command line: the supported ones, and the jobs of a run."""
+"""Providers' batch APIs on the command line: make their clients, and describe a run's jobs."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ def make_api(name: str, model: str, base_url: str | None) -> BatchAPI:
 
 
 def api_at(place: str) -> BatchAPI:
-    """Make the client for a place: provider, model and URL, as in `BatchJobs.place`."""
+    """Make a client from ``place``: a provider, model and URL, as in `BatchJobs.place`."""
     name, model, where = place.split(" ", 2)
     return make_api(name, model, where)
 
 
 class JobsUpstream(Upstream):
-    """A model behind a provider's batch API."""
+    """The settings of a model that is used through a provider's batch API."""
 
     kind: Literal["jobs"]
     api: BatchAPIName
@@ -79,7 +79,7 @@ class JobsUpstream(Upstream):
 
     @property
     def asks_directly(self) -> bool:
-        """Whether the ordinary API also answers some requests, at its own price."""
+        """Whether some requests go to the provider's ordinary API, at its full price."""
         return self.canary or self.direct_below > 0
 
     def make(self) -> BatchJobs:
@@ -99,7 +99,7 @@ class JobsUpstream(Upstream):
 
 @asynccontextmanager
 async def open_jobs(spec: JobsUpstream) -> AsyncGenerator[BatchJobs]:
-    """Open a batch API, and close its connections at the end."""
+    """Make the backend in a worker thread, and close it when the block ends."""
     made = await run_in_thread(spec.make)
     try:
         yield made
@@ -126,7 +126,7 @@ def _direct(name: str, model: str, base_url: str | None) -> Backend:
 
 
 def under_way(jobs: Sequence[JobState], journal: object) -> str:
-    """Return a sentence about the jobs that continue after a run ends; empty without jobs."""
+    """Return a sentence about the jobs that a stopped run leaves running; "" if there are none."""
     if not jobs:
         return ""
     them = "it" if len(jobs) == 1 else "them"

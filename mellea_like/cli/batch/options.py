@@ -285,7 +285,7 @@ class BatchOptions(DrawOptions):
         _ = self.similarity
 
     def _check_jobs(self) -> None:
-        """Refuse options that can't be used with ``--batch-api``, and set the order to breadth."""
+        """Check which options ``--batch-api`` needs or excludes, and set ``order`` to breadth."""
         if self.model is None:
             msg = f"--batch-api {self.batch_api} needs the name of a model: add --model NAME"
             raise Problem(msg, Exit.USAGE)
@@ -360,7 +360,7 @@ class BatchOptions(DrawOptions):
 
     @property
     def similarity(self) -> bool | float:
-        """The value of ``--unique``, as the argument ``unique`` of `sample_many` takes it."""
+        """``--unique`` for `sample_many`: False if not given, True for exact, or the similarity."""
         if self.unique in {None, "exact"}:
             return self.unique is not None
         with suppress(ValueError):

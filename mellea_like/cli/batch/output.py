@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from mellea_like.batch.rows.formats import RowWriter
 
 LONGEST_HEAD = 100_000
-"""How many bytes of a file's first line to read, at most."""
+"""The maximum number of bytes to read of a file's first line, to recognize a batch's results."""
 
 
 class ReaderLeft(Exception):
@@ -31,7 +31,10 @@ class ReaderLeft(Exception):
 
 
 class Output:
-    """Standard output, or a file that is renamed into place when it has results to keep."""
+    """Writes a batch's results to standard output or to a file.
+
+    A file has a temporary name until it has results to keep.
+    """
 
     def __init__(self, option: str, given: str, *, replace: bool, renew: bool = False) -> None:
         self.path = None if given == STANDARD else Path(os.path.realpath(given))
@@ -43,7 +46,7 @@ class Output:
         self._at_once = False
         self.rows = 0
         self.halves = 0
-        """The number of rows in which lone surrogates were replaced: UTF-8 can't encode them."""
+        """The number of results with lone surrogates, replaced because UTF-8 can't encode them."""
         if self.path is None or (self.path.exists() and not self.path.is_file()):
             if self.path is not None and self.path.is_dir():
                 msg = f"{option}: {given} is a directory: name a file"
@@ -74,7 +77,10 @@ class Output:
         return self._format is RowFormat.PARQUET
 
     def begin(self, columns: Mapping[str, str] | None, *, at_once: bool) -> None:
-        """Open the output. With ``at_once``, rename the file into place after its first row."""
+        """Open the output. With ``at_once``, a file gets its final name after its first row.
+
+        A Parquet file always keeps its temporary name until it is complete.
+        """
         with self._trouble():
             if self.path is None:
                 self._file = io.BytesIO()
@@ -110,7 +116,11 @@ class Output:
             self._beside = None
 
     async def close(self, *, keep: bool) -> None:
-        """Close the output. Without ``keep``, discard a file that isn't in place yet."""
+        """Close the output.
+
+        If the file still has its temporary name, it gets its final name with ``keep``, and is
+        removed without ``keep``.
+        """
         file, writer, self._writer = self._file, self._writer, None
         if file is None or writer is None:
             return
@@ -128,7 +138,7 @@ class Output:
             self.remove_leftovers()
 
     def remove_leftovers(self) -> None:
-        """Remove the temporary file."""
+        """Remove the file if it still has its temporary name."""
         if self._beside is not None:
             self._beside.unlink(missing_ok=True)
 

@@ -28,7 +28,10 @@ def _cost(usage: Usage, price: Price) -> str:
 
 
 def parts_of(progress: Progress, price: Price | None, since: float = 0.0) -> list[Text]:
-    """Return the parts of a line that shows a batch's progress, the most important first."""
+    """Return the parts of a line that shows a batch's progress, the most important first.
+
+    ``since`` is the age of ``progress`` in seconds; the time left is reduced by it.
+    """
     done = f"{progress.done:,}" + ("" if progress.total is None else f"/{progress.total:,}")
     parts = [Text(done, "bold")]
     if progress.waiting:
@@ -57,7 +60,7 @@ def parts_of(progress: Progress, price: Price | None, since: float = 0.0) -> lis
 
 
 def status_line(parts: list[Text], columns: int) -> Text:
-    """Fit the parts into one line of a terminal."""
+    """Join the parts to one line, and cut it off after ``columns``, the terminal's width."""
     line = Text("  ", no_wrap=True).join(parts)
     line.truncate(max(1, columns), overflow="ellipsis")
     return line
@@ -92,7 +95,10 @@ class BatchView:
             self._live.stop()
 
     def update(self, progress: Progress) -> None:
-        """Store the current numbers, and write a line if one is due."""
+        """Store the current progress.
+
+        If progress is shown in lines, not in a live view, write a line every few seconds.
+        """
         self.progress, self._updated = progress, time.monotonic()
         due = self._updated - self._told >= self._every
         if self._lines and due and progress.done != progress.total:
@@ -100,7 +106,7 @@ class BatchView:
             warn("  ".join(part.plain for part in parts_of(progress, self._price)))
 
     def tell(self, line: str) -> None:
-        """Write a line, above the view if there is one."""
+        """Write a message to standard error, above the live view if there is one."""
         if self._live is None:
             warn(one_line(line))
             return
@@ -108,13 +114,13 @@ class BatchView:
             self._live.console.print(Text(one_line(line)), soft_wrap=True)
 
     def render(self, console: Console) -> Text:
-        """Draw the current line, with room for the ^C of an interrupt."""
+        """Return the progress as one line, with room for the ^C that terminals print at Ctrl-C."""
         since = time.monotonic() - self._updated
         return status_line(parts_of(self.progress, self._price, since), console.width - len("^C"))
 
 
 def summary(progress: Progress, price: Price | None, *, left_out: int = 0) -> str:
-    """Return a summary of a run in one sentence."""
+    """Return a summary of a run in one sentence; ``left_out`` counts the skipped input lines."""
     counts = [f"{progress.passed:,} passed"]
     if progress.failed:
         counts.append(f"{progress.failed:,} failed")

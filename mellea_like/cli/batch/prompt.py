@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class PromptTemplate:
-    """The prompt of each row: a filled-in template or the row's own messages."""
+    """Makes each row's prompt, from a template or the row's own messages, and its checks."""
 
     def __init__(
         self,
@@ -49,11 +49,14 @@ class PromptTemplate:
         *,
         early: bool = False,
     ) -> PromptTemplate:
-        """Read the template and the system prompt, each a text or @FILE."""
+        """Create an instance from the values of ``--prompt`` and ``--system``: texts or @FILE."""
         return cls(_read("--prompt", argument), _read("--system", system), checks, early=early)
 
     def fill(self, row: Row, place: str = "line") -> Asked | Conversation:
-        """Make the prompt for a row, with the row's own requirements."""
+        """Make the prompt for a row, with the row's own requirements.
+
+        ``place`` is the word by which errors call the row: line or row.
+        """
         must_hold = self.requirements_of(row, place)
         if self._template is None:
             messages = self._messages(row, place)
@@ -79,7 +82,7 @@ class PromptTemplate:
             raise _bad(row, place, one_line(str(exc))) from exc
 
     def _messages(self, row: Row, place: str) -> list[Message]:
-        """Return a row's messages, which may be a list, or JSON in a text column."""
+        """Return a row's messages from its field ``messages``: a list, or JSON in a text column."""
         if "messages" not in row:
             raise _bad(row, place, "the row has no field 'messages', and there is no --prompt")
         try:
@@ -123,7 +126,7 @@ def _bad(row: Row, place: str, wrong: str) -> BadRow:
 
 
 def _read(option: str, argument: str | None) -> str | None:
-    """Return the value of an option, or the content of @FILE."""
+    """Return an option's value or, if the value is @FILE, the content of that file."""
     if argument is None or not argument.startswith("@"):
         return argument
     try:

@@ -25,7 +25,12 @@ if TYPE_CHECKING:
 
 
 class RowResult(NamedTuple):
-    """The results of a row. ``place`` is its position in an input that processes share."""
+    """The results of a row as plain data, which can be sent to another process.
+
+    ``records`` pairs each record with whether its reply passes the filters for the output.
+    ``place`` is the row's position in the input, from 0, if several processes share the rows.
+    Otherwise it is 0.
+    """
 
     line: int
     records: list[tuple[dict[str, Any], bool]]
@@ -55,7 +60,7 @@ class RowRecords:
         return RowResult(row.number, records, item.replayed, error, refused, row.place or 0)
 
     def _records(self, item: ItemResult[Any]) -> Iterator[tuple[dict[str, Any], bool]]:
-        """Yield each of a row's replies as plain data, and whether it passes the filters."""
+        """Yield each record of a row, and whether it passes the filters; True without a reply."""
         options, result = self._options, item.result
         records = _records_of(item, as_value=options.json_schema is not None)
         replies: list[Slice | None] = []
@@ -82,7 +87,10 @@ class RowRecords:
 
 
 def _records_of(item: ItemResult[Any], *, as_value: bool = False) -> list[dict[str, Any]]:
-    """Return a row's result as one record, or as one record for each collected reply."""
+    """Return a row's result as one record or, with ``--select collect``, one for each reply.
+
+    If too few replies passed, the last record says so.
+    """
     whole = _record_of(item, as_value=as_value)
     result = item.result
     decision = None if result is None else result.decision

@@ -43,16 +43,16 @@ class View(Protocol):
     """A display of a batch's progress."""
 
     def update(self, progress: Progress) -> None:
-        """Show the current numbers."""
+        """Show the current progress."""
         ...
 
     def tell(self, line: str) -> None:
-        """Write a line."""
+        """Show a message of one line."""
         ...
 
 
 class Results(Protocol):
-    """The result of each row, in the order of arrival."""
+    """An iterator of the rows' results that also has the batch's progress."""
 
     @property
     def progress(self) -> Progress:
@@ -120,7 +120,10 @@ def _journal(options: BatchOptions, backends: Backends) -> Journal | None:
 
 
 def with_options(error: Exception) -> Exception:
-    """Reword an error about a journal's run: name options instead of the library's settings."""
+    """Return the error, reworded to name options in place of the library's settings.
+
+    Only a `JournalError` that lists changed settings is reworded.
+    """
     if not isinstance(error, JournalError) or not error.differences:
         return error
     from mellea_like.batch.unique import UNIQUE  # noqa: PLC0415 (few runs need it)

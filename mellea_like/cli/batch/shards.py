@@ -1,7 +1,8 @@
 """A batch in several processes, each of which has its share of the rows and its own journal.
 
-Rows are distributed one by one. The processes share a budget and rates through a file. The process
-that started them writes the results, shows the total progress, and ends them.
+Rows are dealt out in turn: of three processes, the first takes the rows 1, 4, 7 and so on. The
+processes share the budget and the rate limits through a file. The parent process writes the
+results, shows the total progress, and ends the other processes.
 """
 
 from __future__ import annotations
@@ -40,17 +41,17 @@ if TYPE_CHECKING:
 _NAME = re.compile(r"shard-(\d+)-of-(\d+)\.db")
 
 ACCOUNT = "this run"
-"""The name of the common budget and rate limits in the file that all processes use."""
+"""The name of the budget and rate limits in the file through which processes share them."""
 
 TELL_EVERY = 0.1
-"""The seconds between two progress messages of a process."""
+"""The minimum time between two progress messages of a process, in seconds."""
 
 TOLD_FOR = 10.0
-"""The seconds during which a message that several processes send is shown only once."""
+"""How long, in seconds, the same message isn't shown again: several processes may send it."""
 
 
 class Part(NamedTuple):
-    """The part of a run that one process does."""
+    """One process's part of a run, as passed to that process; ``number`` counts from 0."""
 
     number: int
     of: int
@@ -65,7 +66,10 @@ class _Told(NamedTuple):
 
 
 class _Ended(NamedTuple):
-    """The last message of a process; ``error`` is a sentence if some of its rows aren't done."""
+    """The last message of a process.
+
+    ``error`` is None if all rows of the process are done; otherwise, it is a sentence.
+    """
 
     error: str | None = None
     code: int = Exit.PASSED
@@ -76,7 +80,7 @@ class _Ended(NamedTuple):
 
 
 class Shards:
-    """The processes of a run, before they are started."""
+    """Prepares a run in several processes: finds its journals, and divides it into parts."""
 
     def __init__(self, options: BatchOptions) -> None:
         self._options = options
@@ -90,7 +94,7 @@ class Shards:
             raise Problem(msg)
 
     def begun(self) -> list[Path]:
-        """Return the existing journals; refuse those of a run with another number of processes."""
+        """Return the journals that exist; refuse a run started with another number of processes."""
         assert self._folder is not None  # noqa: S101 (it is there)
         count = _count(self._folder)
         if count not in {0, self._options.processes}:
@@ -137,7 +141,10 @@ class Shards:
         return [self._folder / f"shard-{n}-of-{count}.db" for n in range(1, count + 1)]
 
     def _store(self) -> Path | None:
-        """Reset the shared budget and rates, and return their file; None if there are no limits."""
+        """Return the file of the shared budget and rate limits, or None if there are no limits.
+
+        What an earlier run counted in the file is forgotten.
+        """
         options = self._options
         rates = options.requests_per_minute, options.tokens_per_minute
         if options.spec.budget is None and rates == (None, None):
@@ -153,7 +160,7 @@ class Shards:
 
 
 def refuse_shards(path: Path) -> None:
-    """Refuse to continue a run of several processes in one process."""
+    """Before a run in one process, refuse a folder with the journals of several processes."""
     if path.is_dir() and (count := _count(path)):
         msg = f"the run in {path} was started with --processes {count}: use the same number"
         raise Problem(msg)
@@ -175,7 +182,7 @@ async def shard_results(
 
 
 class _ShardResults:
-    """The results of the rows of all processes."""
+    """Iterates over the results that the processes send, and sums up their progress."""
 
     def __init__(
         self, processes: Processes, count: int, view: View, total: int | None, *, ordered: bool
@@ -226,7 +233,10 @@ class _ShardResults:
                 return row
 
     def _in_order(self) -> RowResult | None:
-        """Return the next row for ``--in-order``, or None if it has not arrived yet."""
+        """With ``--in-order``, return the next row's result if it has arrived.
+
+        Otherwise, return None.
+        """
         if self._first is None:
             return None
         if any(not rows for number, rows in self._first.items() if number in self._left):
@@ -262,7 +272,10 @@ class _ShardResults:
             self._view.tell(line)
 
     def _end(self, ended: _Ended) -> None:
-        """Raise the error that ended a process; store a spent budget's until all have ended."""
+        """Raise the error that ended a process.
+
+        If the error is that a budget is spent, store it instead until all processes have ended.
+        """
         if ended.kind == "limit":
             self._spent = ended.error
         elif ended.kind == "journal":

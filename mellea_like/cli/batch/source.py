@@ -1,4 +1,4 @@
-"""The rows of a batch: checked before the run if possible, then taken one by one."""
+"""The rows of a batch's input: a file is checked before the run, a pipe is read during the run."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ MOST_WARNINGS = 10
 """The maximum number of bad lines that are reported one by one."""
 
 PIECE = 2**20
-"""The size of the pieces in which a file is read, in bytes."""
+"""How many bytes of a file to read at a time for its digest."""
 
 _DIGEST = re.compile(r"(\d+) bytes, sha256 ([0-9a-f]{24})")
 
 LARGE = 50 * 2**20
-"""The size of a file, in bytes, above which reading it takes seconds and is announced."""
+"""A file of more bytes takes seconds to read, so a message announces that it is being read."""
 
 
 def digest_of(option: str, path: Path, *, quiet: bool = True) -> str:
@@ -80,7 +80,7 @@ def _tell_of_large(file: BufferedReader) -> None:
 
 
 class RowSource:
-    """The rows of the input that fit the prompt."""
+    """Reads the rows of a batch's input, and reports or skips those that don't fit the prompt."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class RowSource:
         return self.total or 0
 
     def __iter__(self) -> Iterator[Row]:
-        """Read the rows of a file whose errors `look_through` has already reported."""
+        """Yield the rows of the file, after `look_through` has reported the file's errors."""
         with self._trouble(), self._open() as file:
             yield from self._good(file, told=True)
 
@@ -131,7 +131,10 @@ class RowSource:
         return self._pipe() if self._piped else self
 
     def digest(self, earlier: str | None = None) -> str | None:
-        """Return the input's digest, or ``earlier`` if rows were only appended; None for a pipe."""
+        """Return the digest of the input file, or None for a pipe.
+
+        If rows were only appended since the digest ``earlier``, return ``earlier``.
+        """
         if self.path is None or self._piped:
             return None
         grows = self._format is not RowFormat.PARQUET  # Parquet files can't be extended.
@@ -168,7 +171,7 @@ class RowSource:
             warn(f"mellea-like: {self._name} has no rows{which}")
 
     def close(self) -> None:
-        """Close the input, unless a thread still waits for it."""
+        """Close a pipe that was opened, unless a thread is still reading it."""
         if self._file is not None and not self._reading:
             self._file.close()
 
@@ -211,11 +214,11 @@ class RowSource:
         return rows if self._share is None else (row for row in rows if self._has(row.place or 0))
 
     def _has(self, place: int) -> bool:
-        """Return whether a row belongs to this process."""
+        """Return whether this process samples the row at ``place``, the row's position from 0."""
         return self._share is None or place % self._share[1] == self._share[0]
 
     def _name_columns(self, columns: Mapping[str, str]) -> None:
-        """Store the input's columns, without those that an earlier run added as results."""
+        """Store the input's columns; with ``--again``, without an earlier run's result columns."""
         self.columns = columns
         if self._again and of_results(list(columns)):
             own = dict(list(columns.items())[: -len(RESULT_FIELDS)])

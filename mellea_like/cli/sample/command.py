@@ -65,7 +65,7 @@ EPILOG = (
 )
 
 LONGEST_INSTRUCTION = 16 * 2**20
-"""The maximum size of standard input, in bytes. No model takes as much; a pipe may never end."""
+"""The maximum size of standard input, in bytes: no model takes more, and a pipe may never end."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +92,7 @@ class SampleOptions(DrawOptions):
 
 
 def run(options: SampleOptions, signals: SignalHandler) -> int:
-    """Run the command."""
+    """Run ``mellea-like sample``."""
     # Too many lanes are refused before anything is shown.
     progress = Progress(1, min(options.lanes, MAX_ITERATIONS))
 
@@ -234,7 +234,7 @@ def _report(options: SampleOptions, error: Exception) -> int:
 
 
 def _check_trace(path: Path) -> None:
-    """Refuse a trace that can't be written, before anything is sent."""
+    """Before anything is sent, refuse a ``--trace`` file that can't be written or replaced."""
     if os.path.exists(path) and not os.path.isfile(path):  # noqa: PTH110, PTH113 (never raise)
         msg = f"--trace: {path} isn't a file"
         raise Problem(msg)

@@ -1,4 +1,4 @@
-"""A result as JSON, in sentences, and as a table."""
+"""The result of ``mellea-like sample``: as text, as JSON, in sentences, and as a table."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MOST_KEYS = 5
 
 
 def write_text(text: str) -> None:
-    """Write the result to standard output, unchanged unless that is a terminal."""
+    """Write a reply and a newline to standard output; on a terminal, escape control characters."""
     if is_terminal(sys.stdout):
         text = printable(text)
     write_output(text if text.endswith("\n") else f"{text}\n")
@@ -44,7 +44,7 @@ def write_record(record: dict[str, Any]) -> None:
 
 
 def as_record(result: SamplingResult[Any], ledger: Ledger, **about: str) -> dict[str, Any]:
-    """Return a result as plain data: the call's trace and its outcome."""
+    """Return a result as plain data: the call's trace, ``about``, the outcome and the costs."""
     return {
         **to_dict(result),
         **about,
@@ -72,7 +72,7 @@ def models_in(result: SamplingResult[Any]) -> list[str | None]:
 
 
 def summary(result: SamplingResult[Any], ledger: Ledger, name: Callable[[Slice], str]) -> list[str]:
-    """Summarize a call that passed, in one line, or in two if a selection decided."""
+    """Return a line that summarizes a call that passed, and another if a selection decided."""
     best = result.best
     model = f" ({one_line(best.model)})" if best.stage is not None and best.model else ""
     lines = [f"Passed: {name(best)}{model}; {_cost(result, ledger)}."]

@@ -1,4 +1,4 @@
-"""The progress of a call: a row for each draw in flight, and a line for each that has ended."""
+"""The progress of a call: a table of draws in flight, or a line for each draw that has ended."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ NARROW = 60
 
 @dataclass(slots=True)
 class Row:
-    """The state of a draw, or how it ended."""
+    """A row of the progress table: the state or outcome of a draw, or a lane without a draw."""
 
     subsample: int
     iteration: int | None = None
@@ -65,7 +65,7 @@ class Row:
 
 
 class Progress(Plugin):
-    """Follows the draws of a call, for display."""
+    """Records the states of a call's draws, for display."""
 
     def __init__(
         self, attempts: int, lanes: int, tell: Callable[[str], None] | None = None
@@ -81,7 +81,10 @@ class Progress(Plugin):
 
     @property
     def rows(self) -> list[Row]:
-        """The rows of each lane: its draws in flight, or else the latest one that ended."""
+        """For each lane, its draws in flight or, if there are none, the latest draw that ended.
+
+        A lane without any draw yet has an empty row.
+        """
         found = list(self._rows.values())
         idle = set(range(self.lanes)) - {row.subsample for row in found}
         found += map(Row, idle)
@@ -110,7 +113,7 @@ class Progress(Plugin):
             self.cancelled = sum(s.outcome is Outcome.CANCELLED for s in payload.slices)
 
     def on_slice(self, slice_: Slice) -> None:
-        """Record a draw that ended."""
+        """Record a draw that ended. If ``tell`` is set, call it with a line about the draw."""
         self.ended += 1
         why = "; ".join(problems_of(slice_))
         cancelled = slice_.outcome is Outcome.CANCELLED
@@ -143,7 +146,7 @@ class Progress(Plugin):
             self._row(subsample, iteration).state = state
 
     def _row(self, subsample: int, iteration: int) -> Row:
-        """Return a draw's row. A new row replaces those of ended draws in the same lane."""
+        """Return a draw's row. A new row replaces the rows of ended draws in the same lane."""
         row = self._rows.get(iteration)
         if row is None:
             row = Row(subsample, iteration, started=time.monotonic())
@@ -155,7 +158,7 @@ class Progress(Plugin):
 
 
 def render(progress: Progress, console: Console) -> Group:
-    """Return the current rows as a table."""
+    """Return a table of the current rows, followed by a line of totals."""
     now = time.monotonic()
     table = Table(box=None, padding=(0, 1, 0, 0), expand=True, show_edge=False)
     table.show_header = console.width >= NARROW
