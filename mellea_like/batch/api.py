@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     T_co = TypeVar("T_co", covariant=True)
 
     class ManyArguments(OfEachItem, total=False):
-        """Further arguments of `sample_many`."""
+        """The keyword arguments that all overloads of `sample_many` share."""
 
         concurrency: Required[int]
         requirements: Sequence[Requirement | str]
@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     class Items(Protocol[I_co, T_co]):
         """An iterable of texts or actions.
 
-        Generic in the type of the items, and in the type that replies are parsed to.
+        The type parameters are the type of the items and the type that replies are parsed to.
         """
 
         def __iter__(self) -> ItemIterator[I_co, T_co]: ...
@@ -82,7 +82,7 @@ if TYPE_CHECKING:
         def __iter__(self) -> Iterator[PlainText[T_co] | Action[T_co]]: ...
 
     class AsyncItems(Protocol[I_co, T_co]):
-        """An async iterable of texts or actions, generic in the same types as `Items`."""
+        """An async iterable of texts or actions, with the type parameters of `Items`."""
 
         def __aiter__(self) -> AsyncItemIterator[I_co, T_co]: ...
 
@@ -187,13 +187,13 @@ def sample_many(
             print(item.id, item.status, item.value)
     ```
 
-    An item that fails doesn't stop the others. At most ``2 * concurrency`` items have left the
-    source and not yet reached the consumer. So a source with a million items, or an endless one,
-    needs no more memory than a short one, and a slow consumer slows the source down.
+    An item that fails doesn't stop the others. At most ``2 * concurrency`` items at a time are
+    between the source and the consumer. So a source with a million items, or an endless one, needs
+    no more memory than a short one, and a slow consumer slows the source down.
 
     Leaving the block cancels all items that are being sampled, and waits until nothing is running.
-    With a journal, a run that ended early or was killed is resumed: finished items come from the
-    journal (``replayed``), and the others are sampled.
+    With a journal, the same call resumes a run that ended early or was killed. Finished items then
+    come from the journal (``replayed``), and the others are sampled.
 
     Args:
         strategy: the strategy that samples the items.
@@ -243,8 +243,8 @@ def sample_many(
             journal, replies in the journal are compared too. Replies that call tools aren't
             compared.
         on_progress: a plain function that is called on the event loop with the progress of the
-            run: at the start, at the end, and after changes, at most every half second. If it
-            raises, the exception is logged, and it isn't called again.
+            run: at the start, at the end, and after changes, at most every half second. If the
+            function raises, the exception is logged, and the function isn't called again.
         settings: further data that identifies the run, by name: ``"input"`` for a digest of the
             input file, ``"prompt"`` for a template, or others. A run can be resumed only with the
             same data. The strategy, requirements, model, options, format and tools are always

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["OnProgress", "Progress", "Tally"]
 
 EVERY_SECONDS = 0.5
-"""The shortest time between two calls of ``on_progress``, except for the last one."""
+"""The fewest seconds between two calls of ``on_progress``. The last call may come sooner."""
 
 NOTHING: Final = Usage()
 
@@ -99,11 +99,11 @@ class Tally:
         self._news = anyio.Event()
 
     def begin(self) -> None:
-        """Start the clock."""
+        """Note the time at which the run begins."""
         self._began = anyio.current_time()
 
     def end(self) -> None:
-        """Stop the clock."""
+        """Note the time at which the run ends."""
         self._ended = anyio.current_time()
 
     def count(self, outcome: ItemResult[object], before: Usage = NOTHING) -> None:

@@ -38,7 +38,7 @@ BLOCK = 64
 """The number of waiting items that are read from a journal together."""
 
 KEPT = 4096
-"""The number of waiting items whose calls stay in memory, about 3 KB each."""
+"""The most waiting items whose calls stay in memory, at about 3 KB each."""
 
 _WITH_WORDS = (Outcome.FAILED.value, Outcome.PASSED.value)
 _TO_GO_ON = (Outcome.FAILED, Outcome.ERRORED)
@@ -56,7 +56,7 @@ def why_not_in_rounds(settings: Settings, *, marks: bool = False) -> str | None:
 
 
 class WaitingItem(NamedTuple):
-    """An item that waits for its next draw, with its draws so far and its `Job`, if in memory."""
+    """An item that waits for its next draw. ``job`` is None if it was read from the journal."""
 
     id: int
     digest: str
@@ -109,7 +109,7 @@ def resumed(job: Job, stored: StoredItem, work: Work) -> Job:
 
 
 class Waiting:
-    """The items that wait for their next draw, in memory or, if there are many, in the journal."""
+    """Keeps the items that wait for their next draw: in memory or, if many, in the journal."""
 
     def __init__(self, intake: Intake, earlier: Callable[[StoredItem], WaitingItem]) -> None:
         self._intake = intake
@@ -119,7 +119,7 @@ class Waiting:
         self._looked_up = -1
 
     def add(self, job: Job, paused: Paused) -> None:
-        """Add an item after its turn. Once it is stored, it gives back its place in the window."""
+        """Add an item after its turn. Its place in the window is free once its draws are stored."""
         journal, tally = self._intake.journal, self._intake.tally
         tally.waiting += 1
         for slice_ in paused.slices[len(job.earlier) :]:
@@ -143,9 +143,10 @@ class Waiting:
             self._intake.tally.changed()
 
     async def find(self, item_id: int, draws: int | None = None) -> WaitingItem | None:
-        """Remove and return a waiting item; None if it isn't waiting or hasn't had ``draws`` draws.
+        """Return a waiting item for its next turn; None if the item isn't waiting.
 
-        Within a round, look up items in ascending order.
+        With ``draws``, return it only if it has had exactly that many draws. Within a round, look
+        up items in ascending order.
         """
         item = self._here.get(item_id)
         journal = self._intake.journal

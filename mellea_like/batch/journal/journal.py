@@ -212,14 +212,17 @@ class OpenJournal:
     # --- what a run does -------------------------------------------------------------------------
 
     async def lookup(self, item_id: int, count: int, *, now: bool = False) -> Sequence[StoredItem]:
-        """Return up to ``count`` items from ``item_id`` on; with ``now``, also this run's items."""
+        """Return the items with ids from ``item_id`` to below ``item_id + count``.
+
+        Without ``now``, return nothing if earlier runs added no item from ``item_id`` on.
+        """
         file = self._usable()
         if item_id > file.last and not now:
             return ()
         return await to_thread.run_sync(file.read, item_id, count, limiter=self._thread)
 
     async def unfinished(self, item_id: int, count: int) -> Sequence[StoredItem]:
-        """Return the first ``count`` items from an id on that have no result yet, in order."""
+        """Return the first ``count`` items without a result, from the id ``item_id`` on."""
         read = self._usable().read_unfinished
         return await to_thread.run_sync(read, item_id, count, limiter=self._thread)
 
@@ -232,7 +235,10 @@ class OpenJournal:
         data: Any,
         known: Iterable[int] = (),
     ) -> None:
-        """Record that a new or resumed attempt at an item begins, without waiting for the disk."""
+        """Record that a new or resumed attempt at an item begins, without waiting for the disk.
+
+        ``known`` are the iterations whose draws the journal already has.
+        """
         self._usable()
         row, parts = input_row(data)
         label = label.encode("utf-8", "backslashreplace").decode()

@@ -63,7 +63,10 @@ _SLICES_OF_ITEM = "SELECT * FROM slices WHERE item = ? ORDER BY attempt, iterati
 
 
 class StoredItem(NamedTuple):
-    """An item in a journal: its ``result`` or, if unfinished, its draws so far (``slices``)."""
+    """An item in a journal: its ``result`` or, if unfinished, its draws so far (``slices``).
+
+    Each draw is a pair of the attempt's number and the draw's record.
+    """
 
     id: int
     digest: str
@@ -73,7 +76,10 @@ class StoredItem(NamedTuple):
 
 
 def journal_paths(*journals: object) -> tuple[Path, ...]:
-    """Return the paths of journals, given as paths, `Journal` objects or directories, each once."""
+    """Return the path of each journal once.
+
+    Journals are given by their paths, by `Journal` objects, or by directories that contain them.
+    """
     found: dict[Path, Path] = {}
     for given in journals:
         place: Any = getattr(given, "path", given)
@@ -168,7 +174,10 @@ def read_items(
 
 
 def repeated(paths: Iterable[Path]) -> Callable[[str], bool]:
-    """Return a function that tells whether several items have this digest; uses 8 bytes an item."""
+    """Return a function that returns whether several items of the journals have a given digest.
+
+    The function compares hashes of the digests, because hashes take less memory.
+    """
     hashes = array("q")
     for path in paths:
         with opened(path, whole=False) as connection, journal_errors(path):

@@ -78,7 +78,7 @@ def parquet_columns(file: BinaryIO) -> dict[str, str]:
 
 
 class GroupWriter:
-    """Writes rows to a file in groups. The file can be read only after `close`."""
+    """Writes rows to a Parquet file, in row groups. The file can be read only after `close`."""
 
     def __init__(self, file: BinaryIO, schema: Any) -> None:
         self.schema = schema
