@@ -165,7 +165,7 @@ class BatchRun(Generic[T, I]):
 
         Raises:
             RuntimeError: the batch was not entered, or has been left.
-            StopAsyncIteration: every item has been handed out.
+            StopAsyncIteration: every result has been handed out.
             JournalError: the journal can no longer be used, or the items differ from those in the
                 journal.
             LimitExceeded: a budget that the items share is spent.
@@ -189,7 +189,7 @@ class BatchRun(Generic[T, I]):
     # --- the tasks -------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        """Run the reader and the workers until they end; `_guarded` handles their errors."""
+        """Run the tasks of the reader and the workers until they end."""
         send, receive = anyio.create_memory_object_stream[Job](inf)  # The window bounds it.
         intake = Intake(
             self._work,
@@ -221,7 +221,7 @@ class BatchRun(Generic[T, I]):
             self._results.end()
 
     async def _guarded(self, function: Callable[..., Awaitable[None]], *arguments: object) -> None:
-        """Run a task's function, and handle its errors so that none reaches the task group."""
+        """Run a function in a task; if it raises, end the batch instead of raising in the task."""
         try:
             await function(*arguments)
         except JournalError as exc:
@@ -236,7 +236,7 @@ class BatchRun(Generic[T, I]):
                 raise cancellation from None
 
     async def _read(self, order: Order, queue: MemoryObjectSendStream[Job]) -> None:
-        """Run the reader: let ``order`` queue the items, and note any error that ends it."""
+        """Run the reader: let ``order`` queue the items, and keep any error for the batch's end."""
         with queue, self._reading:
             try:
                 await order.feed()
@@ -320,8 +320,8 @@ class BatchRun(Generic[T, I]):
     ) -> None:
         """Count a result and hand it out, or abort the batch if storing it raised ``error``.
 
-        ``before`` is the part of its cost that was counted in earlier turns; ``kept`` is whether
-        the journal has the result.
+        ``before`` is the part of the item's cost that was counted in earlier turns. ``kept`` is
+        whether the journal has the result.
         """
         if error is not None:
             self._abort(error)

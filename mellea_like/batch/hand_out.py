@@ -80,7 +80,7 @@ class HeldBack:
         """One byte for each item, by item id: 1 if the item was finished in this run, else 0."""
 
     def put(self, result: ItemResult[Any], *, kept: bool) -> None:
-        """Add a result; ``kept`` is whether it is in the journal."""
+        """Add a result; ``kept`` is whether the journal has the result."""
         self._sampled.extend(bytes(max(0, result.id + 1 - len(self._sampled))))
         self._sampled[result.id] = 1
         if not kept:

@@ -33,7 +33,7 @@ class Intake:
         journal: the journal of the run, or None.
         window: the semaphore that limits the items between the source and the consumer.
         queue: the stream that takes jobs to the workers.
-        tally: the figures of the batch.
+        tally: the counter of the batch's items and costs.
         replay: a function that is called with each item that has a result in the journal.
         abort: a function that ends the batch with an error.
     """

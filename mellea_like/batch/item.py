@@ -66,14 +66,14 @@ class ItemResult(Generic[T, I]):
     Args:
         id: the item's position in the source, from 0.
         item: the item, as the source gave it.
-        result: the record of its call; None if the call raised an error without a record.
+        result: the record of the item's call; None if the call raised an error without a record.
         error: the exception of the call or of ``action=``; None if the call returned.
         attempt: the number of the attempt that gave the result, from 1. A number above 1 means
             that an earlier run began the item, and left no result that counts.
         replayed: whether the result comes from the journal, without any draws in this run.
-        usage: the cost of its requests, as far as it is known. If the call raised, the cost comes
-            from the journal or the error's record, and is zero if there is neither. A `Budget`
-            counts such calls too.
+        usage: the cost of the item's requests, as far as it is known. If the call raised, the cost
+            comes from the journal or the error's record, and is zero if there is neither. A
+            `Budget` counts the cost of such calls, too.
     """
 
     id: int
@@ -110,7 +110,7 @@ class ItemResult(Generic[T, I]):
 
     @property
     def values(self) -> tuple[T, ...]:
-        """The values of all winners; see `SamplingResult.values`. Empty if the call raised."""
+        """The values of all winners; see `SamplingResult.values`. Empty if there are none."""
         return () if self.error is not None or self.result is None else self.result.values
 
     def unwrap(self) -> T:
@@ -157,7 +157,7 @@ class Job(NamedTuple):
 class Paused(NamedTuple):
     """The state of an item that waits for a later round: all of its draws so far, and its call.
 
-    ``call`` is None if only the draws are needed to continue.
+    ``call`` is None if the item continues from its draws alone.
     """
 
     slices: tuple[Slice, ...]
@@ -251,7 +251,7 @@ def budget_spent(outcome: SamplingResult[Any] | Exception) -> LimitExceeded | No
 def result_of(
     job: Job, outcome: SamplingResult[Any] | Exception, usage: Usage
 ) -> ItemResult[Any, Any]:
-    """Return the result of an item's call. ``usage`` is its cost if the call left no record."""
+    """Return an item's result. ``usage`` is the cost of the call if the call left no record."""
     result = record_of(outcome)
     error = outcome if isinstance(outcome, Exception) else None
     usage = usage if result is None else result.usage

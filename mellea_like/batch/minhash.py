@@ -19,7 +19,7 @@ except ImportError as exc:
 __all__ = ["NearTexts"]
 
 PERMUTATIONS = 128
-"""The number of values in a signature; a similarity is off by up to about 1/sqrt(128) = 0.09."""
+"""The number of values in a signature; estimates are off by up to about 1/sqrt(128) = 0.09."""
 
 SHINGLE = 3
 """The number of words in each of the overlapping sequences by which texts are compared."""

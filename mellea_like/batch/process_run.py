@@ -63,7 +63,7 @@ def sample_in_processes(
     journal: str | os.PathLike[str] | None = None,
     **arguments: Any,
 ) -> ProcessRun:
-    """Sample every item of a list in several processes, for servers too fast for one process.
+    """Sample every item of a list in several processes, when one process would be too slow.
 
     ```python
     async with sample_in_processes(make, prompts, processes=4, concurrency=256) as results:

@@ -38,7 +38,7 @@ FULL = 2**20
 """The bytes that a child buffers before it waits for its parent to read them."""
 
 GRACE = 15.0
-"""The seconds that a child has to end after it was told to, before it is killed."""
+"""The seconds that a child has to end after it was told to end. Then it is killed."""
 
 COMMAND = (
     sys.executable,

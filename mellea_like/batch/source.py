@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["END", "Source"]
 
 END: Final = object()
-"""The object that marks the end of the items, in place of a further item."""
+"""The object that the function from `Source.once` returns after the last item."""
 
 
 class Source:

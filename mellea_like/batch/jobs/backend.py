@@ -62,8 +62,8 @@ class BatchJobs:
 
     It answers the requests of ``sample_many(..., order="breadth", journal=...)``, round after
     round. The requests of a round are collected and submitted as jobs. Once a job has ended, its
-    replies are checked. The run may be stopped or killed at any time. When it is resumed, it finds
-    its jobs again, and submits nothing twice.
+    replies are checked. The run may be stopped or killed at any time. A resumed run finds its jobs
+    again, and submits nothing twice.
 
     Args:
         api: the model and its provider, such as `OpenAIBatches`.
@@ -88,8 +88,8 @@ class BatchJobs:
             time, it counts as never created.
 
     Attributes:
-        model: the model's name in records and prices, with ``:batch`` at its end. Its price is
-            half of the model's, unless a price table has an entry for this name.
+        model: the model's name in records and prices, with ``:batch`` at its end. Without an
+            entry for this name in a price table, the price is half of the model's price.
         provider: the provider's name, for telemetry.
         can_judge: whether the model may judge requirements.
         defaults: the options that apply if a request doesn't set them.
@@ -217,7 +217,7 @@ class Parking:
         job: the item.
         answers: the answers to the item's requests so far, by their keys.
         budgets: the budgets of the run.
-        direct: the `BatchJobs.place` of each backend whose requests are answered directly now.
+        direct: the `BatchJobs.place` of each backend whose ``direct`` backend answers now.
         charged: the iterations that are repeated, although an earlier session of the run has
             recorded their cost already.
         sitting: the number of this session: how often the run has been begun or resumed.
@@ -271,8 +271,8 @@ class Parking:
     def ended(self) -> None:
         """Record the cancelled draws, once the call has ended on its own.
 
-        They aren't recorded if the call was set aside or the run was stopped. In that case, those
-        draws continue later, and the cost of their answers counts then.
+        If the call was set aside or the run was stopped, cancelled draws aren't recorded. They
+        continue later, and the cost of their answers counts then.
         """
         for slice_ in self._cancelled:
             self._record(slice_)
@@ -375,7 +375,7 @@ class Parking:
 
 
 class _Kept(BackendWrapper):
-    """An ordinary backend whose replies are recorded, in case their draws wait for jobs."""
+    """An ordinary backend whose replies are recorded, in case a draw is repeated after a job."""
 
     def __init__(self, inner: Backend, parking: Parking, place: str) -> None:
         super().__init__(inner)

@@ -32,9 +32,9 @@ __all__ = ["ByJobs"]
 class ByJobs:
     """The order in which each item is sampled until its requests wait for a job.
 
-    When a job has ended, the items that it answered are sampled again from their records. Their
-    calls make the same requests as before, and this time find the answers. The replies are checked,
-    and the next requests go into the next job.
+    When a job has ended, the items whose requests it answered get another turn. Their calls make
+    the same requests as before, and this time get the answers. The replies are checked, and the
+    next requests go into the next job.
     """
 
     in_rounds: ClassVar = True

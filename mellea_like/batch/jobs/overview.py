@@ -123,7 +123,10 @@ def _known(job: StoredJob) -> KnownJob:
 
 
 def _money(spent: dict[str, Usage], prices: Any) -> tuple[float, str] | None:
-    """Return the total cost of usages by `BatchJobs.place`, and the currency; None if unknown."""
+    """Return the total cost and its currency; None if a price is unknown.
+
+    ``spent`` has the usage by `BatchJobs.place`.
+    """
     models = {place: f"{place.split(' ')[1]}{IN_A_JOB}" for place in spent}
     found = [price_for(model, prices) for model in models.values()] if prices else [None]
     if not found or None in found:
@@ -147,7 +150,7 @@ async def cancel_jobs(
         path: the run's journal.
         api_at: a function that makes the API for a `BatchJobs.place`.
         poll: the seconds between two polls of a job's state.
-        tell: called with a sentence about each step.
+        tell: a function that is called with a sentence about each step.
 
     Raises:
         JournalError: there is no such run, it is running, or it has no jobs.

@@ -58,7 +58,7 @@ class JobRounds:
     Args:
         store: a function that opens the file of the jobs; it is called in a thread.
         budgets: the budgets of the run.
-        changed: called when the state of a job has changed.
+        changed: a function that is called when the state of a job has changed.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class JobRounds:
         self._looking_up = anyio.Lock()
         self._due: Sequence[int] = ()
         self.direct: frozenset[str] = frozenset()
-        """The `BatchJobs.place` of each backend whose requests are answered directly now."""
+        """The `BatchJobs.place` of each backend whose ``direct`` backend answers now."""
         self.problem: LimitExceeded | None = None
         """The error of a budget that can't pay for the next requests; None if there is none."""
         self.states: dict[int, JobState] = {}
@@ -111,7 +111,7 @@ class JobRounds:
         await self._do(self._store.close)
 
     def _now(self) -> float:
-        """Return the Unix time: the time at `open`, advanced by the event loop's clock."""
+        """Return the Unix time, derived from the event loop's clock so that it never goes back."""
         return self._began + anyio.current_time()
 
     async def _do(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
@@ -161,8 +161,8 @@ class JobRounds:
         """Submit the waiting requests, and wait until some of them are answered.
 
         Returns:
-            The items that have answers now, or whose requests ``direct`` answers next. The set is
-            empty if no job is under way and no request is waiting.
+            The items that have answers now, or whose requests ``BatchJobs.direct`` answers next.
+            The set is empty if no job is under way and no request is waiting.
 
         Raises:
             LimitExceeded: the budget can't pay for the requests that are left, and no job is under
@@ -216,7 +216,10 @@ class JobRounds:
         return False
 
     async def _directly(self) -> set[int]:
-        """Choose the items whose requests ``direct`` answers: the first as a trial, or the last."""
+        """Choose the items whose requests ``BatchJobs.direct`` answers next.
+
+        These are the first item, as a trial, or the last ones, if they are too few for a job.
+        """
         items = set[int]()
         direct = set[str]()
         under_way = await self._under_way()
@@ -454,8 +457,8 @@ def _fitting(
 ) -> tuple[list[Waiting], set[int]]:
     """Return the requests for the next job, and the items with a request too large for any job.
 
-    The job gets at most ``most`` requests and ``room`` tokens; None is no limit. If ``alone``, no
-    other job is under way, and the first request may exceed ``room``.
+    The job gets at most ``most`` requests and ``room`` tokens (None for no limit). If ``alone``,
+    no other job is under way, and the first request may exceed ``room``.
     """
     requests: list[Waiting] = []
     hopeless = set[int]()

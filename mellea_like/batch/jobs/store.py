@@ -93,7 +93,7 @@ DIGITS = 19
 
 
 class JobStore:
-    """The file that stores the jobs of one run.
+    """Reads and writes the file that records the jobs of one run.
 
     Args:
         path: the file, which is created if it doesn't exist.
@@ -239,7 +239,7 @@ class JobStore:
             )
 
     def waiting(self, api: str) -> Iterator[Waiting]:
-        """Yield the requests of this session that wait for a job, in the order of items."""
+        """Yield the requests of this session that wait for a job of ``api``, ordered by item."""
         last = (-1, -1)
         while True:
             with self._reading() as db:
@@ -256,7 +256,7 @@ class JobStore:
             last = rows[-1][:2]
 
     def count_waiting(self, api: str) -> int:
-        """Return how many requests of this session wait for a job."""
+        """Return how many requests of this session wait for a job of ``api``."""
         with self._reading() as db:
             (count,) = db.execute(
                 "SELECT count(*) FROM requests WHERE api = ? AND job IS NULL AND answer IS NULL"
@@ -274,7 +274,7 @@ class JobStore:
         return int(count)
 
     def items_waiting(self, api: str) -> set[int]:
-        """Return the items that have requests of this session waiting for a job."""
+        """Return the items that have requests of this session waiting for a job of ``api``."""
         with self._reading() as db:
             rows = db.execute(
                 "SELECT DISTINCT item FROM requests WHERE api = ? AND job IS NULL"
@@ -384,7 +384,7 @@ class JobStore:
     def void(self, job: StoredJob, *, tried: bool) -> None:
         """Record that a job is void. Its unanswered requests wait for another job.
 
-        ``tried`` is whether the job counts towards the most jobs that a request goes into.
+        ``tried`` is whether the job counts as a try of these requests.
         """
         with self._writing() as db:
             db.execute("UPDATE jobs SET stage = ? WHERE id = ?", (JobStage.VOID, job.id))
@@ -536,7 +536,7 @@ def _written(state: JobState) -> str:
 def _back(db: sqlite3.Connection, job: int, *, tried: bool) -> None:
     """Let the unanswered requests of a job wait for another job.
 
-    ``tried`` is whether the job counts towards the most jobs that a request goes into.
+    ``tried`` is whether the job counts as a try of these requests.
     """
     tries = "" if tried else ", tries = tries - 1"
     db.execute(f"UPDATE requests SET job = NULL{tries} WHERE job = ? AND answer IS NULL", (job,))  # noqa: S608 (a constant)

@@ -282,9 +282,9 @@ def _settings(extra: Mapping[str, Any]) -> dict[str, Json]:
 def _code_of(validator: Any, seen: frozenset[Any] = frozenset()) -> Json:
     """Return data that distinguishes a validator from others with the same name.
 
-    The data is its bytecode and the outside values that it uses: numbers, texts, and functions of
-    its module that it calls. Comments, docstrings, annotations, layout and decorators don't count.
-    Return None if there is no bytecode, as for functions written in C.
+    The data is the validator's bytecode and the outside values that it uses: numbers, texts, and
+    functions of the same module. Comments, docstrings, annotations, layout and decorators don't
+    count. Return None if there is no bytecode, as for functions written in C.
     """
     if isinstance(validator, partial):
         given = {str(n): value for n, value in enumerate(validator.args)} | validator.keywords

@@ -67,7 +67,7 @@ class Journal:
         path: the file's path. A symbolic link is not followed, and a file that isn't a journal is
             not changed. While the journal is in use, and after a kill, SQLite keeps files beside
             it (``-wal``, ``-shm``). They must be moved or copied together with the journal.
-        resume: whether to continue if the journal exists; if False, an existing one is an error.
+        resume: whether to continue if the journal exists. With False, an existing file is an error.
         text: the texts to keep: ``"all"`` keeps the texts and conversations of all draws;
             ``"best"`` only those of each item's best draw (the winner, or else the best failure);
             and ``"none"`` keeps none. In any case, the journal keeps the winner's text and value,
@@ -78,7 +78,7 @@ class Journal:
 
     Raises:
         TypeError: the path isn't a path, or a price isn't a `Price`.
-        ValueError: the path is empty, or ``text`` isn't one of the three.
+        ValueError: the path names no file, or ``text`` isn't one of the three.
     """
 
     def __init__(
@@ -262,7 +262,7 @@ class OpenJournal:
         outcome: SamplingResult[Any] | Exception,
         then: Callable[[JournalError | None], object],
     ) -> None:
-        """Queue a result and return; ``then`` is called once it is on disk, or with an error."""
+        """Queue a result; call ``then`` with None once the result is on disk, or with an error."""
         self._usable()
         began, known, own = self._running.pop((item_id, attempt))
         took = anyio.current_time() - began
@@ -283,7 +283,7 @@ class OpenJournal:
         slices: Sequence[Slice],
         then: Callable[[JournalError | None], object],
     ) -> None:
-        """Set an attempt aside; ``then`` is called once its draws are on disk, or with an error."""
+        """Set an attempt aside; call ``then`` with None once it is on disk, or with an error."""
         for slice_ in slices:
             self.slice(item_id, attempt, slice_)
         del self._running[item_id, attempt]
@@ -295,7 +295,7 @@ class OpenJournal:
             queued.due.set()
 
     async def flush(self) -> None:
-        """Wait until all queued rows are on disk. A cancellation ends only the wait."""
+        """Wait until all queued rows are on disk. A cancellation ends the wait, not the writing."""
         queued = self._queued if self._queued.size else self._writing
         if queued is not None:
             queued.due.set()

@@ -82,7 +82,7 @@ class LargeParts:
         return row
 
     def used(self, prompts: Iterable[Any]) -> dict[str, bytes]:
-        """Return the data that written conversations refer to, by hash."""
+        """Return the data that the conversations in ``prompts`` refer to, by hash."""
         found: dict[str, bytes] = {}
         for part in _parts_of(prompts):
             if reference := _reference_in(part):

@@ -110,7 +110,7 @@ def slice_row(
 ) -> Row:
     """Return the row of a draw in the journal. It has texts only if ``text`` is ``"all"``.
 
-    ``own`` is the item itself if it is a text, which the row then leaves out.
+    ``own`` is the item if the item is a text. The row doesn't repeat this text.
     """
     body = slice_to_dict(slice_)
     iteration, usage = body.pop("iteration"), body["usage"]

@@ -29,7 +29,7 @@ _STATUSES = (
 
 
 class JournalsTogether:
-    """Journals that are read as one run.
+    """Reads several journals as one run.
 
     ``mellea-like batch --again`` samples the rows that did not pass in an earlier run. If the
     journals of both runs are given, such an item has the draws of both, and the result of the

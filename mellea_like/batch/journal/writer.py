@@ -74,9 +74,9 @@ if hasattr(os, "register_at_fork"):
 class JournalLock:
     """The exclusive right to write to a journal, from the constructor until `release`.
 
-    If the process dies, the kernel frees the lock. It is on a separate file, which exists as long
-    as the lock is held. By POSIX's rules, a lock on the database itself would be lost as soon as
-    anything in this process closed that file, together with SQLite's own locks.
+    If the process dies, the kernel frees the lock. The lock is on a separate file, which exists as
+    long as the lock is held. A lock on the database itself would be lost, together with SQLite's
+    own locks, as soon as anything in this process closed the database: these are POSIX's rules.
     """
 
     def __init__(self, journal: Path) -> None:

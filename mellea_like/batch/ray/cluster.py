@@ -36,7 +36,7 @@ It changes no decision, because Ray counts resources in ten-thousandths.
 
 
 class NoRoom(RuntimeError):
-    """The cluster has too few CPUs, GPUs or resources. Ray Data would wait for them silently."""
+    """The cluster lacks CPUs, GPUs or custom resources. Ray Data would wait for them silently."""
 
 
 def ray_module() -> Any:

@@ -66,9 +66,9 @@ class ClusterLimit:
     """A limit on what all actors of a dataset may spend together: rates, a budget, or both.
 
     A Ray actor on the driver's node holds one `Budget` and one `RateLimiter`, and every worker
-    asks it before each request. So the limits hold for the whole cluster: in any minute, at most
-    a minute's quota plus one burst is sent; and no more than the budget is spent, unless requests
-    cost more than estimated.
+    asks it before each request. So the limits hold for the whole cluster. In any minute, at most
+    a minute's quota plus one burst is sent. The budget can be exceeded only by requests that cost
+    more than estimated.
 
     - If a worker dies, the cost of its requests is unknown. After 60 seconds without hearing from
       the worker, the actor counts everything reserved for those requests as spent.

@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 POSITION = "__mellea_like_position"
-"""The name of a column that numbers the rows, to distinguish equal rows. No output has it."""
+"""The name of a column that numbers the rows, to distinguish equal rows. Results lack it."""
 
 JOURNAL_POLL = 0.25
 """The seconds between two attempts to open a journal that is in use."""

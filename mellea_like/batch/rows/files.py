@@ -32,7 +32,10 @@ if TYPE_CHECKING:
 __all__ = ["LONGEST_LINE", "begins_results", "read_rows", "row_writer"]
 
 LONGEST_LINE = 16 * 2**20
-"""The maximum bytes in a line. No model takes that much input, and some files have no line ends."""
+"""The maximum number of bytes in a line.
+
+Some files have no line ends, so there must be a limit. No model takes that much input.
+"""
 
 LONGEST_NAME = 100
 """The maximum number of characters to quote of a name in an error."""
@@ -232,8 +235,8 @@ def row_writer(
 ) -> RowWriter:
     """Return a writer of results to a file.
 
-    ``columns`` are the input's columns, as types by name. With None, a file with columns has one
-    for the inputs, as JSON.
+    ``columns`` has the types of the input's columns by name. With None, a format with columns gets
+    a single column for the inputs, as JSON.
     """
     if format is RowFormat.PARQUET:
         from mellea_like.batch.rows.parquet import ParquetWriter  # noqa: PLC0415 (an extra)
