@@ -33,7 +33,10 @@ UNIQUE = "unlike the replies to other items"
 """The beginning of the uniqueness requirement's description."""
 
 DIGEST = 12
-"""The bytes of a text's digest. Among 10 million texts, the chance of a collision is 1 in 10^15."""
+"""The number of bytes in the digest of a text.
+
+With 10 million texts, the chance that two different texts have the same digest is 1 in 10^15.
+"""
 
 BLOCK = 128
 """The number of items to read from the journal at a time."""
