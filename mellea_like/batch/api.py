@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     T_co = TypeVar("T_co", covariant=True)
 
     class ManyArguments(OfEachItem, total=False):
-        """Further arguments of `sample_many`."""
+        """The keyword arguments that all overloads of `sample_many` share."""
 
         concurrency: Required[int]
         requirements: Sequence[Requirement | str]
@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     class Items(Protocol[I_co, T_co]):
         """An iterable of texts or actions.
 
-        Generic in the type of the items, and in the type that replies are parsed to.
+        The type parameters are the type of the items and the type that replies are parsed to.
         """
 
         def __iter__(self) -> ItemIterator[I_co, T_co]: ...
@@ -82,7 +82,7 @@ if TYPE_CHECKING:
         def __iter__(self) -> Iterator[PlainText[T_co] | Action[T_co]]: ...
 
     class AsyncItems(Protocol[I_co, T_co]):
-        """An async iterable of texts or actions, generic in the same types as `Items`."""
+        """An async iterable of texts or actions, with the type parameters of `Items`."""
 
         def __aiter__(self) -> AsyncItemIterator[I_co, T_co]: ...
 
@@ -187,13 +187,13 @@ def sample_many(
             print(item.id, item.status, item.value)
     ```
 
-    An item that fails doesn't stop the others. At most ``2 * concurrency`` items have left the
-    source and not yet reached the consumer. So a source with a million items, or an endless one,
-    needs no more memory than a short one, and a slow consumer slows the source down.
+    An item that fails doesn't stop the others. At most ``2 * concurrency`` items at a time are
+    between the source and the consumer. So a source with a million items, or an endless one, needs
+    no more memory than a short one, and a slow consumer slows the source down.
 
     Leaving the block cancels all items that are being sampled, and waits until nothing is running.
-    With a journal, a run that ended early or was killed is resumed: finished items come from the
-    journal (``replayed``), and the others are sampled.
+    With a journal, the same call resumes a run that ended early or was killed. Finished items then
+    come from the journal (``replayed``), and the others are sampled.
 
     Args:
         strategy: the strategy that samples the items.
@@ -215,16 +215,16 @@ def sample_many(
             the items that the budget stopped are sampled when the run is resumed.
         in_order: whether results come in the order of the items. By default they come as soon as
             they are ready, so a slow item doesn't hold up the others.
-        order: ``"depth"`` makes all draws of an item in one go. ``"breadth"`` makes the first draw
-            of every item, then the second draw of those that need one, and so on. If the budget
-            can't pay for all draws, more items pass this way (Reset and Discard,
-            https://arxiv.org/abs/2601.21522). An item continues from its earlier draws and
-            repairs. Waiting items are kept in the journal, or in memory if there is none. With
-            ``in_order``, results come after the last round. Breadth needs a strategy with a
-            concurrency budget of 1, no schedule and no stages with budgets. Of the selection
-            objects, only `Collect` and `Vote` without weights are allowed; `BatchJobs` allows the
-            others, too. A journal must keep all text. Time limits and plugins treat all draws of
-            an item as one call.
+        order: ``"depth"`` makes all draws of an item in one turn. ``"breadth"`` works in rounds: it
+            makes the first draw of every item, then the second draw of the items that need one,
+            and so on. If the budget can't pay for all draws, more items pass with ``"breadth"``
+            (Reset and Discard, https://arxiv.org/abs/2601.21522). In each round, an item continues
+            from its earlier draws and repairs. Waiting items are kept in the journal, or in memory
+            if there is none. With ``in_order``, results come after the last round. Breadth needs a
+            strategy with a concurrency budget of 1, no schedule and no stages with budgets. Of the
+            selection objects, only `Collect` and `Vote` without weights are allowed; `BatchJobs`
+            allows the others, too. A journal must have ``text="all"``. Time limits and plugins
+            treat all draws of an item as one call.
         fail_fast: whether the first item that fails ends the run. Items in flight are then
             cancelled, and the iteration raises the error that the item's ``unwrap`` raises. With
             a journal, that item is sampled again when the run is resumed.
@@ -243,8 +243,8 @@ def sample_many(
             journal, replies in the journal are compared too. Replies that call tools aren't
             compared.
         on_progress: a plain function that is called on the event loop with the progress of the
-            run: at the start, at the end, and after changes, at most every half second. If it
-            raises, the exception is logged, and it isn't called again.
+            run: at the start, at the end, and after changes, at most every half second. If the
+            function raises, the exception is logged, and the function isn't called again.
         settings: further data that identifies the run, by name: ``"input"`` for a digest of the
             input file, ``"prompt"`` for a template, or others. A run can be resumed only with the
             same data. The strategy, requirements, model, options, format and tools are always

@@ -165,7 +165,7 @@ class BatchRun(Generic[T, I]):
 
         Raises:
             RuntimeError: the batch was not entered, or has been left.
-            StopAsyncIteration: every item has been handed out.
+            StopAsyncIteration: every result has been handed out.
             JournalError: the journal can no longer be used, or the items differ from those in the
                 journal.
             LimitExceeded: a budget that the items share is spent.
@@ -189,7 +189,7 @@ class BatchRun(Generic[T, I]):
     # --- the tasks -------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        """Run the reader and the workers until they end. None of them raises."""
+        """Run the tasks of the reader and the workers until they end."""
         send, receive = anyio.create_memory_object_stream[Job](inf)  # The window bounds it.
         intake = Intake(
             self._work,
@@ -221,7 +221,7 @@ class BatchRun(Generic[T, I]):
             self._results.end()
 
     async def _guarded(self, function: Callable[..., Awaitable[None]], *arguments: object) -> None:
-        """Run a task's function, and handle its errors so that none reaches the task group."""
+        """Run a function in a task; if it raises, end the batch instead of raising in the task."""
         try:
             await function(*arguments)
         except JournalError as exc:
@@ -236,7 +236,7 @@ class BatchRun(Generic[T, I]):
                 raise cancellation from None
 
     async def _read(self, order: Order, queue: MemoryObjectSendStream[Job]) -> None:
-        """Queue the items in their order, until all have results or the batch ends."""
+        """Run the reader: let ``order`` queue the items, and keep any error for the batch's end."""
         with queue, self._reading:
             try:
                 await order.feed()
@@ -263,7 +263,10 @@ class BatchRun(Generic[T, I]):
                 intake.job_done()
 
     async def _sample(self, job: Job, call: Call) -> Paused | None:
-        """Sample an item; return it if it is paused. Else store its result, or end the batch."""
+        """Sample an item with ``call``, and store its result, or end the batch with an error.
+
+        Return the item's state if it is paused until a later round, else None.
+        """
         recorder = None
         if self._open_journal is not None:
             recorder = ItemRecorder(self._open_journal, job, self._work.format, self._abort)
@@ -287,7 +290,7 @@ class BatchRun(Generic[T, I]):
     def _store(
         self, job: Job, item: ItemResult[Any], outcome: SamplingResult[Any] | Exception
     ) -> None:
-        """Store a result, and hand it out once it is stored."""
+        """Store a result in the journal, if there is one, and then hand the result out."""
         journal = self._open_journal
         kept = journal is not None and (self._keep_errors or not ended_by_error(item))
         then = partial(self._finish, item, job.spent, kept=kept)
@@ -299,7 +302,7 @@ class BatchRun(Generic[T, I]):
             journal.pause(job.id, job.attempt, (), then)
 
     def _replay(self, job: Job, stored: StoredItem) -> None:
-        """Hand out a result of the journal, or leave it there for later."""
+        """Hand out a result from the journal now or, if results are held back, at the end."""
         if self._held is not None:
             self._window.release()
         else:
@@ -315,7 +318,11 @@ class BatchRun(Generic[T, I]):
         *,
         kept: bool = False,
     ) -> None:
-        """Count a result and hand it out, or abort the batch if it could not be stored."""
+        """Count a result and hand it out, or abort the batch if storing it raised ``error``.
+
+        ``before`` is the part of the item's cost that was counted in earlier turns. ``kept`` is
+        whether the journal has the result.
+        """
         if error is not None:
             self._abort(error)
         if self._aborted:
@@ -328,7 +335,7 @@ class BatchRun(Generic[T, I]):
             self._window.release()
 
     def _out_of_budget(self, error: Exception) -> None:
-        """Start no further items, because the budget is spent. Those in flight continue."""
+        """Start no further items, because the budget is spent. Items in flight continue."""
         if not self._start_no_more:
             add_note(error, "all items of the batch share this budget, so the batch ended")
             self._error = error  # An earlier source error isn't why items are missing.

@@ -21,10 +21,11 @@ __all__ = ["HandOut", "HeldBack"]
 
 
 class HandOut:
-    """The results that are ready for the consumer, who takes them one at a time.
+    """Hands the results that are ready to the consumer, one at a time.
 
-    Each result that is taken gives back its place in the ``window``. If the results are
-    ``ordered``, they are handed out by item id, without gaps until the batch ends.
+    Taking a result frees a place in the ``window``, the semaphore that limits the items on their
+    way to the consumer. If ``ordered``, results are handed out by ascending item id, and a missing
+    result holds up later ones until the batch ends.
     """
 
     def __init__(self, window: anyio.Semaphore, tally: Tally, *, ordered: bool) -> None:
@@ -68,18 +69,18 @@ class HandOut:
 
 
 class HeldBack:
-    """The results of a run in rounds that are handed out in order, after the last round.
+    """Holds back the results of a run in rounds, to hand them out in order after the last round.
 
-    They stay in the journal until then, or in memory if the journal doesn't keep them.
+    Until then, results stay in the journal, or in memory if the journal doesn't have them.
     """
 
     def __init__(self) -> None:
         self._in_memory: dict[int, ItemResult[Any]] = {}
         self._sampled = bytearray()
-        """One byte per item: 1 if it was finished in this run, else 0."""
+        """One byte for each item, by item id: 1 if the item was finished in this run, else 0."""
 
     def put(self, result: ItemResult[Any], *, kept: bool) -> None:
-        """Add a result; ``kept`` is whether it is in the journal."""
+        """Add a result; ``kept`` is whether the journal has the result."""
         self._sampled.extend(bytes(max(0, result.id + 1 - len(self._sampled))))
         self._sampled[result.id] = 1
         if not kept:

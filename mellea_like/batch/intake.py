@@ -31,11 +31,11 @@ class Intake:
         work: the work on each item.
         source: the items.
         journal: the journal of the run, or None.
-        window: the number of further items that may be between the source and the consumer.
-        queue: the jobs for the workers.
-        tally: the figures of the batch.
-        replay: called with each item that has a result in the journal.
-        abort: ends the batch with an error.
+        window: the semaphore that limits the items between the source and the consumer.
+        queue: the stream that takes jobs to the workers.
+        tally: the counter of the batch's items and costs.
+        replay: a function that is called with each item that has a result in the journal.
+        abort: a function that ends the batch with an error.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Intake:
         return job if self.journal is None else job._replace(digest=digest_of(item, job.action))
 
     def queue(self, job: Job) -> None:
-        """Queue a job for the workers. Its place in the window has been acquired."""
+        """Queue a job for the workers. The caller has acquired the job's place in the window."""
         self._unfinished += 1
         self._queue.send_nowait(job)
         self.tally.changed()
@@ -85,7 +85,7 @@ class Intake:
             await self.journal.flush()
 
     async def idle(self) -> None:
-        """Wait until no item is being sampled, though jobs may be left in the queue."""
+        """Wait until no worker is sampling an item. Jobs may be left in the queue."""
         while self.tally.in_flight:
             await self._next_done()
 

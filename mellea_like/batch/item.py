@@ -54,24 +54,26 @@ I = TypeVar("I", default=Any)  # noqa: E741 (an item)
 ItemStatus = Literal["passed", "failed", "errored"]
 
 BLOCK = 128
-"""The number of items of an earlier run to look up together."""
+"""The number of items to look up in the journal at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class ItemResult(Generic[T, I]):
-    """The result of one item; its truth value is `success`. Generic in the value and the item.
+    """The result of one item. Its truth value is `success`.
+
+    Generic in the type of the winner's parsed value and in the type of the item.
 
     Args:
         id: the item's position in the source, from 0.
         item: the item, as the source gave it.
-        result: the record of its call; None if the call raised an error without a record.
+        result: the record of the item's call; None if the call raised an error without a record.
         error: the exception of the call or of ``action=``; None if the call returned.
-        attempt: the number of this attempt, from 1. It is above 1 if an earlier run was
-            interrupted while it sampled the item.
+        attempt: the number of the attempt that gave the result, from 1. A number above 1 means
+            that an earlier run began the item, and left no result that counts.
         replayed: whether the result comes from the journal, without any draws in this run.
-        usage: the cost of its requests, as far as it is known. If the call raised, the cost comes
-            from the journal or the error's record, and is zero if there is neither. A `Budget`
-            counts such calls too.
+        usage: the cost of the item's requests, as far as it is known. If the call raised, the cost
+            comes from the journal or the error's record, and is zero if there is neither. A
+            `Budget` counts the cost of such calls, too.
     """
 
     id: int
@@ -103,12 +105,12 @@ class ItemResult(Generic[T, I]):
 
     @property
     def value(self) -> T | None:
-        """The winner's parsed value; None unless the item passed."""
+        """The winner's parsed value; None if the item didn't pass."""
         return self.result.value if self.success and self.result is not None else None
 
     @property
     def values(self) -> tuple[T, ...]:
-        """The values of all winners; see `SamplingResult.values`. Empty if the call raised."""
+        """The values of all winners; see `SamplingResult.values`. Empty if there are none."""
         return () if self.error is not None or self.result is None else self.result.values
 
     def unwrap(self) -> T:
@@ -128,7 +130,10 @@ class ItemResult(Generic[T, I]):
 
 
 class Job(NamedTuple):
-    """An item to sample, with its position, and its action or the error from making the action."""
+    """An item in the workers' queue, with all that its next turn needs.
+
+    ``action`` is None if making the action raised; ``error`` is then the exception.
+    """
 
     id: int
     item: Any
@@ -150,7 +155,10 @@ class Job(NamedTuple):
 
 
 class Paused(NamedTuple):
-    """An item that is set aside after this round: all of its draws so far, and its call."""
+    """The state of an item that waits for a later round: all of its draws so far, and its call.
+
+    ``call`` is None if the item continues from its draws alone.
+    """
 
     slices: tuple[Slice, ...]
     call: CallInRounds[Any] | None = None
@@ -160,7 +168,10 @@ TurnOutcome: TypeAlias = "SamplingResult[Any] | Paused | Exception"
 """The outcome of an item's turn: its result, its paused state, or the error that ended it."""
 
 Call: TypeAlias = "Callable[[Job, Callable[[Slice], None] | None], Awaitable[TurnOutcome]]"
-"""Samples an item for one turn, as `Work.call` does; the second argument hears its draws."""
+"""A function that samples an item for one turn, as `Work.call` does.
+
+Its second argument, if not None, is called with each draw.
+"""
 
 
 class Work(NamedTuple):
@@ -189,7 +200,7 @@ class Work(NamedTuple):
     async def sample(
         self, job: Job, on_slice: Callable[[Slice], None] | None, call: Call
     ) -> TurnOutcome:
-        """Sample or continue an item with ``call``, and return what that returns."""
+        """Sample or continue an item with ``call``, and return the outcome of this turn."""
         if job.error is not None:
             return job.error
         if self.unique is None:
@@ -201,7 +212,7 @@ class Work(NamedTuple):
     async def call(
         self, job: Job, on_slice: Callable[[Slice], None] | None, *, draws: int | None = None
     ) -> TurnOutcome:
-        """Make some draws of an item, or all; return its result, its paused state or its error."""
+        """Make ``draws`` more draws of an item, or all if None; return the outcome of this turn."""
         PATIENT.set(True)  # Otherwise, an outage would fail all items at once.
         try:
             with foreign(f"item {job.id}", MelleaError):
@@ -228,7 +239,7 @@ class Work(NamedTuple):
 
 
 def budget_spent(outcome: SamplingResult[Any] | Exception) -> LimitExceeded | None:
-    """Return the error of a spent budget if an item has no answer because of it; else None."""
+    """Return the error of a spent budget if that is why an item has no winner; else None."""
     if isinstance(outcome, LimitExceeded):
         return LimitExceeded(str(outcome), outcome.result)
     if not isinstance(outcome, SamplingResult) or outcome.success:
@@ -240,7 +251,7 @@ def budget_spent(outcome: SamplingResult[Any] | Exception) -> LimitExceeded | No
 def result_of(
     job: Job, outcome: SamplingResult[Any] | Exception, usage: Usage
 ) -> ItemResult[Any, Any]:
-    """Return an item's new result; ``usage`` is the cost of the draws if there is no record."""
+    """Return an item's result. ``usage`` is the cost of the call if the call left no record."""
     result = record_of(outcome)
     error = outcome if isinstance(outcome, Exception) else None
     usage = usage if result is None else result.usage
@@ -248,7 +259,7 @@ def result_of(
 
 
 def fatal_error(job: Job, item: ItemResult[Any], *, fail_fast: bool) -> BaseException | None:
-    """Return the error with which an item ends its batch, or None."""
+    """Return the error by which an item ends the whole batch; None if the batch continues."""
     if fail_fast and not item.success:
         try:
             item.unwrap()
@@ -283,7 +294,10 @@ def _check_digest(item_id: int, stored: str, digest: str) -> None:
 
 
 class EarlierRun:
-    """Looks up a journal's items by ascending id; with ``now``, also items added by this run."""
+    """Looks up the items that earlier runs left in a journal, by ascending id.
+
+    With ``now``, items that this run has added are found, too.
+    """
 
     def __init__(self, journal: OpenJournal, *, now: bool = False) -> None:
         self._journal = journal
@@ -293,7 +307,10 @@ class EarlierRun:
         self._over = False
 
     async def find(self, item_id: int, digest: str) -> StoredItem | None:
-        """Return an item's stored state, or None; raise if the stored item with this id differs."""
+        """Return an item's state in the journal; None if the journal doesn't have the item.
+
+        Raise if the journal has a different item with this id.
+        """
         if item_id >= self._looked_up and not self._over:
             found = await self._journal.lookup(item_id, BLOCK, now=self._now)
             self._known = {stored.id: stored for stored in found}
@@ -317,7 +334,7 @@ class EarlierRun:
 
 
 def replayed(stored: StoredItem, job: Job, work: Work) -> ItemResult[Any]:
-    """Return the result of an item that an earlier run finished."""
+    """Return a finished item's result, as read from the item's record in the journal."""
     format = work.format
     record = stored.result
     assert record is not None  # noqa: S101 (the caller has looked)

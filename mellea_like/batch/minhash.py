@@ -19,18 +19,24 @@ except ImportError as exc:
 __all__ = ["NearTexts"]
 
 PERMUTATIONS = 128
-"""The number of values in a signature; a similarity is off by up to about 1/sqrt(128) = 0.09."""
+"""The number of values in a signature; estimates are off by up to about 1/sqrt(128) = 0.09."""
 
 SHINGLE = 3
-"""The number of consecutive words that are compared as one."""
+"""The number of words in each of the overlapping sequences by which texts are compared."""
 
 
 KEY = (1 << 60) - 1
-"""A mask for a band's hash: an int of 60 bits takes a third less memory than one of 64 bits."""
+"""The mask that shortens a hash to 60 bits.
+
+An int of 60 bits takes a third less memory than one of 64 bits.
+"""
 
 
 class _Reply:
-    """A reply that an item has claimed. Compared by identity, because signatures may be equal."""
+    """The signature of a reply in `NearTexts`, and the id of the item whose reply it is.
+
+    Instances are compared by identity, because two replies may have equal signatures.
+    """
 
     __slots__ = ("item", "signature")
 
@@ -42,8 +48,9 @@ class _Reply:
 class NearTexts:
     """Finds similar texts by the estimated Jaccard index of their sets of three-word sequences.
 
-    Each reply has a signature of 128 values of 32 bits, and is found by hashes of the signature's
-    bands. Source: A. Z. Broder, "On the resemblance and containment of documents", SEQUENCES 1997.
+    Each reply has a signature of 128 values of 32 bits, which is divided into bands. Two replies
+    are compared if the hashes of one of their bands are equal. Source: A. Z. Broder, "On the
+    resemblance and containment of documents", SEQUENCES 1997.
     """
 
     compares_values = False
@@ -58,7 +65,10 @@ class NearTexts:
         self._claimed: dict[int, dict[int, _Reply]] = {}
 
     def claim(self, item: int, iteration: int, reply: str) -> int | None:
-        """Add a normalized reply and return None, or return another item with a similar reply."""
+        """Add a normalized reply and return None.
+
+        If another item has a similar reply, add nothing and return that item's id.
+        """
         signature = self._signature(reply)
         keys = self._keys(signature)
         near = {
@@ -80,14 +90,14 @@ class NearTexts:
         return None
 
     def release(self, item: int, iteration: int) -> None:
-        """Remove an item's reply."""
+        """Remove the reply that an item made in an iteration."""
         released = self._claimed[item].pop(iteration)
         for key, table in zip(self._keys(released.signature), self._tables, strict=True):
             if left := [reply for reply in _replies(table.pop(key)) if reply is not released]:
                 table[key] = left
 
     def settle(self, item: int) -> None:
-        """Note that the item's remaining replies will never be released."""
+        """Keep the item's remaining replies for good, and forget the data for removing them."""
         self._claimed.pop(item, None)
 
     def _signature(self, reply: str) -> bytes:

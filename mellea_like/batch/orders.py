@@ -18,14 +18,17 @@ __all__ = ["BreadthFirst", "DepthFirst", "Order", "OrderName", "Sample"]
 OrderName = Literal["depth", "breadth"]
 
 Sample: TypeAlias = Callable[[Job, Call], Awaitable[Paused | None]]
-"""Samples an item with a call. Its result, if it has one now, is stored and handed out."""
+"""A function that samples an item with a `Call`, and stores and hands out the result.
+
+If the item needs a further turn instead, the function returns its `Paused` state.
+"""
 
 
 class Order(Protocol):
     """Decides which item is sampled next, and for how long."""
 
     in_rounds: ClassVar[bool]
-    """Whether items come back. If so, results in order are handed out after the last round."""
+    """Whether items get several turns. If so, ``in_order`` results come after the last round."""
 
     continues_jobs: ClassVar[bool]
     """Whether the run continues the jobs that it submitted earlier to a provider's batch API."""
@@ -42,7 +45,7 @@ class Order(Protocol):
 
 
 class DepthFirst:
-    """All draws of an item are made in one turn."""
+    """The order in which all draws of an item are made in one turn."""
 
     in_rounds: ClassVar = False
     continues_jobs: ClassVar = False
@@ -66,7 +69,7 @@ class DepthFirst:
 
 
 class BreadthFirst:
-    """Each item has its first draw before any item has its second, and so on."""
+    """The order in which all items have their first draw, then their second, and so on."""
 
     in_rounds: ClassVar = True
     continues_jobs: ClassVar = False
@@ -78,7 +81,7 @@ class BreadthFirst:
         self._call: Any = partial(self._work.call, draws=1)
 
     async def feed(self) -> None:
-        """Queue all items, and in each further round the items that have had one draw less."""
+        """Queue the new items in round 1 and, in round n + 1, the items that have had n draws."""
         await self._intake.take_all(self._resume)
         for draws in range(1, self._work.strategy.settings.max_iterations):
             await self._intake.join()

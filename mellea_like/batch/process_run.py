@@ -63,7 +63,7 @@ def sample_in_processes(
     journal: str | os.PathLike[str] | None = None,
     **arguments: Any,
 ) -> ProcessRun:
-    """Sample every item of a list in several processes, for servers too fast for one process.
+    """Sample every item of a list in several processes, when one process would be too slow.
 
     ```python
     async with sample_in_processes(make, prompts, processes=4, concurrency=256) as results:
@@ -71,10 +71,10 @@ def sample_in_processes(
             print(id, outcome.status, outcome.output)
     ```
 
-    The items are distributed evenly over the processes. Functions must be in a module that the
-    processes can import, so not in a notebook or in the script itself, and they can't be lambdas.
-    The processes end when the block is left, or when this process ends. To share a budget or a
-    rate among them, use a `SQLiteStore` in ``make_strategy`` or ``budget``.
+    The items are distributed evenly over the processes. Functions must have a name in a module
+    that the processes can import. Lambdas don't work, nor do functions of a notebook or of the
+    script itself. The processes end when the block is left, or when this process ends. To share a
+    budget or a rate among the processes, use a `SQLiteStore` in ``make_strategy`` or ``budget``.
 
     Args:
         make_strategy: a function that makes the strategy. It is called once in each process.

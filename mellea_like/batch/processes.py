@@ -38,7 +38,7 @@ FULL = 2**20
 """The bytes that a child buffers before it waits for its parent to read them."""
 
 GRACE = 15.0
-"""The seconds that a child has to end after it was told to, before it is killed."""
+"""The seconds that a child has to end after it was told to end. Then it is killed."""
 
 COMMAND = (
     sys.executable,
@@ -61,7 +61,11 @@ class Gone(NamedTuple):
 
 
 class Processes:
-    """Calls a function on each part in its own process. Enter it, then iterate over messages."""
+    """Calls a function on each part of a run, in one child process per part.
+
+    Enter it with ``async with``, then iterate over the messages of the children. ``printed`` is
+    called with each line that a child prints.
+    """
 
     def __init__(
         self,
@@ -101,7 +105,10 @@ class Processes:
         return self
 
     async def __anext__(self) -> tuple[int, Any]:
-        """Wait for a message; return the number of its part, and the message or `Gone`."""
+        """Wait for a message of a child; return the number of the child's part, and the message.
+
+        The last message of each child is `Gone`.
+        """
         try:
             return await self._messages.receive()
         except anyio.EndOfStream:
@@ -207,7 +214,10 @@ def main() -> None:
 
 
 def _read(size: int) -> bytes:
-    """Read from standard input, unbuffered: another thread could hold a buffer's lock at exit."""
+    """Return ``size`` bytes of standard input, or fewer if the input ends before that.
+
+    Read without a buffer, because another thread could hold the buffer's lock at exit.
+    """
     received = b""
     while len(received) < size and (piece := os.read(0, size - len(received))):
         received += piece

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["OnProgress", "Progress", "Tally"]
 
 EVERY_SECONDS = 0.5
-"""The shortest time between two calls of ``on_progress``, except for the last one."""
+"""The fewest seconds between two calls of ``on_progress``. The last call may come sooner."""
 
 NOTHING: Final = Usage()
 
@@ -66,12 +66,12 @@ class Progress:
 
     @property
     def rate(self) -> float:
-        """The items finished per second in this run, not counting those from the journal."""
+        """The items finished per second in this run, not counting items from the journal."""
         return (self.done - self.replayed) / self.elapsed if self.elapsed > 0 else 0.0
 
     @property
     def pass_rate(self) -> float | None:
-        """The share of finished items that passed; None before the first is finished."""
+        """The share of finished items that passed; None if no item is finished yet."""
         return self.passed / self.done if self.done else None
 
     @property
@@ -83,7 +83,7 @@ class Progress:
 
 
 class Tally:
-    """Counts the figures of a batch while it runs, and reports them to the user."""
+    """Counts the items and the cost of a running batch, and reports the progress to the user."""
 
     def __init__(self, total: int | None, on_progress: OnProgress | None) -> None:
         self.taken = self.handed_on = self.in_flight = self.waiting = 0
@@ -99,11 +99,11 @@ class Tally:
         self._news = anyio.Event()
 
     def begin(self) -> None:
-        """Start the clock."""
+        """Note the time at which the run begins."""
         self._began = anyio.current_time()
 
     def end(self) -> None:
-        """Stop the clock."""
+        """Note the time at which the run ends."""
         self._ended = anyio.current_time()
 
     def count(self, outcome: ItemResult[object], before: Usage = NOTHING) -> None:
@@ -117,7 +117,7 @@ class Tally:
         self.changed()
 
     def progress(self) -> Progress:
-        """Return the figures at this moment."""
+        """Return the progress at this moment."""
         elapsed = 0.0
         if self._began is not None:
             now = anyio.current_time() if self._ended is None else self._ended
@@ -140,18 +140,18 @@ class Tally:
         )
 
     def changed(self) -> None:
-        """Note that there is something to report."""
+        """Note that the progress has changed, so that `report` reports it."""
         self._news.set()
 
     async def report(self) -> None:
-        """Report at the start and after changes, until cancelled or closed."""
+        """Report the progress at the start and after changes, until cancelled or closed."""
         while self._on_progress is not None:
             self._tell()
             await anyio.sleep(EVERY_SECONDS)
             await self._news.wait()
 
     def close(self) -> None:
-        """Report one last time, and never again."""
+        """Report the progress one last time, and never again."""
         self._tell()
         self._on_progress = None
 

@@ -19,11 +19,13 @@ class RowOutcome(NamedTuple):
     """The outcome of a row: the columns that are added to the columns of the input.
 
     Attributes:
-        output: the winner's text, or else the best failure's; None if there is neither.
+        output: the winner's text or, if the row didn't pass, the best failure's; None if no draw
+            has a text.
         value: the winner's parsed value as JSON, if replies are parsed; else None.
-        success: whether a draw passed.
-        status: ``passed``; ``failed`` if no draw passed; ``errored`` if the call raised; or
-            ``unfinished`` if the cluster's budget was spent before the row was done.
+        success: whether the row passed.
+        status: ``passed``; ``failed`` if no draw passed, or fewer than the selection needs;
+            ``errored`` if the call raised; or, on Ray, ``unfinished`` if a budget was spent before
+            the row was done, or the actor of the `ClusterLimit` died.
         reasons: the requirements that the best failure did not meet.
         error: the class and the message of the call's error, or None.
         iterations: the number of draws of the call.
@@ -32,7 +34,7 @@ class RowOutcome(NamedTuple):
         input_tokens: the tokens of the requests' prompts.
         output_tokens: the tokens of the replies to these requests.
         unknown: the number of requests whose cost is unknown.
-        replayed: whether the result comes from the shard's journal.
+        replayed: whether the result comes from a journal, without any draws in this run.
     """
 
     output: str | None = None
@@ -51,7 +53,7 @@ class RowOutcome(NamedTuple):
 
 
 def outcome_of(item: ItemResult[Any], *, parsed: bool) -> RowOutcome:
-    """Convert the result of a row to columns; ``value`` is None unless ``parsed``."""
+    """Convert the result of a row to columns. ``parsed`` is whether the run has a ``format``."""
     result, usage = item.result, item.usage
     best = None if result is None or result.best_index is None else result.best
     generation = None if best is None else best.generation
@@ -73,7 +75,7 @@ def outcome_of(item: ItemResult[Any], *, parsed: bool) -> RowOutcome:
 
 
 def describe(error: BaseException | None) -> str:
-    """Return an error's class and message."""
+    """Return the name of an error's class and its message, as one text."""
     return str(whole(f"{type(error).__name__}: {error_text(error)}"))
 
 

@@ -20,11 +20,14 @@ if TYPE_CHECKING:
 __all__ = ["END", "Source"]
 
 END: Final = object()
-"""Marks the end of the items."""
+"""The object that the function from `Source.once` returns after the last item."""
 
 
 class Source:
-    """The items of a batch. If iterating over them raises, they end there, with an ``error``."""
+    """Iterates over the items of a batch, once for each round.
+
+    If the iteration raises, the items end there, and ``error`` is the exception.
+    """
 
     def __init__(self, items: object) -> None:
         if isinstance(items, str | bytes | bytearray):
@@ -36,12 +39,16 @@ class Source:
             raise TypeError(msg)
         self._items: Any = items
         self.error: Exception | None = None
-        """The first error that iterating over the items has raised."""
+        """The first error that iterating over the items raised; None if there was none."""
         self.total = len(items) if isinstance(items, Sized) else None
 
     @asynccontextmanager
     async def once(self) -> AsyncGenerator[Callable[[], Awaitable[Any]]]:
-        """Enter a block that iterates once, with a function that returns the next item or `END`."""
+        """Enter a block that iterates over the items once.
+
+        Yields:
+            An async function that returns the next item, or `END` after the last item.
+        """
         items = _each(self._items)
         try:
             yield partial(self._next, items)

@@ -33,10 +33,13 @@ UNIQUE = "unlike the replies to other items"
 """The beginning of the uniqueness requirement's description."""
 
 DIGEST = 12
-"""The bytes of a text's digest. Among 10 million texts, the chance of a collision is 1 in 10^15."""
+"""The number of bytes in the digest of a text.
+
+With 10 million texts, the chance that two different texts have the same digest is 1 in 10^15.
+"""
 
 BLOCK = 128
-"""The number of an earlier run's items to read together."""
+"""The number of items to read from the journal at a time."""
 
 _ITEM: ContextVar[int] = ContextVar("mellea_like_item")
 """The id of the item that is being sampled."""
@@ -49,20 +52,24 @@ class Index(Protocol):
     """Whether the index compares parsed values instead of texts."""
 
     def claim(self, item: int, iteration: int, reply: Any) -> int | None:
-        """Add a normalized reply and return None, or return another item with a similar reply."""
+        """Add a normalized reply and return None.
+
+        If another item has a similar reply, add nothing and return that item's id.
+        """
 
     def release(self, item: int, iteration: int) -> None:
-        """Remove an item's reply."""
+        """Remove the reply that an item made in an iteration."""
 
     def settle(self, item: int) -> None:
-        """Note that the item's remaining replies will never be released."""
+        """Keep the item's remaining replies for good, and forget the data for removing them."""
 
 
 class UniqueReplies:
-    """The winning replies of a run's items, and the replies that may still win.
+    """Makes sure that different items of a run don't win with the same reply.
 
-    A reply reserves its text when it is checked, and loses it if it fails another requirement or
-    doesn't win its call. While the text is reserved, similar replies to other items fail.
+    A reply reserves its text when ``requirement`` checks it. While the text is reserved, the same
+    or similar replies to other items fail. The reservation ends if the reply fails another
+    requirement or doesn't win its call.
     """
 
     def __init__(self, threshold: float = True, format: Any = None) -> None:  # noqa: FBT002 (a share, too)
@@ -106,7 +113,11 @@ class UniqueReplies:
 
     @contextmanager
     def item(self, job: Job, listener: Callable[[Slice], None] | None) -> Generator[Sampling]:
-        """Enter a block that samples an item; at its end, release the replies that didn't win."""
+        """Enter a block that samples an item, and then release replies that can't win any more.
+
+        Yields:
+            The listener for the item's draws. The block sets its ``outcome``.
+        """
         _ITEM.set(job.id)
         reserved = self._reserved.setdefault(job.id, set())
         for iteration in reserved - {s.iteration for s in job.earlier}:
@@ -136,7 +147,7 @@ class UniqueReplies:
             self._index.release(item, iteration)
 
     async def load(self, journal: OpenJournal) -> None:
-        """Reserve the winning replies in a journal, then the passing ones of unfinished items."""
+        """Reserve the winning replies in a journal, then unfinished items' replies that passed."""
         killed: list[tuple[int, int, Hashable]] = []
         first = 0
         while found := await journal.lookup(first, BLOCK):
@@ -180,7 +191,7 @@ class Sampling:
 
 
 class _Exact:
-    """An index of replies that are equal after normalisation. It keeps only digests of texts."""
+    """An `Index` that finds replies equal after normalization. It keeps only digests of texts."""
 
     compares_values = True
 

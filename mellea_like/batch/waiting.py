@@ -35,10 +35,10 @@ MANY = 100
 """The number of items to go through before other tasks get a chance to run."""
 
 BLOCK = 64
-"""The number of waiting items that are read from a journal together."""
+"""The number of waiting items to read from a journal at a time."""
 
 KEPT = 4096
-"""The number of waiting items whose calls stay in memory, about 3 KB each."""
+"""The most waiting items whose calls stay in memory, at about 3 KB each."""
 
 _WITH_WORDS = (Outcome.FAILED.value, Outcome.PASSED.value)
 _TO_GO_ON = (Outcome.FAILED, Outcome.ERRORED)
@@ -56,7 +56,7 @@ def why_not_in_rounds(settings: Settings, *, marks: bool = False) -> str | None:
 
 
 class WaitingItem(NamedTuple):
-    """An item that waits for its next draw, with its draws so far and its `Job`, if in memory."""
+    """An item that waits for its next draw. ``job`` is None if the item is from the journal."""
 
     id: int
     digest: str
@@ -68,10 +68,11 @@ class WaitingItem(NamedTuple):
 def earlier_draws(stored: StoredItem, work: Work, *, passed: bool = False) -> WaitingItem:
     """Return an unfinished item with the draws that it can continue from.
 
-    Draws at the end of the record are left out if they were cancelled, passed, or had a permanent
-    error: they must be repeated. A pass is kept with ``passed``, or if the selection waits for more
-    draws. A permanent error is kept if it ends only one stage of an escalation. All draws are left
-    out if the journal lacks a text that a repair or a selection could need.
+    Draws at the end of the record must be repeated if they were cancelled, passed, or had a
+    permanent error, so they are left out. With ``passed``, or if the selection waits for more
+    draws, draws that passed are kept. In an escalation, a draw with a permanent error is kept,
+    because the error ends only one stage. If the journal lacks a text that a repair or a selection
+    could need, all draws are left out.
     """
     settings = work.strategy.settings
     several = passed or not isinstance(settings.selection, str)
@@ -109,7 +110,7 @@ def resumed(job: Job, stored: StoredItem, work: Work) -> Job:
 
 
 class Waiting:
-    """The items that wait for their next draw, in memory or, if there are many, in the journal."""
+    """Keeps the items that wait for their next draw: in memory or, if many, in the journal."""
 
     def __init__(self, intake: Intake, earlier: Callable[[StoredItem], WaitingItem]) -> None:
         self._intake = intake
@@ -119,7 +120,7 @@ class Waiting:
         self._looked_up = -1
 
     def add(self, job: Job, paused: Paused) -> None:
-        """Add an item after its turn. Once it is stored, it gives back its place in the window."""
+        """Add an item after its turn. Its place in the window is free once its draws are stored."""
         journal, tally = self._intake.journal, self._intake.tally
         tally.waiting += 1
         for slice_ in paused.slices[len(job.earlier) :]:
@@ -143,9 +144,10 @@ class Waiting:
             self._intake.tally.changed()
 
     async def find(self, item_id: int, draws: int | None = None) -> WaitingItem | None:
-        """Remove and return a waiting item; None if it isn't waiting or hasn't had ``draws`` draws.
+        """Return a waiting item for its next turn; None if the item isn't waiting.
 
-        Within a round, look up items in ascending order.
+        With ``draws``, return None also if the item has had another number of draws. Within a
+        round, callers must look up items in ascending order.
         """
         item = self._here.get(item_id)
         journal = self._intake.journal

@@ -62,8 +62,8 @@ class BatchJobs:
 
     It answers the requests of ``sample_many(..., order="breadth", journal=...)``, round after
     round. The requests of a round are collected and submitted as jobs. Once a job has ended, its
-    replies are checked. The run may be stopped or killed at any time. When it is resumed, it finds
-    its jobs again, and submits nothing twice.
+    replies are checked. The run may be stopped or killed at any time. A resumed run finds its jobs
+    again, and submits nothing twice.
 
     Args:
         api: the model and its provider, such as `OpenAIBatches`.
@@ -88,15 +88,16 @@ class BatchJobs:
             time, it counts as never created.
 
     Attributes:
-        model: the model's name in records and prices, with ``:batch`` at its end. Its price is
-            half of the model's, unless a price table has an entry for this name.
+        model: the model's name in records and prices, with ``:batch`` at its end. Without an
+            entry for this name in a price table, the price is half of the model's price.
         provider: the provider's name, for telemetry.
         can_judge: whether the model may judge requirements.
         defaults: the options that apply if a request doesn't set them.
 
     Raises:
         TypeError: ``direct`` isn't a backend, or an argument isn't a number.
-        ValueError: a number is out of range, or ``direct`` is missing.
+        ValueError: a number is out of range, or ``direct`` is missing although ``direct_below`` or
+            ``canary`` needs it.
     """
 
     def __init__(
@@ -160,7 +161,10 @@ class BatchJobs:
 
     @property
     def limits(self) -> Sequence[Budgets]:
-        """The run's budgets. The cost of a whole job is reserved in them before it is submitted."""
+        """The budgets of the current run; empty if there are none.
+
+        The cost of each job is reserved in these budgets before the job is submitted.
+        """
         parking = PARKING.get()
         return () if parking is None or not parking.budgets else (Budgets(*parking.budgets),)
 
@@ -201,20 +205,21 @@ class Book(Protocol):
     async def keep(
         self, item: int, key: str, place: str, purpose: str, reply: dict[str, Any]
     ) -> None:
-        """Record the reply of an ordinary backend."""
+        """Record an ordinary backend's reply to an item's request, in case the draw is repeated."""
         ...
 
 
 class Parking:
-    """The call of one item, which is cancelled and set aside when its requests wait for jobs.
+    """Answers the requests of one item's call, and sets the call aside if they wait for jobs.
 
     Args:
         book: the record of the run's requests.
         job: the item.
         answers: the answers to the item's requests so far, by their keys.
         budgets: the budgets of the run.
-        direct: the `BatchJobs.place` of each backend whose requests are answered directly now.
-        charged: the iterations that are repeated after an earlier session recorded their cost.
+        direct: the `BatchJobs.place` of each backend whose ``direct`` backend answers now.
+        charged: the iterations that are repeated, although an earlier session of the run has
+            recorded their cost already.
         sitting: the number of this session: how often the run has been begun or resumed.
     """
 
@@ -245,7 +250,10 @@ class Parking:
         self._idle = anyio.Event()
 
     def hearing(self, then: Callable[[Slice], None] | None) -> Callable[[Slice], None]:
-        """Return a listener that records the item's slices, except cancelled ones: see `ended`."""
+        """Return a listener that records each draw of the item, and then calls ``then`` with it.
+
+        Cancelled draws are held back until `ended`.
+        """
         self._then = then
         return self._hear
 
@@ -263,8 +271,8 @@ class Parking:
     def ended(self) -> None:
         """Record the cancelled draws, once the call has ended on its own.
 
-        They aren't recorded if the call was set aside or the run was stopped. In that case, those
-        draws continue later, and the cost of their answers counts then.
+        If the call was set aside or the run was stopped, cancelled draws aren't recorded. They
+        continue later, and the cost of their answers counts then.
         """
         for slice_ in self._cancelled:
             self._record(slice_)
@@ -300,13 +308,16 @@ class Parking:
         raise AssertionError  # `_park` never returns: it is cancelled.
 
     def around(self, inner: Backend, backend: Backend) -> Backend:
-        """Wrap an ordinary backend, to keep its replies while other requests wait for jobs."""
+        """Wrap ``inner`` so that its replies are recorded, because their draws may be repeated.
+
+        If ``backend``, which is inside of ``inner``, is a `BatchJobs`, return ``inner`` unchanged.
+        """
         if isinstance(innermost(backend), BatchJobs):
             return inner
         return _Kept(inner, self, described_backend(backend))
 
     async def answer(self, inner: Backend, request: Request, place: str) -> Generation:
-        """Return an ordinary backend's kept reply to a request, or ask the backend."""
+        """Return an ordinary backend's recorded reply; if there is none, ask the backend."""
         defaults = getattr(inner, "defaults", Options())
         key = self._key(request, place, described_request(request, defaults))
         answer = self._answers.get(key)
@@ -317,7 +328,7 @@ class Parking:
     async def _ask_now(
         self, backend: Backend, request: Request, key: str, place: str
     ) -> Generation:
-        """Ask an ordinary backend, and keep its reply in case the draw is repeated after a job."""
+        """Ask an ordinary backend, and record its reply in case the draw is repeated."""
         if not self._busy:
             self._idle = anyio.Event()
         self._busy += 1
@@ -364,7 +375,7 @@ class Parking:
 
 
 class _Kept(BackendWrapper):
-    """An ordinary backend whose replies are kept while other requests of the draw wait for jobs."""
+    """An ordinary backend whose replies are recorded, in case a draw is repeated after a job."""
 
     def __init__(self, inner: Backend, parking: Parking, place: str) -> None:
         super().__init__(inner)
@@ -372,7 +383,7 @@ class _Kept(BackendWrapper):
         self._place = place
 
     async def generate(self, request: Request) -> Generation:
-        """Answer one request."""
+        """Return the recorded reply to a request; if there is none, ask the wrapped backend."""
         return await self._parking.answer(self.inner, request, self._place)
 
 
@@ -411,4 +422,4 @@ def _read(backend: BatchJobs, request: Request, answer: Answer, *, charged: bool
 
 
 PARKING: ContextVar[Parking | None] = ContextVar("mellea_like_parking", default=None)
-"""The call that runs in the current task, if its run uses `BatchJobs`."""
+"""The `Parking` of the call in the current task; None if the run doesn't use `BatchJobs`."""

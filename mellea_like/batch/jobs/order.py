@@ -30,11 +30,11 @@ __all__ = ["ByJobs"]
 
 
 class ByJobs:
-    """Each item is sampled until its requests wait for a job.
+    """The order in which each item is sampled until its requests wait for a job.
 
-    When a job has ended, the items that it answered are sampled again from their records. Their
-    calls make the same requests as before, and this time find the answers. The replies are checked,
-    and the next requests go into the next job.
+    When a job has ended, the items whose requests it answered get another turn. Their calls make
+    the same requests as before, and this time get the answers. The replies are checked, and the
+    next requests go into the next job.
     """
 
     in_rounds: ClassVar = True
@@ -64,7 +64,7 @@ class ByJobs:
         self._intake.tally.changed()
 
     async def feed(self) -> None:
-        """Queue all items, and then the items that a round of jobs has answered."""
+        """Queue all items and, after each round of jobs, the items whose requests were answered."""
         rounds = self._rounds
         await rounds.open()
         try:
@@ -139,7 +139,10 @@ class ByJobs:
 
 
 def _with_marks(job: Job, marks: dict[int, Any]) -> Job:
-    """Add the draws' scores or keys to a job; drop the first pass without one, and later draws."""
+    """Add the marks (scores or vote keys) that the selection gave to an item's draws.
+
+    If a draw that passed has no mark, leave out this draw and all later draws: they are repeated.
+    """
     for place, slice_ in enumerate(job.earlier):
         if slice_.passed and slice_.iteration not in marks:
             earlier = job.earlier[:place]

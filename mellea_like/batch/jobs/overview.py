@@ -36,11 +36,14 @@ SETTLED = 30.0
 """The seconds after which a provider is sure to list a job that it has created."""
 
 TRIES = 10**6
-"""The limit on jobs per request, too high to be reached, so cancelling jobs fails no request."""
+"""The most jobs that a request may go into.
+
+It is too high to be reached, so no request is given up because its job was cancelled.
+"""
 
 
 class KnownJob(NamedTuple):
-    """A job of a run, in the state recorded in the file or found by `JobFile.refresh`."""
+    """A job of a run, in its recorded state or in the state that `JobFile.refresh` found."""
 
     place: str
     provider_id: str | None
@@ -53,7 +56,7 @@ class KnownJob(NamedTuple):
 
 @dataclass
 class JobFile:
-    """The jobs of a run and their costs, as read from their file and the run's journal."""
+    """The jobs of a run and their costs, as read from the file of jobs and the run's journal."""
 
     path: Path
     counts: dict[str, int]
@@ -68,7 +71,7 @@ class JobFile:
 
     @classmethod
     def read(cls, path: Path) -> JobFile:
-        """Read the file and the journal; call this in a thread.
+        """Read the file of jobs beside the journal at ``path``; call this in a thread.
 
         Raises:
             JournalError: there is no such run, or it has no jobs.
@@ -120,7 +123,10 @@ def _known(job: StoredJob) -> KnownJob:
 
 
 def _money(spent: dict[str, Usage], prices: Any) -> tuple[float, str] | None:
-    """Return the cost and its currency; None if a model's price is not known."""
+    """Return the total cost and its currency; None if a price is unknown.
+
+    ``spent`` has the usage by `BatchJobs.place`.
+    """
     models = {place: f"{place.split(' ')[1]}{IN_A_JOB}" for place in spent}
     found = [price_for(model, prices) for model in models.values()] if prices else [None]
     if not found or None in found:
@@ -144,7 +150,7 @@ async def cancel_jobs(
         path: the run's journal.
         api_at: a function that makes the API for a `BatchJobs.place`.
         poll: the seconds between two polls of a job's state.
-        tell: called with a sentence about each step.
+        tell: a function that is called with a sentence about each step.
 
     Raises:
         JournalError: there is no such run, it is running, or it has no jobs.

@@ -48,11 +48,14 @@ class Answer(NamedTuple):
     outcome: JobOutcome
     sitting: int
     kept: dict[str, Any] | None = None
-    """The reply, if an ordinary backend answered the request instead of a job."""
+    """An ordinary backend's reply and its costs as plain data; None if a job answered."""
 
 
 class Known(NamedTuple):
-    """Answers to an item's requests, and the scores or keys that a selection gave to its draws."""
+    """The recorded answers to an item's requests, and the selection's marks of the item's draws.
+
+    ``answers`` are by the requests' keys, and ``marks`` (scores or vote keys) by iteration.
+    """
 
     answers: dict[str, Answer]
     marks: dict[int, Any]
@@ -70,7 +73,7 @@ class Waiting(NamedTuple):
 
 
 class StoredJob(NamedTuple):
-    """A job, as recorded in the file."""
+    """A job of a provider's batch API, as recorded in the file of the run's jobs."""
 
     id: int
     key: str

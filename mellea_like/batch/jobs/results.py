@@ -1,4 +1,4 @@
-"""Collecting the results of a job that has ended."""
+"""Collect the results of a job that has ended."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 __all__ = ["collect"]
 
 MANY = 500
-"""The number of results to write together."""
+"""The number of results to write in one transaction."""
 
 DOWNLOADS = 6
-"""The number of attempts to download a job's results."""
+"""The most attempts to download a job's results."""
 
 PAUSE = 2.0
 """The seconds before an interrupted download is tried again; doubled each time."""

@@ -1,9 +1,9 @@
 """Rounds of jobs: waiting requests are submitted, jobs are polled, and results are collected.
 
-Each step is recorded in the store before the provider hears of it: the store records a job, then
-its requests are uploaded, then the store records that the job is being created, and only then is
-it created. If the response is lost, by a broken connection or a crash, the run looks for the job at
-the provider before it creates another one.
+Each step is recorded in the store before the provider hears of it. The store records a job, and
+then the job's requests are uploaded. The store records that the job is being created, and then the
+job is created. If the provider's response is lost, by a broken connection or a crash, the run looks
+for the job at the provider before it creates another one.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 __all__ = ["JobRounds", "intention_of"]
 
 MANY = 500
-"""The number of requests to write together."""
+"""The number of requests to write in one transaction."""
 
 BLOCK = 100
-"""The number of items to look up together."""
+"""The number of further items whose answers are looked up together with an item's answers."""
 
 PACKAGING = 256
 """The bytes to allow for a request in a job's file in addition to its body: id, method, path."""
@@ -58,7 +58,7 @@ class JobRounds:
     Args:
         store: a function that opens the file of the jobs; it is called in a thread.
         budgets: the budgets of the run.
-        changed: called when the state of a job has changed.
+        changed: a function that is called when the state of a job has changed.
     """
 
     def __init__(
@@ -84,9 +84,9 @@ class JobRounds:
         self._looking_up = anyio.Lock()
         self._due: Sequence[int] = ()
         self.direct: frozenset[str] = frozenset()
-        """The `BatchJobs.place` of each backend whose requests are answered directly now."""
+        """The `BatchJobs.place` of each backend whose ``direct`` backend answers now."""
         self.problem: LimitExceeded | None = None
-        """The reason why some requests are not submitted, or None."""
+        """The error of a budget that can't pay for the next requests; None if there is none."""
         self.states: dict[int, JobState] = {}
         """The last known states of the jobs under way, by their ids in the store."""
 
@@ -101,7 +101,7 @@ class JobRounds:
         self._last_item: int = await self._do(self._store.last_item)
 
     def release(self) -> None:
-        """Release the budgets that are reserved for jobs. The jobs continue at the provider."""
+        """Release the reservations for jobs in the budgets. The jobs continue at the provider."""
         for reserved in self._reserved.values():
             reserved.settle(None)
 
@@ -111,7 +111,7 @@ class JobRounds:
         await self._do(self._store.close)
 
     def _now(self) -> float:
-        """Return the wall-clock time at `open`, advanced by the event loop's clock."""
+        """Return the Unix time, derived from the event loop's clock so that it never goes back."""
         return self._began + anyio.current_time()
 
     async def _do(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
@@ -131,7 +131,7 @@ class JobRounds:
     async def keep(
         self, item: int, key: str, place: str, purpose: str, reply: dict[str, Any]
     ) -> None:
-        """Record the reply of an ordinary backend."""
+        """Record an ordinary backend's reply to an item's request, in case the draw is repeated."""
         await self._do(self._store.keep, item, key, place, purpose, reply)
 
     async def _flush(self) -> None:
@@ -140,7 +140,7 @@ class JobRounds:
             await self._do(self._store.ask, asks)
 
     async def known(self, item: int) -> Known:
-        """Return the answers to an item's requests, and the scores or keys of its draws."""
+        """Return the recorded answers to an item's requests, and the marks of its draws."""
         if item > self._last_item:
             return Known({}, {})  # It is new.
         async with self._looking_up:
@@ -152,7 +152,7 @@ class JobRounds:
             return self._looked_up.pop(item)
 
     async def mark(self, item: int, marks: Mapping[int, Any]) -> None:
-        """Record the scores or keys that the selection gave to an item's draws, by iteration."""
+        """Record the marks (scores or vote keys) that the selection gave to draws, by iteration."""
         await self._do(self._store.mark, item, marks)
 
     # A round
@@ -161,8 +161,8 @@ class JobRounds:
         """Submit the waiting requests, and wait until some of them are answered.
 
         Returns:
-            The items that have answers now, or whose requests ``direct`` answers next. The set is
-            empty if no job is under way and no request is waiting.
+            The items that have answers now, or whose requests ``BatchJobs.direct`` answers next.
+            The set is empty if no job is under way and no request is waiting.
 
         Raises:
             LimitExceeded: the budget can't pay for the requests that are left, and no job is under
@@ -216,7 +216,10 @@ class JobRounds:
         return False
 
     async def _directly(self) -> set[int]:
-        """Choose the items to be answered by ``direct``: the first as a trial, or the last few."""
+        """Choose the items whose requests ``BatchJobs.direct`` answers next.
+
+        These are the first item, as a trial, or the last ones, if they are too few for a job.
+        """
         items = set[int]()
         direct = set[str]()
         under_way = await self._under_way()
@@ -329,7 +332,7 @@ class JobRounds:
     # Looking
 
     async def _look(self, job: StoredJob) -> set[int]:
-        """Poll a job; return the items that it has answered, or none if it hasn't ended."""
+        """Poll a job; return the items that it has answered, or an empty set if it hasn't ended."""
         backend = self._backends[job.api]
         await self._reserve_again(job, backend)
         try:
@@ -370,7 +373,10 @@ class JobRounds:
                 self._reserved[job.id] = reserved
 
     async def _find(self, job: StoredJob, backend: BatchJobs) -> JobState | None:
-        """Look for a job whose creation is unconfirmed; void it if it was never created."""
+        """Look for a job whose creation is unconfirmed; return its state, or None if not found.
+
+        If the job was never created, record that it is void.
+        """
         found: Any = None
         if job.stage is JobStage.CREATING:
             found = await backend.api.find(intention_of(self._store, job))
@@ -412,7 +418,10 @@ class JobRounds:
         return items
 
     async def _refused(self, job: StoredJob, backend: BatchJobs, state: JobState) -> set[int]:
-        """Record that a job was refused; raise unless the provider names the lines at fault."""
+        """Record that a job was refused, and return the items whose requests are at fault.
+
+        Raise if the provider doesn't name the lines of these requests.
+        """
         lines = [error for error in state.errors if error.line is not None]
         for error in lines:
             await self._do(self._store.refuse, job, error.line, f"{error.code}: {error.message}")
@@ -446,7 +455,11 @@ def _fitting(
     *,
     alone: bool,
 ) -> tuple[list[Waiting], set[int]]:
-    """Return as many requests as fit into a job, and the items with a request too large for any."""
+    """Return the requests for the next job, and the items with a request too large for any job.
+
+    The job gets at most ``most`` requests and ``room`` tokens (None for no limit). If ``alone``,
+    no other job is under way, and the first request may exceed ``room``.
+    """
     requests: list[Waiting] = []
     hopeless = set[int]()
     size = tokens = 0

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["JobStore", "refuse_jobs_under_way"]
 
 APPLICATION_ID = 0x4D4C6A62
-"""The application id in the file, ``MLjb``."""
+"""SQLite's application id in the file: the letters ``MLjb``."""
 
 VERSION = 1
 
@@ -86,14 +86,14 @@ CREATE INDEX of_job ON requests (job, item, id) WHERE job IS NOT NULL;
 """
 
 MANY = 500
-"""The number of rows to read together."""
+"""The number of rows to read with one query."""
 
 DIGITS = 19
 """The number of digits from which an integer may be too large for SQLite."""
 
 
 class JobStore:
-    """The file that stores the jobs of one run.
+    """Reads and writes the file that records the jobs of one run.
 
     Args:
         path: the file, which is created if it doesn't exist.
@@ -195,7 +195,7 @@ class JobStore:
             )
 
     def keep(self, item: int, key: str, place: str, purpose: str, reply: dict[str, Any]) -> None:
-        """Record the reply of an ordinary backend, which may be needed again."""
+        """Record an ordinary backend's reply to an item's request, in case the draw is repeated."""
         answer = json.dumps({"reply": {}, "kept": reply})
         with self._writing() as db:
             db.execute(
@@ -206,7 +206,7 @@ class JobStore:
             )
 
     def known(self, items: Sequence[int]) -> dict[int, Known]:
-        """Return the answers to each item's requests, and the scores or keys of its draws."""
+        """Return the answers to each item's requests, and the marks of its draws, by item."""
         found = {item: Known({}, {}) for item in items}
         with self._reading() as db:
             for item, known in found.items():
@@ -231,7 +231,7 @@ class JobStore:
         return -1 if last is None else int(last)
 
     def mark(self, item: int, marks: Mapping[int, Any]) -> None:
-        """Record the scores or keys that the selection gave to an item's draws, by iteration."""
+        """Record the marks (scores or vote keys) that the selection gave to draws, by iteration."""
         with self._writing() as db:
             db.executemany(
                 "INSERT OR REPLACE INTO marks VALUES (?, ?, ?)",
@@ -239,7 +239,7 @@ class JobStore:
             )
 
     def waiting(self, api: str) -> Iterator[Waiting]:
-        """Yield the requests of this session that wait for a job, in the order of items."""
+        """Yield the requests of this session that wait for a job of ``api``, ordered by item."""
         last = (-1, -1)
         while True:
             with self._reading() as db:
@@ -256,7 +256,7 @@ class JobStore:
             last = rows[-1][:2]
 
     def count_waiting(self, api: str) -> int:
-        """Return how many requests of this session wait for a job."""
+        """Return how many requests of this session wait for a job of ``api``."""
         with self._reading() as db:
             (count,) = db.execute(
                 "SELECT count(*) FROM requests WHERE api = ? AND job IS NULL AND answer IS NULL"
@@ -274,7 +274,7 @@ class JobStore:
         return int(count)
 
     def items_waiting(self, api: str) -> set[int]:
-        """Return the items that have requests of this session waiting for a job."""
+        """Return the items that have requests of this session waiting for a job of ``api``."""
         with self._reading() as db:
             rows = db.execute(
                 "SELECT DISTINCT item FROM requests WHERE api = ? AND job IS NULL"
@@ -334,7 +334,7 @@ class JobStore:
     def lines(
         self, job: StoredJob, write: Callable[[str, Mapping[str, Any]], str]
     ) -> Iterator[str]:
-        """Yield the lines of the file with a job's requests; ``write`` makes each line."""
+        """Yield a job's requests as lines; ``write`` makes a line from a custom id and a body."""
         last = (-1, -1)
         while True:
             with self._reading() as db:
@@ -382,13 +382,18 @@ class JobStore:
             db.execute("UPDATE jobs SET cancelled = 1 WHERE id = ?", (job.id,))
 
     def void(self, job: StoredJob, *, tried: bool) -> None:
-        """Record that a job is void; ``tried`` is whether it counts as a try of its requests."""
+        """Record that a job is void. Its unanswered requests wait for another job.
+
+        ``tried`` is whether the job counts as a try of these requests.
+        """
         with self._writing() as db:
             db.execute("UPDATE jobs SET stage = ? WHERE id = ?", (JobStage.VOID, job.id))
             _back(db, job.id, tried=tried)
 
     def take(self, job: StoredJob, results: Sequence[tuple[JobResult, Usage]]) -> int:
         """Store a job's results with their costs; keep only the first answer to each request.
+
+        A failure that another try may avoid is no answer: the request goes into another job.
 
         Returns:
             The number of results that belong to no request of the job.
@@ -529,6 +534,9 @@ def _written(state: JobState) -> str:
 
 
 def _back(db: sqlite3.Connection, job: int, *, tried: bool) -> None:
-    """Let the unanswered requests of a job wait for another job."""
+    """Let the unanswered requests of a job wait for another job.
+
+    ``tried`` is whether the job counts as a try of these requests.
+    """
     tries = "" if tried else ", tries = tries - 1"
     db.execute(f"UPDATE requests SET job = NULL{tries} WHERE job = ? AND answer IS NULL", (job,))  # noqa: S608 (a constant)

@@ -35,13 +35,13 @@ APPLICATION_ID = 0x4D4C6A6C
 """The application id at byte 68 of the file, ``MLjl`` (https://sqlite.org/fileformat2.html)."""
 
 FORMAT_VERSION = 5
-"""The version of these tables, stored in the file's ``user_version``."""
+"""The version of the tables that new journals get, stored in the file's ``user_version``."""
 
 WITH_PARTS = 4
 """The first version that stores large data separately, in the table ``parts``."""
 
 READ_VERSIONS = (2, 3, WITH_PARTS, FORMAT_VERSION)
-"""The versions that can be read. Before 5, each conversation was written in full."""
+"""The format versions that can be read. Before 5, each conversation was written in full."""
 
 TABLES = {
     "run": """CREATE TABLE run (
@@ -86,8 +86,8 @@ TABLES = {
 }
 """The tables by name, as in SQLite's own schema table.
 
-Rows are only added, except that the results of failed items are replaced when a run is resumed with
-more attempts.
+Rows are only added, with two exceptions. The facts in ``run`` are replaced when they change, and
+the results of failed items are deleted when a run is resumed with a higher loop budget.
 """
 
 SET_RUN = "INSERT OR REPLACE INTO run VALUES (?, ?)"
@@ -159,7 +159,11 @@ def is_there(path: Path) -> bool:
 
 
 def connect(path: Path, mode: str) -> sqlite3.Connection:
-    """Open the database without checking it; ``"ro&immutable=1"`` reads only the main file."""
+    """Open a journal's database without checking it.
+
+    ``mode`` is ``"rw"``, ``"ro"``, or ``"ro&immutable=1"`` to read only the main file, without its
+    write-ahead log.
+    """
     return sqlite3.connect(
         f"{path.absolute().as_uri()}?mode={mode}",
         uri=True,
@@ -170,7 +174,7 @@ def connect(path: Path, mode: str) -> sqlite3.Connection:
 
 
 def raise_version(connection: sqlite3.Connection) -> None:
-    """Set the file's version to the current one, before rows of this version are written."""
+    """Upgrade an older journal to `FORMAT_VERSION`, before rows of this version are written."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version != FORMAT_VERSION:
         connection.execute("BEGIN IMMEDIATE")
@@ -202,7 +206,7 @@ def make_durable(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def create(path: Path, facts: Mapping[str, str]) -> None:
-    """Create a journal with facts about its run. It appears at the path only when complete."""
+    """Create a journal with facts about its run. The file appears only when it is complete."""
     if _has_log(path):  # SQLite would take this log for an old one and remove it.
         msg = (
             f"journal {path} does not exist, but {path.name}-wal does, with what was last written"
@@ -273,7 +277,7 @@ def _readable(path: Path) -> sqlite3.Connection:
 
 
 def _check(connection: sqlite3.Connection, path: Path) -> None:
-    """Raise unless a database is a journal of a version that can be read."""
+    """Raise if a database isn't a journal, is damaged, or has a version that can't be read."""
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if application != APPLICATION_ID:

@@ -25,7 +25,10 @@ _OF_THE_RUN = frozenset({"strategy", "model"})
 
 
 class Difference(NamedTuple):
-    """A setting in which two runs differ. Its two values are shortened, or None if missing."""
+    """A setting in which two runs differ, with its shortened value in each run.
+
+    A value is None if that run doesn't have the setting.
+    """
 
     name: str
     was: str | None
@@ -40,7 +43,7 @@ class Difference(NamedTuple):
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[Difference, ...]:
-    """Return the settings in which two runs differ, given their identities; None means missing."""
+    """Return the settings in which two runs differ, given the identities of both runs."""
     found: list[Difference] = []
     for name in dict.fromkeys((*before, *now)):
         found += _of_part(name, before.get(name), now.get(name))
@@ -50,7 +53,11 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[Diff
 
 
 def has_more_turns(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    """Return whether only the loop budget differs, and is higher now, so draws can be continued."""
+    """Return whether failed items of the earlier run can continue with more draws.
+
+    They can if a higher loop budget is the only difference, and the strategy makes its draws one
+    after another, without a schedule or a selection object.
+    """
     old, new = _object(before.get("strategy")), _object(now.get("strategy"))
     was, is_ = old.get("loop_budget"), new.get("loop_budget")
     return (

@@ -51,13 +51,13 @@ LABEL = 80
 """The maximum number of characters in a label."""
 
 HEX = 24
-"""The hexadecimal digits of a digest: 96 bits are enough unless someone tries to forge one."""
+"""The number of hexadecimal digits in a digest. 96 bits rule out accidental collisions."""
 
 OPAQUE = "<class>"
 """The only key in the description of an object that isn't data. Its value is the class name."""
 
 OWN = ("strategy", "requirements", "model", "options", "format")
-"""The names in an identity that ``extra`` can't contain, because the library sets their values."""
+"""The names in an identity that the library sets, so that ``extra`` can't contain them."""
 
 REBINDING = frozenset({"STORE_GLOBAL", "DELETE_GLOBAL", "STORE_DEREF", "DELETE_DEREF"})
 """The bytecode operations by which a function rebinds names outside of it."""
@@ -122,7 +122,7 @@ def digest_of(item: object, action: Action[Any] | None) -> str:
 
 
 def _asked(action: Action[Any]) -> list[Json]:
-    """Return an action's messages as plain data, followed by its reply if that already exists."""
+    """Return an action's messages as plain data; a `GivenReply` adds its reply and requirements."""
     asked: list[Json] = [_message(message) for message in action.render(_EMPTY)]
     if isinstance(action, GivenReply):
         asked.append(reply_message(action.reply).as_dict())
@@ -282,9 +282,9 @@ def _settings(extra: Mapping[str, Any]) -> dict[str, Json]:
 def _code_of(validator: Any, seen: frozenset[Any] = frozenset()) -> Json:
     """Return data that distinguishes a validator from others with the same name.
 
-    The data is its bytecode and the outside values that it uses: numbers, texts, and functions of
-    its module that it calls. Comments, docstrings, annotations, layout and decorators don't count.
-    Return None if there is no bytecode, as for functions written in C.
+    The data is the validator's bytecode and the outside values that it uses: numbers, texts, and
+    functions of the same module. Comments, docstrings, annotations, layout and decorators don't
+    count. Return None if there is no bytecode, as for functions written in C.
     """
     if isinstance(validator, partial):
         given = {str(n): value for n, value in enumerate(validator.args)} | validator.keywords
@@ -385,7 +385,7 @@ def _fields(value: Any) -> dict[str, Json]:
 
 
 def _shown(value: object) -> Json:
-    """Return an object's class and settings as plain data; None stays None."""
+    """Return an object's class and settings as plain data; plain data stays as it is."""
     plain = _plain(value)
     if _is_opaque(plain):
         plain = _ADDRESS.sub("", repr(value))

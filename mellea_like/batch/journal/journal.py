@@ -67,7 +67,7 @@ class Journal:
         path: the file's path. A symbolic link is not followed, and a file that isn't a journal is
             not changed. While the journal is in use, and after a kill, SQLite keeps files beside
             it (``-wal``, ``-shm``). They must be moved or copied together with the journal.
-        resume: whether to continue if the journal exists; if False, an existing one is an error.
+        resume: whether to continue if the journal exists. With False, an existing file is an error.
         text: the texts to keep: ``"all"`` keeps the texts and conversations of all draws;
             ``"best"`` only those of each item's best draw (the winner, or else the best failure);
             and ``"none"`` keeps none. In any case, the journal keeps the winner's text and value,
@@ -78,7 +78,7 @@ class Journal:
 
     Raises:
         TypeError: the path isn't a path, or a price isn't a `Price`.
-        ValueError: the path is empty, or ``text`` isn't one of the three.
+        ValueError: the path names no file, or ``text`` isn't one of the three.
     """
 
     def __init__(
@@ -212,14 +212,17 @@ class OpenJournal:
     # --- what a run does -------------------------------------------------------------------------
 
     async def lookup(self, item_id: int, count: int, *, now: bool = False) -> Sequence[StoredItem]:
-        """Return up to ``count`` items from ``item_id`` on; with ``now``, also this run's items."""
+        """Return the items with ids from ``item_id`` to below ``item_id + count``.
+
+        Without ``now``, return nothing if earlier runs added no item from ``item_id`` on.
+        """
         file = self._usable()
         if item_id > file.last and not now:
             return ()
         return await to_thread.run_sync(file.read, item_id, count, limiter=self._thread)
 
     async def unfinished(self, item_id: int, count: int) -> Sequence[StoredItem]:
-        """Return the first ``count`` items from an id on that have no result yet, in order."""
+        """Return the first ``count`` items without a result, from the id ``item_id`` on."""
         read = self._usable().read_unfinished
         return await to_thread.run_sync(read, item_id, count, limiter=self._thread)
 
@@ -232,7 +235,10 @@ class OpenJournal:
         data: Any,
         known: Iterable[int] = (),
     ) -> None:
-        """Record that a new or resumed attempt at an item begins, without waiting for the disk."""
+        """Record that a new or resumed attempt at an item begins, without waiting for the disk.
+
+        ``known`` are the iterations whose draws the journal already has.
+        """
         self._usable()
         row, parts = input_row(data)
         label = label.encode("utf-8", "backslashreplace").decode()
@@ -256,7 +262,7 @@ class OpenJournal:
         outcome: SamplingResult[Any] | Exception,
         then: Callable[[JournalError | None], object],
     ) -> None:
-        """Queue a result and return; ``then`` is called once it is on disk, or with an error."""
+        """Queue a result; call ``then`` with None once the result is on disk, or with an error."""
         self._usable()
         began, known, own = self._running.pop((item_id, attempt))
         took = anyio.current_time() - began
@@ -277,7 +283,7 @@ class OpenJournal:
         slices: Sequence[Slice],
         then: Callable[[JournalError | None], object],
     ) -> None:
-        """Set an attempt aside; ``then`` is called once its draws are on disk, or with an error."""
+        """Set an attempt aside; call ``then`` with None once it is on disk, or with an error."""
         for slice_ in slices:
             self.slice(item_id, attempt, slice_)
         del self._running[item_id, attempt]
@@ -289,7 +295,7 @@ class OpenJournal:
             queued.due.set()
 
     async def flush(self) -> None:
-        """Wait until all queued rows are on disk. A cancellation ends only the wait."""
+        """Wait until all queued rows are on disk. A cancellation ends the wait, not the writing."""
         queued = self._queued if self._queued.size else self._writing
         if queued is not None:
             queued.due.set()

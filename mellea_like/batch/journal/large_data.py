@@ -39,7 +39,7 @@ class LargeParts:
         self._hashes: dict[int, tuple[bytes, str]] = {}
 
     def message(self, message: Message) -> dict[str, Any]:
-        """Return a message's `as_dict`, but with references to large data."""
+        """Return a message as its ``as_dict`` does, but with references in place of large data."""
         content = message.content
         if isinstance(content, str):
             return message.as_dict()
@@ -65,7 +65,7 @@ class LargeParts:
         return {"sha256": sha256, "bytes": len(data), "before": before}
 
     def row(self, data: Any) -> Any:
-        """Return an input row with references to the large data in its messages."""
+        """Return an input row with references in place of the large data in its messages."""
         if isinstance(data, list):
             return list(map(self.row, cast("list[object]", data)))
         if not isinstance(data, dict):
@@ -82,7 +82,7 @@ class LargeParts:
         return row
 
     def used(self, prompts: Iterable[Any]) -> dict[str, bytes]:
-        """Return the data that written conversations refer to, by hash."""
+        """Return the data that the conversations in ``prompts`` refer to, by hash."""
         found: dict[str, bytes] = {}
         for part in _parts_of(prompts):
             if reference := _reference_in(part):

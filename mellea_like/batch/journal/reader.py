@@ -63,7 +63,10 @@ _SLICES_OF_ITEM = "SELECT * FROM slices WHERE item = ? ORDER BY attempt, iterati
 
 
 class StoredItem(NamedTuple):
-    """An item in a journal: its ``result`` or, if unfinished, its draws so far (``slices``)."""
+    """An item in a journal: its ``result`` or, if unfinished, its draws so far (``slices``).
+
+    Each draw is a pair of the attempt's number and the draw's record.
+    """
 
     id: int
     digest: str
@@ -73,7 +76,10 @@ class StoredItem(NamedTuple):
 
 
 def journal_paths(*journals: object) -> tuple[Path, ...]:
-    """Return the paths of journals, given as paths, `Journal` objects or directories, each once."""
+    """Return the path of each journal once.
+
+    Journals are given by their paths, by `Journal` objects, or by directories that contain them.
+    """
     found: dict[Path, Path] = {}
     for given in journals:
         place: Any = getattr(given, "path", given)
@@ -99,13 +105,14 @@ def read_run(path: str | Path, *, check: bool = True) -> dict[str, Any]:
             False if you also read all items, because `read_items` checks the file as well.
 
     Returns:
-        A dictionary with ``format`` (``"mellea_like.run"``), ``version``, ``identity`` (the
-        settings that the run was begun with), ``started`` and ``ended`` (ISO 8601, UTC; ``ended``
-        is None while the run is running and after a kill), ``counts`` (items by status),
-        ``prices`` (of each model, or None), ``text`` (see `Journal`), ``versions`` (of mellea_like
-        and Python, or None) and ``sittings`` (for each time that the journal was opened for
-        writing, a pair: when it was opened, and when it was closed; the latter is None while it is
-        open and after a kill).
+        A dictionary. ``format`` is ``"mellea_like.run"``, and ``version`` is the version of this
+        format. ``identity`` has the settings that the run was begun with. ``started`` and ``ended``
+        are times in UTC as ISO 8601; ``ended`` is None while the run is running and after a kill.
+        ``counts`` has the number of items by status. ``prices`` has the prices of each model, or is
+        None. ``text`` is as in `Journal`. ``versions`` has the versions of mellea_like and Python,
+        or is None. ``sittings`` has a pair of times for each time that the journal was opened for
+        writing: when it was opened, and when it was closed. The second time is None while the
+        journal is open and after a kill.
 
     Raises:
         JournalError: the file isn't a journal, is of another format version, or is damaged.
@@ -145,13 +152,15 @@ def read_items(
             show placeholders.
 
     Yields:
-        For each item that was begun, in the order of the input: ``id`` (its position in the input,
-        from 0), ``digest`` (equal items have equal digests), ``label``, ``data``, ``status``
-        (``"passed"``, ``"failed"``, ``"errored"`` or ``"unfinished"``), ``attempts``, ``error``
-        (``type`` and ``message``, or None), ``started`` and ``elapsed`` (of the last attempt),
-        ``usage`` (of all attempts, including killed ones), ``trace`` (for
-        ``SamplingResult.from_dict``, or None) and ``drawn`` (for an unfinished item, its draws so
-        far in the form of a trace's ``slices``, but without the prompts; else empty).
+        A dictionary for each item that was begun, in the order of the input. ``id`` is the item's
+        position in the input, from 0. ``digest`` is equal for equal items. ``label`` and ``data``
+        describe the item. ``status`` is ``"passed"``, ``"failed"``, ``"errored"`` or
+        ``"unfinished"``, and ``error`` has the error's ``type`` and ``message``, or is None.
+        ``attempts`` is the number of attempts; ``started`` and ``elapsed`` are those of the last
+        attempt, and ``usage`` is that of all attempts, including killed ones. ``trace`` is the
+        argument for ``SamplingResult.from_dict``, or None. ``drawn`` has the draws so far of an
+        unfinished item, in the form of a trace's ``slices``, but without the prompts. It is empty
+        for other items.
 
     Raises:
         JournalError: the file isn't a journal, is of another format version, or is damaged.
@@ -168,7 +177,10 @@ def read_items(
 
 
 def repeated(paths: Iterable[Path]) -> Callable[[str], bool]:
-    """Return a function that tells whether several items have this digest; uses 8 bytes an item."""
+    """Return a function that returns whether several items of the journals have a given digest.
+
+    The function compares hashes of the digests, because hashes take less memory.
+    """
     hashes = array("q")
     for path in paths:
         with opened(path, whole=False) as connection, journal_errors(path):

@@ -91,7 +91,10 @@ def _unusual(plain: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, An
 
 
 def input_row(data: object) -> tuple[str | None, dict[str, bytes]]:
-    """Return an item's input row as JSON, and the data of its large parts by hash."""
+    """Return an item's input row as JSON, and the data of its large parts by hash.
+
+    The JSON is None if the item isn't data.
+    """
     if data is None:
         return None, {}
     written = to_json(data)
@@ -105,7 +108,10 @@ def input_row(data: object) -> tuple[str | None, dict[str, bytes]]:
 def slice_row(
     item: int, attempt: int, slice_: Slice, text: KeptText, own: str | None = None
 ) -> Row:
-    """Return the row of a draw. Unless ``text`` is ``"all"``, the row has no texts."""
+    """Return the row of a draw in the journal. It has texts only if ``text`` is ``"all"``.
+
+    ``own`` is the item if the item is a text. The row doesn't repeat this text.
+    """
     body = slice_to_dict(slice_)
     iteration, usage = body.pop("iteration"), body["usage"]
     if text != "all":
@@ -171,8 +177,9 @@ def result_rows(
 ) -> tuple[list[Row], Row, dict[str, bytes]]:
     """Return a finished item's rows: draws that aren't written yet, the result, and large data.
 
-    The result's row has the call's record without its draws, and each conversation only once. The
-    last part of the return value is the data of large parts, by hash.
+    ``known`` are the iterations whose draws are written already. The result's row has the call's
+    record without its draws, and each conversation only once. The last part of the return value is
+    the data of large parts, by hash.
     """
     error = outcome if isinstance(outcome, Exception) else None
     raised = None if error is None else to_json(error_to_dict(error))

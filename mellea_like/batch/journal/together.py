@@ -29,7 +29,7 @@ _STATUSES = (
 
 
 class JournalsTogether:
-    """Journals that are read as one run.
+    """Reads several journals as one run.
 
     ``mellea-like batch --again`` samples the rows that did not pass in an earlier run. If the
     journals of both runs are given, such an item has the draws of both, and the result of the
@@ -55,7 +55,7 @@ class JournalsTogether:
                 self.counted_twice[status[before]] += 1
 
     def _follow(self, earlier: Sequence[int], place: int, status: dict[_Place, str]) -> None:
-        """Match a run's items to the earlier ones that they repeat; their prompts may differ."""
+        """Match a run's items to the earlier runs' items that they repeat; prompts may differ."""
         waiting: defaultdict[str, deque[int]] = defaultdict(deque)
         for number, digest, ended in self._read(place):
             waiting[digest.partition("-")[0]].append(number)

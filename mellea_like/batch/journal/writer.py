@@ -51,7 +51,7 @@ _REOPEN_FAILED = (
     " WHERE status = 'failed'"
     " AND json_extract(trace, '$.stop_reason') IN ('exhausted', 'error')"
 )
-"""Deletes the results of failed items that more attempts could help, so that they are resumed."""
+"""Deletes the results of failed items that more draws could help, so that the items continue."""
 
 _MARK = b"mellea_like journal, written by process "
 _SIGNED = re.compile(rb"%b(\d+)\n" % _MARK)
@@ -74,9 +74,9 @@ if hasattr(os, "register_at_fork"):
 class JournalLock:
     """The exclusive right to write to a journal, from the constructor until `release`.
 
-    If the process dies, the kernel frees the lock. It is on a separate file, which exists as long
-    as the lock is held. By POSIX's rules, a lock on the database itself would be lost as soon as
-    anything in this process closed that file, together with SQLite's own locks.
+    If the process dies, the kernel frees the lock. The lock is on a separate file, which exists as
+    long as the lock is held. A lock on the database itself would be lost, together with SQLite's
+    own locks, as soon as anything in this process closed the database: these are POSIX's rules.
     """
 
     def __init__(self, journal: Path) -> None:
@@ -192,7 +192,10 @@ class JournalFile:
             self._stack = stack.pop_all()
 
     def _compare(self, facts: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-        """Raise if the journal is another run's; return whether this run allows more attempts."""
+        """Raise if the journal belongs to another run.
+
+        Return whether failed items in the journal can continue, because this run allows more draws.
+        """
         before, again = facts["identity"], json.loads(to_json(dict(now)))
         if has_more_turns(before, again) and facts.get("text") == "all":
             return True
@@ -221,7 +224,7 @@ class JournalFile:
         self._check_in_place()
 
     def _check_in_place(self) -> None:
-        """Make sure that the journal's files and its lock are still the ones at their paths."""
+        """Raise if the journal, its log or its lock file was moved, deleted or replaced."""
         for path in self._files:
             try:
                 found = path.lstat()

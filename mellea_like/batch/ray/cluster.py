@@ -29,11 +29,14 @@ ONE_TASK = 1.0
 """The CPUs that a Ray Data task needs to read or split blocks."""
 
 SLACK = 1e-6
-"""A number of CPUs too small to count, because Ray counts in ten-thousandths."""
+"""The tolerance for rounding errors in sums of CPUs or other resources.
+
+It changes no decision, because Ray counts resources in ten-thousandths.
+"""
 
 
 class NoRoom(RuntimeError):
-    """The cluster has too few CPUs, GPUs or resources. Ray Data would wait for them silently."""
+    """The cluster lacks CPUs, GPUs or custom resources. Ray Data would wait for them silently."""
 
 
 def ray_module() -> Any:
@@ -50,7 +53,11 @@ def ray_module() -> Any:
 def check_room(
     actors: int, cpus: float, others: Mapping[str, float] | None = None, patience: float = 10.0
 ) -> None:
-    """Raise `NoRoom` if the running cluster still lacks capacity after ``patience`` seconds."""
+    """Raise `NoRoom` if the running cluster has too little capacity for the actors.
+
+    Each actor needs ``cpus`` CPUs and the resources ``others``. CPUs that are in use now may become
+    free within ``patience`` seconds.
+    """
     # The actors of a dataset that was just read need a moment to end.
     ray = ray_module()
     until = time.monotonic() + patience

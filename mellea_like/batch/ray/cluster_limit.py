@@ -1,8 +1,8 @@
-"""A limit that all actors of a dataset share. A separate actor holds it, and the others ask.
+"""A limit that all actors of a dataset share. A separate actor holds it, and the others ask it.
 
-For each request, the limit's actor is called once before the request is sent, and once after it has
-ended. Two cores that were busy with other work managed 400 requests a second. Higher rates would
-need several requests per call.
+For each request, the limit's actor is called once before the request is sent, and once after the
+request has ended. On two cores that were also busy with other work, the limit's actor managed 400
+requests a second. For higher rates, one call would have to ask for several requests.
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ class ClusterLimit:
     """A limit on what all actors of a dataset may spend together: rates, a budget, or both.
 
     A Ray actor on the driver's node holds one `Budget` and one `RateLimiter`, and every worker
-    asks it before each request. So the limits hold for the whole cluster: in any minute, at most
-    a minute's quota plus one burst is sent; and no more than the budget is spent, unless requests
-    cost more than estimated.
+    asks it before each request. So the limits hold for the whole cluster. In any minute, at most
+    a minute's quota plus one burst is sent. The budget can be exceeded only by requests that cost
+    more than estimated.
 
     - If a worker dies, the cost of its requests is unknown. After 60 seconds without hearing from
       the worker, the actor counts everything reserved for those requests as spent.
@@ -254,7 +254,7 @@ class LimitKeeper:
         return worker
 
     def _count(self, asked: _Asked) -> None:
-        """Count everything reserved for a request as spent, unless it was never sent."""
+        """Count all that is reserved for a dead worker's request as spent, if it was granted."""
         ask = asked.ask
         output = self._assumed if ask.max_tokens is None else ask.max_tokens
         spent = RequestEnd(Usage(1, ask.input_tokens, output, 1), None, None)

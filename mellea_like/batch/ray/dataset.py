@@ -52,9 +52,9 @@ def sample_dataset(
 ) -> Dataset:
     """Sample each row of a Ray dataset, on several actors that each make many calls at a time.
 
-    Like all Ray datasets, the result is lazy. It is sampled each time it is read, unless a journal
-    has the rows or you call ``materialize()``. A row that fails never stops the dataset; its
-    ``status`` shows the failure.
+    Like all Ray datasets, the result is lazy: its rows are sampled each time that it is read. To
+    sample them only once, use ``journal_dir`` or call ``materialize()``. A row that fails never
+    stops the dataset; its ``status`` shows the failure.
 
     The rows are divided into shards. If an actor dies, Ray restarts it with the same shards. With
     ``journal_dir``, the actor skips finished rows, and repeats at most the calls that were running.
@@ -101,10 +101,11 @@ def sample_dataset(
         The dataset of results.
 
     Raises:
-        NoRoom: the cluster lacks GPUs, custom resources or CPUs for the actors (for ``max`` of
-            them), or one more free CPU. Ray Data would wait forever without a message.
-        TypeError: an argument is of the wrong type or can't be sent to an actor, or not exactly
-            one of ``prompt`` and ``action`` is given.
+        NoRoom: the cluster lacks GPUs, custom resources or free CPUs for all actors (``max`` of
+            them), or the one further CPU that Ray Data's own tasks need. Without this error, Ray
+            Data would wait forever without a message.
+        TypeError: an argument is of the wrong type or can't be sent to an actor, or ``prompt`` and
+            ``action`` are both given or both missing.
         ValueError: a number is out of range, the prompt isn't a template, or a column is missing.
         RuntimeError: Ray isn't running in this process.
     """

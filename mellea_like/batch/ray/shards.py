@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 POSITION = "__mellea_like_position"
-"""A column that numbers the rows, to distinguish equal ones. It isn't in the output."""
+"""The name of a column that numbers the rows, to distinguish equal rows. Results lack it."""
 
 JOURNAL_POLL = 0.25
 """The seconds between two attempts to open a journal that is in use."""
@@ -236,7 +236,7 @@ def _filled(template: RowTemplate, row: Mapping[str, Any]) -> str:
 
 
 def shard_name(rows: Iterable[Mapping[str, Any]], keys: Iterable[object]) -> str:
-    """Return a name for a shard's file: the same rows in the same order have the same name."""
+    """Return a name for a shard's journal; the same rows in the same order give the same name."""
     digest = hashlib.sha256()
     for row, key in zip(rows, keys, strict=True):
         digest.update(as_json([key, row_of(row)]).encode("utf-8", "surrogatepass"))

@@ -1,4 +1,4 @@
-"""Read rows from files and write results to files: JSONL, CSV and TSV here, Parquet elsewhere.
+"""Read rows from files, and write results to files. The code for Parquet is in `rows.parquet`.
 
 Rows are read one at a time. The error for a bad row has the row's position.
 """
@@ -32,7 +32,10 @@ if TYPE_CHECKING:
 __all__ = ["LONGEST_LINE", "begins_results", "read_rows", "row_writer"]
 
 LONGEST_LINE = 16 * 2**20
-"""The maximum bytes in a line. No model takes that much input, and some files have no line ends."""
+"""The maximum number of bytes in a line.
+
+Some files have no line ends, so there must be a limit. No model takes that much input.
+"""
 
 LONGEST_NAME = 100
 """The maximum number of characters to quote of a name in an error."""
@@ -50,10 +53,19 @@ def read_rows(
     on_bad: Callable[[BadRow], object] | None = None,
     on_names: Callable[[list[str]], object] | None = None,
 ) -> Generator[Row]:
-    """Read rows one at a time, skipping blank lines."""
-    # `on_bad` is called with each row that can't be read, and may raise; without it, such a row is
-    # raised as an error. `on_names` is called with the names in the first line of CSV or TSV,
-    # before any row.
+    """Read rows one at a time, skipping blank lines.
+
+    Args:
+        file: the file, open for reading.
+        format: the format of the rows.
+        on_bad: a function that is called with each row that can't be read, and may raise. Without
+            it, such a row is raised as an error.
+        on_names: a function that is called with the names in the first line of CSV or TSV, before
+            any row.
+
+    Yields:
+        Each row that can be read.
+    """
     if format is RowFormat.PARQUET:
         from mellea_like.batch.rows.parquet import read_parquet  # noqa: PLC0415 (an extra)
 
@@ -221,7 +233,11 @@ def _wrong(fields: list[str], names: list[str] | None) -> str:
 def row_writer(
     file: BinaryIO, format: RowFormat, columns: Mapping[str, str] | None = None
 ) -> RowWriter:
-    """Return a writer of results; ``columns`` are the input's, or None to write inputs as JSON."""
+    """Return a writer of results to a file.
+
+    ``columns`` has the types of the input's columns by name. With None, a format with columns gets
+    a single column for the inputs, as JSON.
+    """
     if format is RowFormat.PARQUET:
         from mellea_like.batch.rows.parquet import ParquetWriter  # noqa: PLC0415 (an extra)
 

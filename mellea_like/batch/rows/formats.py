@@ -78,8 +78,9 @@ class Row(dict[str, Any]):
     """A row of an input file: its values by name, all of which JSON can express.
 
     ``number`` is the line on which the row begins or, in Parquet, the number of the row, from 1.
-    ``id`` is the row's position in the earlier run, if it was read from that run's results.
-    ``place`` is the row's position in the file, from 0, if several processes share the rows.
+    If the row was read from the results of an earlier run, ``id`` is its position in that run; else
+    ``id`` is None. If several processes share the rows, ``place`` is its position in the file, from
+    0; else ``place`` is None.
     """
 
     __slots__ = ("id", "number", "place")

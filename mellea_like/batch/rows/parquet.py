@@ -78,7 +78,7 @@ def parquet_columns(file: BinaryIO) -> dict[str, str]:
 
 
 class GroupWriter:
-    """Writes rows to a file in groups. The file can be read only after `close`."""
+    """Writes rows to a Parquet file, in row groups. The file can be read only after `close`."""
 
     def __init__(self, file: BinaryIO, schema: Any) -> None:
         self.schema = schema
@@ -152,7 +152,7 @@ def _type_of(type_: Any) -> str:
 
 
 def _without_nanoseconds(batch: Any) -> Any:
-    """Round times to microseconds, the finest that Python has; pyarrow alone would raise."""
+    """Cut times to microseconds, the finest that Python has; pyarrow alone could raise."""
     for place, field in enumerate(batch.schema):
         coarse = None
         if pa.types.is_timestamp(field.type) and field.type.unit == "ns":

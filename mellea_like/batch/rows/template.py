@@ -22,7 +22,10 @@ ROW = "row"
 
 
 class RowTemplate:
-    """A sandboxed Jinja template that sees a row's fields by name, and the whole row as ``row``."""
+    """A sandboxed Jinja template that makes a row's prompt.
+
+    It can use the row's fields by name, and the whole row as ``row``.
+    """
 
     def __init__(self, text: str) -> None:
         environment = SandboxedEnvironment(
