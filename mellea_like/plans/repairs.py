@@ -1,4 +1,4 @@
-"""Chains of repairs: what a chain asks next, given its failures."""
+"""Decide what the next draw of a chain asks, given the chain's earlier failures."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ class Memory:
     context: Context
     failures: tuple[Slice, ...] = ()
     to_repair: Slice | None = None
-    """The failure that the next ask has to repair; None once ``repair`` was called for it."""
+    """The failure that the next draw has to repair; None once ``repair`` was called for it."""
 
 
 class Repairs:
     """Decides what a chain asks next: the same again or, after a failure, what ``repair`` returns.
 
     Args:
-        ways: inputs and ``repair``, as a pair; with `Escalate`, one pair for each stage.
+        ways: the call's inputs and its ``repair``, as a pair; with `Escalate`, one pair per stage.
         strategy: the strategy's name, for errors.
         several: whether several draws must pass, so that a chain continues after a pass.
     """
