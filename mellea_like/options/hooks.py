@@ -76,7 +76,7 @@ class CheckHooks(Option):
         wanted: tuple[Requirement, ...],
         go: Callable[..., Awaitable[Checked]],
     ) -> Checked:
-        """Check a candidate with the plugins' requirements and objections."""
+        """Fire the hooks before and after a check, and apply the changes that plugins make."""
         fire = partial(self._hooks.fire, at=draw.ask, candidate=candidate)
         add = partial(_add, draw.ask.spec.judge)
         changed = await fire(HookType.VALIDATION_PRE_CHECK, amend=add, requirements=wanted)

@@ -23,7 +23,7 @@ PATIENCE = 0.05
 
 
 class SameBug(Option):
-    """Ends the call when one bug in a validator has ended as many draws as lanes, at least two."""
+    """Ends the call when a validator bug has ended as many draws as there are lanes, at least 2."""
 
     hears = Outcome.ERRORED
 

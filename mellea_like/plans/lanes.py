@@ -56,5 +56,5 @@ class Lanes:
         self._depths[slice_.chain] = self._loop_budget
 
     def unused(self, ask: Ask) -> None:
-        """End the chain of a draw that can't win, because its later draws can't win, either."""
+        """End the chain of a draw that can't win: the chain's later draws can't win, either."""
         self._depths[ask.chain] = self._loop_budget

@@ -145,7 +145,7 @@ class Scheduled:
         self._look_again = -math.inf
 
     def unused(self, ask: Ask) -> None:
-        """End the chain of a draw that can't win, because its later draws can't win, either."""
+        """End the chain of a draw that can't win: the chain's later draws can't win, either."""
         self.running.pop(ask.chain, None)
         self._look_again = -math.inf
 

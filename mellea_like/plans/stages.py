@@ -42,7 +42,7 @@ class Stages(Repairs):
         """Maps each chain to the stage of its last draw."""
         self._broken: set[tuple[int, int]] = set()
         self.over: set[int] = set()
-        """The stages that are over for the whole call."""
+        """The indices of the stages that have ended in all lanes of the call."""
 
     def ask(
         self, iteration: int, subsample: int, depth: int, chain: int, stage: int | None = None
