@@ -34,7 +34,7 @@ class WatchedReplies(Option):
 
 
 class TakenVerdicts(Option):
-    """Turns a reply that was rejected while it arrived into a failed draw, with the verdicts."""
+    """Makes a failed draw of a reply that was rejected while it arrived, with its verdicts."""
 
     def request(self, inner: Backend, sent: Sent) -> Backend:
         """Wrap a backend that generates, if anything checks its replies while they arrive."""

@@ -22,7 +22,7 @@ class Given(Option):
     """
 
     def request(self, inner: Backend, sent: Sent) -> Backend:
-        """Replace a backend that generates by one that returns the given reply; keep a judge."""
+        """Replace a generating backend by one that returns the given reply; don't wrap a judge."""
         if sent.purpose != "generate":
             return inner
         return _Given(inner, sent.spec.action.reply)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["LoggedErrors"]
 
 NUMBER = re.compile(r"\d+")
-"""Matches a number, such as an id or a time. Errors that differ only in numbers are similar."""
+"""Matches a number, such as an id or a time. Errors that differ only in these count as equal."""
 
 
 class LoggedErrors(Option):

@@ -36,7 +36,10 @@ class Ordered(Option):
         return Ruling(drop=later)
 
     def choose(self, facts: Facts) -> Choice | None:
-        """Choose the passing slice of lowest rank. If the call was cut short, that isn't final."""
+        """Choose the passing slice of lowest rank.
+
+        If the call was cut short, the choice isn't final: a draw of lower rank might have passed.
+        """
         if self.best is None:
             return None
         cut = facts.cancelled or facts.timed_out or facts.stopped is not None

@@ -43,7 +43,7 @@ class SameBug(Option):
         return None
 
     def seen(self, slice_: Slice) -> None:
-        """Take note of a bug that is too rare so far to end the call. By default, do nothing."""
+        """Take note of a draw with a bug that doesn't end the call yet. By default, do nothing."""
 
 
 class SameBugWaits(SameBug):
@@ -64,12 +64,12 @@ class SameBugWaits(SameBug):
 
 
 class SameBugInOrder(Option):
-    """With ``selection="ordered"``, ends a lane when two of its draws hit the same bug."""
+    """With ``selection="ordered"``, ends a lane when a validator bug has ended two of its draws."""
 
     hears = Outcome.ERRORED
 
     def hear(self, slice_: Slice) -> Ruling | None:
-        """Drop the remaining turns of a lane whose draws keep hitting the same bug."""
+        """Drop the remaining draws of a lane in which the same bug has ended two draws."""
         if (bug := bug_of(slice_)) is None:
             return None
         own = [other for other in self.call.slices if other.chain == slice_.chain]

@@ -1,4 +1,4 @@
-"""The default plan: each lane has its own turns, and all lanes start together."""
+"""The default plan: each lane has its own attempts. Lanes run side by side, or one by one."""
 
 from __future__ import annotations
 

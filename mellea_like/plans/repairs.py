@@ -20,7 +20,7 @@ _PASSED, _FAILED = Outcome.PASSED, Outcome.FAILED
 
 
 class Chain(Enum):
-    """The state of a chain after a draw."""
+    """The state, after a draw, of a chain of draws that repair one another."""
 
     GOES_ON = 1
     ENDED = 2
@@ -60,7 +60,7 @@ class Repairs:
     def ask(
         self, iteration: int, subsample: int, depth: int, chain: int, stage: int | None = None
     ) -> Ask | None:
-        """Return what a chain asks at a turn; None if the chain can't use the turn."""
+        """Return what a chain asks in a draw with this id; None if the chain must skip the draw."""
         spec, repair = self._ways[stage or 0]
         memory = self._memory.get(chain)
         if memory is None:

@@ -29,7 +29,7 @@ class StageTurns(NamedTuple):
 
 
 class Stages(Repairs):
-    """Decides what a chain asks in an escalation, where each turn belongs to a stage."""
+    """Decides what a chain asks in an escalation, which depends on the stage of the next draw."""
 
     def __init__(
         self, stages: Sequence[StageTurns], costs: StageCosts | None, strategy: str
@@ -47,7 +47,7 @@ class Stages(Repairs):
     def ask(
         self, iteration: int, subsample: int, depth: int, chain: int, stage: int | None = None
     ) -> Ask | None:
-        """Return what a chain asks at a turn; None if the turn's stage is over for that chain."""
+        """Return what a chain asks in a draw; None if the draw's stage has ended for the chain."""
         # A plugin may have raised the loop budget. The last stage has the additional turns.
         stage = self._by_depth[min(depth, len(self._by_depth) - 1)]
         if stage in self.over or (chain, stage) in self._broken:

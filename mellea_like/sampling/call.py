@@ -160,7 +160,7 @@ class RunningCall(Call):
                 )
 
     def _money(self) -> tuple[float, str] | None:
-        """Return the cost so far and its currency, if a budget has prices for all models used."""
+        """Return the cost so far and its currency; None if the price of a used model is unknown."""
         prices = next((b.prices for b in self.inputs.budgets if b.prices), None)
         spent = [(model, usage) for model, usage in self.usage_by_model if usage != Usage()]
         if not prices or any(price_for(model, prices) is None for model, _ in spent):

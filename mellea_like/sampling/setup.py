@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["CHECK_HOOKS", "Setup"]
 
 ANY_TEXT = (Instruction.parse, Message.parse)
-"""Parsers that take any text."""
+"""Parsers of replies that accept any text, so that a draw never fails because of them."""
 
 CHECK_HOOKS = (HookType.VALIDATION_PRE_CHECK, HookType.VALIDATION_POST_CHECK)
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["SLACK", "BaseSchedule", "CallFacts", "CallProgress", "Go", "SchedulePlan"]
 
 SLACK = 1e-6
-"""A tolerance in seconds, because after a sleep, a clock may be a little early due to rounding."""
+"""The tolerance for comparing times, in seconds, because clocks and sleeps are rounded."""
 
 
 class CallFacts(NamedTuple):

@@ -297,7 +297,7 @@ class PassRates:
 
 
 class _Counts:
-    """The faded counts of draws under one key."""
+    """The counts of passes and failures under one key, in which older draws count less."""
 
     __slots__ = ("failures", "passes")
 

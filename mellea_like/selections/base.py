@@ -251,7 +251,7 @@ def scoring(
 
 
 def read_score(answer: object) -> tuple[float, str]:
-    """Read a scorer's answer; raise ``TypeError`` or ``ValueError`` if it is wrong."""
+    """Return a scorer's answer as (score, reason); raise an error if the answer is wrong."""
     # This is what most scorers return; it is not a NaN.
     if type(answer) is int or (type(answer) is float and answer == answer):  # noqa: PLR0124
         return float(answer), ""

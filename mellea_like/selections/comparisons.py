@@ -152,7 +152,7 @@ def out_of_time(sampling_id: str) -> SamplingTimeout:
 
 
 def _lasting(error: Exception) -> bool:
-    """Return whether every further comparison would fail as well."""
+    """Return whether, after this error, every further comparison would fail, too."""
     if isinstance(error, LimitExceeded):
         return error.result is None  # Otherwise it has ended a call inside the judge.
     if isinstance(error, InvalidRequest):

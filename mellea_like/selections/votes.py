@@ -340,7 +340,7 @@ class Collect(BaseSelection):
 
     @property
     def mark(self) -> Callable[[Candidate], Any | Awaitable[Any]] | None:
-        """The function that marks a candidate with its key; None if equal ones count, too."""
+        """The function that marks a candidate with its key; None if equal replies count, too."""
         return None if self.distinct is None else keying(self.distinct)
 
     def begin(self, facts: SelectionFacts) -> _CollectState:
