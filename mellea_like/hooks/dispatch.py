@@ -1,4 +1,4 @@
-"""Run the handlers of one call."""
+"""Run the hook handlers of the plugins of one call."""
 
 from __future__ import annotations
 
@@ -27,11 +27,14 @@ __all__ = ["Hooks"]
 P = TypeVar("P", bound="Payload")
 
 SILENCED_AFTER = {HookMode.OBSERVE: 3, HookMode.BACKGROUND: math.inf}
-"""After so many failures in a row, a plugin is silenced for the rest of the call."""
+"""Maps a mode to the number of failures in a row that silence a plugin.
+
+For the rest of the call, a silenced plugin's handlers of that mode don't run.
+"""
 
 
 class _Iteration(Protocol):
-    """Anything that tells which draw a hook is about."""
+    """The id and the lane of the draw that a hook is about, as a `Slice` has them."""
 
     @property
     def iteration(self) -> int | None: ...
@@ -41,19 +44,23 @@ class _Iteration(Protocol):
 
 
 class Hooks:
-    """Fires the hooks of one call's plugins, each with its own type of payload.
+    """Fires the hooks of one call: makes each hook's payload, and passes it to plugins' handlers.
 
     Args:
         handlers: the plugins' handlers, in the order in which they run.
         sampling_id: the call's id.
         strategy: the name of the call's strategy.
-        failed: called with the error of a handler that may decide, which ends the call.
+        failed: called with the error of a sequential handler, to end the call. It isn't called at
+            the hook for the end of the call.
     """
 
     tasks: TaskGroup
-    """The tasks of background handlers, set before the first hook."""
+    """The task group in which background handlers run. It is set before the first hook."""
     interrupt: BaseException | None = None
-    """What a handler raised in a task of its own that isn't an `Exception`; the call raises it."""
+    """A ``BaseException``, such as ``KeyboardInterrupt``, that a handler raised in another task.
+
+    The call raises it. None if there is none.
+    """
 
     def __init__(
         self,
@@ -77,7 +84,7 @@ class Hooks:
         """The hooks that have handlers."""
 
     def decides(self, hook: HookType) -> bool:
-        """Return whether any handler of a hook may change something, rather than only observe."""
+        """Return whether a hook has a sequential handler, which may change or block something."""
         return (hook, HookMode.SEQUENTIAL) in self._handlers
 
     async def fire(
@@ -87,9 +94,14 @@ class Hooks:
         amend: Callable[[Any, Any, str], Any] | None = None,
         **fields: Any,
     ) -> Any:
-        """Fire a hook for a draw or for the whole call, and return its payload, perhaps changed.
+        """Run a hook's handlers, and return the payload with the changes that they made.
 
-        If no plugin listens, return None. If a handler fails, end the call.
+        ``at`` is the draw that the hook is about, or None for the whole call. After each change,
+        ``amend`` gets the payload before the change, the changed one, and the plugin's name. It
+        returns the payload to use. If no plugin listens to the hook, return None.
+
+        The error of a sequential handler ends the call. At the hook for the end of the call, such
+        an error is only logged.
         """
         if hook not in self.types:
             return None
@@ -124,7 +136,10 @@ class Hooks:
         return payload
 
     async def _tell(self, handler: Handler, payload: Payload) -> None:
-        """Run a handler that only observes. Its failure is logged, several silence its plugin."""
+        """Run an observing or background handler, and log its failure instead of raising it.
+
+        After several failures in a row, the plugin is silenced; see `SILENCED_AFTER`.
+        """
         plugin = handler.mode, id(getattr(handler.function, "__self__", handler.function))
         most = SILENCED_AFTER[handler.mode]
         if self._failures[plugin] >= most:
@@ -167,7 +182,7 @@ class Hooks:
                 self._background.pop(scope).set()
 
     async def drain(self, deadline: float) -> int:
-        """Wait for background handlers, cancel those that are late, and return their number."""
+        """Wait for background handlers, and return how many were cancelled at the deadline."""
         with anyio.CancelScope(deadline=deadline):
             for ended in tuple(self._background.values()):
                 await ended.wait()
@@ -195,7 +210,10 @@ async def _ask(handler: Handler, payload: P, amend: Callable[[P, P, str], P] | N
 
 
 async def _run(handler: Handler, payload: Payload) -> Any:
-    """Run a handler within its time limit; treat a cancellation nobody asked for as a failure."""
+    """Run a handler within its time limit.
+
+    If the handler raises a cancellation that nobody asked for, raise a `RuntimeError` instead.
+    """
     with foreign("it"), anyio.move_on_after(handler.timeout) as scope:
         return await handler.function(payload)
     if scope.cancelled_caught:

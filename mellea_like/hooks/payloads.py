@@ -46,7 +46,7 @@ Is = Annotated[T, _Instance]
 
 
 class Payload(BaseModel):
-    """The fields that every payload has.
+    """Base class of the payloads that handlers get, with the fields that all of them have.
 
     A sequential handler may return ``payload.model_copy(update={...})`` with new values for the
     fields that the class names in ``writable``; a change of any other field is an error.
@@ -179,7 +179,8 @@ class ValidationPostCheckPayload(Payload):
         validations: each requirement with the verdict on it.
         passed: whether the draw passes. Handlers may turn a pass into a failure, but not the
             reverse.
-        reason: why a pass was turned into a failure. The next attempt's prompt includes it.
+        reason: why a pass was turned into a failure. It is one of the draw's problems, which some
+            strategies include in the next attempt's prompt.
     """
 
     hook = HookType.VALIDATION_POST_CHECK
@@ -192,7 +193,7 @@ class ValidationPostCheckPayload(Payload):
 
 
 class SamplingRepairPayload(Payload):
-    """Passed to handlers after the strategy has chosen what to ask next.
+    """Passed to handlers after a failed draw, when the strategy has chosen what to ask next.
 
     Attributes:
         failed: the record of the draw to repair.
@@ -208,7 +209,7 @@ class SamplingRepairPayload(Payload):
 
 
 class SamplingIterationPayload(Payload):
-    """Passed to handlers once for each draw, in the order recorded.
+    """Passed to handlers after each draw, in the order in which draws were recorded.
 
     Attributes:
         slice: the record of the draw.
@@ -230,7 +231,7 @@ class SamplingLoopEndPayload(Payload):
         error: the error that the call raises, or None.
         iterations_used: the number of draws that finished validation.
         stop_reason: why the call stopped.
-        decision: the decision of the selection, as in the result; or None.
+        decision: the selection's decision, as in the result; None if it made none.
         started: when the call began (UTC).
         elapsed: how long the call took, in seconds.
     """

@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 DEFAULT_PRIORITY = 50
-"""The default priority of a handler. Lower runs earlier."""
+"""The default priority of a handler. Handlers of lower priority run earlier."""
 
 DEFAULT_TIMEOUT = 5.0
 """The default time limit of a handler, in seconds."""
@@ -43,7 +43,7 @@ F = TypeVar("F", bound="Callable[..., Awaitable[Any]]")
 
 @dataclass(frozen=True, slots=True)
 class Handler:
-    """One function of a plugin, bound and checked."""
+    """A function that runs at one hook, with its plugin's name, and how the function runs."""
 
     plugin: str
     hook: HookType
@@ -68,7 +68,8 @@ def hook(
     Args:
         hook_type: when the handler runs.
         mode: how the handler runs.
-        priority: lower runs earlier; handlers of equal priority run in the order registered.
+        priority: handlers of lower priority run earlier, and those of equal priority in the order
+            in which they were registered.
         timeout: the longest the handler may take, in seconds.
 
     Returns:
@@ -97,7 +98,7 @@ def hook(
 
 
 class Plugin:
-    """Base class of plugins whose handlers share state: async methods marked with `hook`.
+    """Base class of plugins with state. Their handlers are async methods marked with `hook`.
 
     If a subclass overrides a handler without marking it again, the new method runs at the same
     hooks in the same way. With a new mark, it runs as that mark says. If a subclass sets a handler
@@ -118,8 +119,8 @@ class Plugin:
 class PluginSet:
     """Several plugins under one name; a set may contain further sets.
 
-    As a context manager, it activates its plugins for every call that starts inside the block, in
-    this task and in tasks started from it, and nowhere else.
+    As a context manager, a set activates its plugins for every call that starts inside the block.
+    This holds only in the current task and in tasks that are started in the block.
 
     Args:
         name: the set's name in errors.
@@ -127,8 +128,8 @@ class PluginSet:
         priority: the priority of all handlers in the set; None keeps that of each handler.
 
     Raises:
-        TypeError: an item is none of these, a handler does not take exactly one argument, or the
-            priority isn't an int.
+        TypeError: an item isn't a plugin, a marked function or a set, a handler does not take
+            exactly one argument, or the priority isn't an int.
         ValueError: a plugin has no handler.
     """
 
@@ -161,7 +162,7 @@ Pluggable: TypeAlias = "Plugin | PluginSet | Callable[[Any], Awaitable[Any]]"
 
 _scoped: ContextVar[tuple[PluginSet, ...]] = ContextVar("mellea_like_plugins", default=())
 _process_wide: dict[int, tuple[Pluggable, tuple[Handler, ...]]] = {}
-"""Maps the id of each registered plugin to the plugin and its handlers."""
+"""Maps the ``id()`` of each registered plugin to the plugin and its handlers."""
 
 
 def register(plugin: Pluggable) -> None:
@@ -172,7 +173,8 @@ def register(plugin: Pluggable) -> None:
             registered.
 
     Raises:
-        TypeError: ``plugin`` is none of these, or a handler does not take exactly one argument.
+        TypeError: ``plugin`` isn't a plugin, a set or a marked function, or a handler does not
+            take exactly one argument.
         ValueError: the plugin has no handler, or is already registered.
     """
     handlers = handlers_of(plugin)
@@ -197,7 +199,7 @@ def unregister(plugin: Pluggable) -> None:
 
 
 def snapshot(plugins: Iterable[Handler]) -> tuple[Handler, ...]:
-    """Return the handlers for a call that starts now, in the order in which they run."""
+    """Return the handlers of all active plugins and the given ones, in the order they run in."""
     process_wide = (handlers for _, handlers in _process_wide.values())
     scoped = (plugin_set.handlers for plugin_set in _scoped.get())
     unique: dict[tuple[object, HookType], Handler] = {}
@@ -250,7 +252,7 @@ def handlers_of(item: Pluggable) -> tuple[Handler, ...]:
 def _bound(
     plugin: str, function: Callable[[Any], Awaitable[Any]], marks: tuple[Handler, ...]
 ) -> tuple[Handler, ...]:
-    """Return the handlers of a function of a plugin, checked."""
+    """Check a plugin's function, and return a handler for each of the function's marks."""
     name = getattr(function, "__name__", repr(function))
     if not inspect.iscoroutinefunction(function):
         msg = f"plugin {plugin}: {name!r} overrides a handler, so it must be an async function"

@@ -11,21 +11,24 @@ class HookType(StrEnum):
     """A moment in a call at which plugins may act."""
 
     SAMPLING_LOOP_START = "sampling_loop_start"
-    """Before the first draw; may change ``loop_budget``."""
+    """Before the first draw. Handlers may change ``loop_budget``."""
     GENERATION_PRE_CALL = "generation_pre_call"
-    """Before each request to a backend, including judges'; may change ``options``."""
+    """Before each request to a backend or a judge. Handlers may change ``options``."""
     GENERATION_POST_CALL = "generation_post_call"
     """After each request that was answered."""
     GENERATION_ERROR = "generation_error"
     """After each request that failed."""
     VALIDATION_PRE_CHECK = "validation_pre_check"
-    """Before a reply is validated; may add ``requirements``."""
+    """Before a reply is validated. Handlers may add ``requirements``."""
     VALIDATION_POST_CHECK = "validation_post_check"
-    """After a reply was validated; may turn a pass into a failure (``passed``, ``reason``)."""
+    """After a reply was validated. Handlers may turn a pass into a failure.
+
+    They do so with the fields ``passed`` and ``reason``.
+    """
     SAMPLING_REPAIR = "sampling_repair"
-    """After the strategy has chosen what to ask next."""
+    """After a failed draw, when the strategy has chosen what to ask next."""
     SAMPLING_ITERATION = "sampling_iteration"
-    """Once for each draw, in the order recorded."""
+    """After each draw, in the order in which draws were recorded."""
     SAMPLING_LOOP_END = "sampling_loop_end"
     """Once, at the end of the call, no matter how it ends."""
 
@@ -34,8 +37,18 @@ class HookMode(StrEnum):
     """How a handler runs."""
 
     SEQUENTIAL = "sequential"
-    """Awaited, by priority. May change the payload or raise `Blocked`. A failure ends the call."""
+    """Handlers run one after another, by priority, and the call waits for them.
+
+    They may change the payload or raise `Blocked`. A failure ends the call, except at the hook for
+    its end, which only logs the failure.
+    """
     OBSERVE = "observe"
-    """Awaited, all concurrently. A failure is logged, and three in a row silence the plugin."""
+    """Handlers run concurrently, and the call waits for them. They can't change the payload.
+
+    A failure is logged. After three in a row, the plugin's observing handlers don't run any more.
+    """
     BACKGROUND = "background"
-    """Not awaited, except for at most 2 s at the end of the call. A failure is logged."""
+    """The call doesn't wait for handlers, except for at most 2 s at its end.
+
+    A failure is logged.
+    """

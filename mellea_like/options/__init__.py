@@ -1,1 +1,1 @@
-"""The options of a call, one per module; no option knows any other."""
+"""The optional features of a call, as `Option` subclasses that don't depend on each other."""

@@ -1,8 +1,8 @@
-"""Plugins and a progress callback around the call: its start, each slice, and its end.
+"""Tell plugins of a call's start and end, and tell plugins and ``on_slice`` of each slice.
 
 A separate task hands the slices over, so the race of the call's lanes never waits for hooks. The
-tasks are shielded: neither repeated cancellation of the caller nor the end of the race cuts a hook
-short. Only a time limit does.
+tasks that run hooks are shielded. Only a time limit cuts a hook short, not the end of the race, nor
+any cancellation of the caller.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ DRAIN_SECONDS = 2.0
 
 
 class CallHooks(Option):
-    """Fires the hooks of the call, and hands its slices to plugins and to ``on_slice``."""
+    """Fires the hooks for a call's start and end, and hands slices to plugins and ``on_slice``."""
 
     undelivered = 0
-    """How many slices were not handed over."""
+    """How many slices were not handed to plugins and ``on_slice``, because time ran out."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class CallHooks(Option):
         self._ended = anyio.Event()
 
     async def around(self, loop_budget: int, go: Callable[[int], Awaitable[None]]) -> None:
-        """Run the call inside a task group for its hooks, and wait for them after the call."""
+        """Run the call in a task group for hooks, and wait for those tasks after the call."""
         left: BaseException | None = None
         async with anyio.create_task_group() as tasks:
             if self._hooks is not None:
@@ -89,7 +89,7 @@ class CallHooks(Option):
                 del left  # Break the cycle between frame and exception.
 
     async def _begin(self, loop_budget: int) -> int:
-        """Fire the hook for the start, and return the loop budget, which plugins may change."""
+        """Fire the hook for the call's start; return the loop budget, which plugins may change."""
         settings, inputs = self._settings, self._inputs
         if self._hooks is None:
             return loop_budget
@@ -147,7 +147,7 @@ class CallHooks(Option):
             self.call.rule(Ruling(fatal=exc))
 
     async def _close(self, cancelled: bool) -> None:  # noqa: FBT001
-        """Hand over the remaining slices, fire the hook for the end, and stop all hook tasks."""
+        """Hand over the remaining slices, fire the hook for the call's end, and end all tasks."""
         unfinished = 0
         with anyio.CancelScope(shield=True):
             with anyio.move_on_after(DRAIN_SECONDS) as drain:

@@ -1,8 +1,8 @@
-"""Check replies while they arrive, and close hopeless ones, which saves their remaining tokens.
+"""Check replies while they arrive, and close the request of a rejected one, to save tokens.
 
-`WatchedReplies` is next to the backend, where the pieces arrive. `TakenVerdicts`, which turns a
-rejection into a failed draw, is outside of retries, budgets and hooks, so that all of these see an
-ordinary reply.
+`WatchedReplies` wraps the backend itself. It returns the beginning of a rejected reply like any
+other reply, so retries, budgets and hooks treat it as one. `TakenVerdicts` wraps these in turn, and
+makes a failed draw of the rejected reply.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["TakenVerdicts", "WatchedReplies"]
 
 
 class WatchedReplies(Option):
-    """Applies the incremental checks to replies of a backend that streams."""
+    """Checks a streamed reply as it arrives, and closes its request when a check rejects it."""
 
     def request(self, inner: Backend, sent: Sent) -> Backend:
         """Wrap a backend that generates, if anything checks its replies while they arrive."""
@@ -34,7 +34,7 @@ class WatchedReplies(Option):
 
 
 class TakenVerdicts(Option):
-    """Turns a rejected reply into a failed draw, with the verdicts that rejected it."""
+    """Makes a failed draw of a reply that was rejected while it arrived, with its verdicts."""
 
     def request(self, inner: Backend, sent: Sent) -> Backend:
         """Wrap a backend that generates, if anything checks its replies while they arrive."""
@@ -48,7 +48,10 @@ class _Taken(BackendWrapper):
         self._option = option
 
     async def generate(self, request: Request) -> Generation:
-        """Answer one request; raise `NotAnAnswer` if the reply was rejected early."""
+        """Answer one request; if the reply was rejected early, raise `NotAnAnswer`.
+
+        If a check raised an exception instead, raise that.
+        """
         reply = await self.inner.generate(request)
         if isinstance(reply, EarlyRejection):
             if reply.fault is not None:
@@ -59,12 +62,15 @@ class _Taken(BackendWrapper):
 
 
 def is_watched(sent: Sent, *, every: bool) -> bool:
-    """Return whether anything checks replies while they arrive; see `watches` for ``every``."""
+    """Return whether anything checks a reply while it arrives; see `watches` for ``every``."""
     return hasattr(sent.backend, "stream") and any(watches(sent.spec, every=every).values())
 
 
 def watches(spec: Spec, *, every: bool) -> dict[str, Any]:
-    """Return the checks to run on an arriving reply; with ``every``, all verdicts are needed."""
+    """Return the checks to run on an arriving reply, as keyword arguments of `WatchedBackend`.
+
+    ``every`` is whether the verdicts on all requirements are needed, even after a failure.
+    """
     tools = spec.tools
     # With tools, a reply may begin with words and continue with a call: nothing can be said of its
     # value then, nor of its text if the draw continues after it.

@@ -1,4 +1,4 @@
-"""A draw whose reply already exists: no request is sent, and it costs nothing."""
+"""A draw whose reply already exists, so that no request for it is sent."""
 
 from __future__ import annotations
 
@@ -16,10 +16,13 @@ __all__ = ["Given"]
 
 
 class Given(Option):
-    """Answers with the reply that the action holds, before any other option sees a request."""
+    """Answers a draw's request with the reply that the action holds, and doesn't send the request.
+
+    No other option sees the request.
+    """
 
     def request(self, inner: Backend, sent: Sent) -> Backend:
-        """Replace a backend that generates; return a judge unchanged."""
+        """Replace a generating backend by one that returns the given reply; don't wrap a judge."""
         if sent.purpose != "generate":
             return inner
         return _Given(inner, sent.spec.action.reply)

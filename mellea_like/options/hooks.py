@@ -1,4 +1,4 @@
-"""Plugins that may change a call: their hooks wrap the call, a draw, its check and its requests.
+"""Fire plugins' hooks in a draw: before a repair, around the check, and around each request.
 
 The payload classes are imported only if a plugin listens, because they load pydantic's machinery.
 """
@@ -64,7 +64,7 @@ class RepairHooks(Option):
 
 
 class CheckHooks(Option):
-    """Lets plugins add requirements before a check, and object to a pass after it."""
+    """Lets plugins add requirements before a check, and turn a pass into a failure after it."""
 
     def __init__(self, hooks: Hooks) -> None:
         self._hooks = hooks
@@ -76,7 +76,7 @@ class CheckHooks(Option):
         wanted: tuple[Requirement, ...],
         go: Callable[..., Awaitable[Checked]],
     ) -> Checked:
-        """Check a candidate with the plugins' requirements and objections."""
+        """Fire the hooks before and after a check, and apply the changes that plugins make."""
         fire = partial(self._hooks.fire, at=draw.ask, candidate=candidate)
         add = partial(_add, draw.ask.spec.judge)
         changed = await fire(HookType.VALIDATION_PRE_CHECK, amend=add, requirements=wanted)
@@ -100,7 +100,7 @@ class CheckHooks(Option):
 
 
 def _add(judge: Backend, before: Any, after: Any, plugin: str) -> Any:
-    """Merge the requirements that a plugin has returned into those before."""
+    """Return a plugin's payload, with its new requirements appended to the earlier ones."""
     known = {r.description for r in before.requirements if not r.parts and r.judged}
     try:
         asked = check_requirements(after.requirements, "requirements")
@@ -116,7 +116,7 @@ def _add(judge: Backend, before: Any, after: Any, plugin: str) -> Any:
 def _object(
     objections: list[tuple[Requirement, ValidationResult]], before: Any, after: Any, plugin: str
 ) -> Any:
-    """Take note of a plugin's objection to a pass."""
+    """Add to ``objections`` if a plugin has turned a pass into a failure; refuse the reverse."""
     if not isinstance(after.passed, bool) or (after.passed and not before.passed):
         why = "it may turn a pass into a failure, but not the reverse"
         raise _refused(plugin, after.hook, why)
@@ -127,7 +127,7 @@ def _object(
 
 
 class RequestHooks(Option):
-    """Lets plugins see each request, including retries and judges', and change its options."""
+    """Lets plugins see each request, also of retries and judges, and change its options."""
 
     def __init__(self, hooks: Hooks) -> None:
         self._hooks = hooks

@@ -1,4 +1,4 @@
-"""Log the errors of draws; those that differ only in numbers are logged once, with a count."""
+"""Log the errors of draws; errors that differ only in numbers are logged once, with a count."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["LoggedErrors"]
 
 NUMBER = re.compile(r"\d+")
-"""Matches the numbers, such as ids and times, in which alike error messages may differ."""
+"""Matches a number, such as an id or a time. Errors that differ only in these count as equal."""
 
 
 class LoggedErrors(Option):
@@ -25,7 +25,7 @@ class LoggedErrors(Option):
     """The number of slices whose errors have been logged."""
 
     def ended(self) -> None:
-        """Log the errors of the draws that have ended since the last time."""
+        """Log the errors of the draws that have ended since this method last ran."""
         slices = self.call.slices
         # Earlier rounds have logged their own draws.
         known = max(self.logged, self.call.race.replayed)

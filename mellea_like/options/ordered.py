@@ -1,4 +1,4 @@
-"""``selection="ordered"``: the lowest (attempt, lane) that passes wins, whatever the timing."""
+"""``selection="ordered"``: the passing draw of lowest (attempt, lane) wins, whatever the timing."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ __all__ = ["Ordered"]
 
 
 class Ordered(Option):
-    """Drops all turns of higher rank when a slice passes; turns of lower rank still run."""
+    """Makes the passing draw of the lowest rank win, which is its (attempt, lane).
+
+    When a draw passes, all draws of higher rank are dropped. Those of lower rank still run.
+    """
 
     best: Slice | None = None
     hears = Outcome.PASSED
 
     def hear(self, slice_: Slice) -> Ruling | None:
-        """Drop the turns that can't win any more."""
+        """Drop all draws of higher rank than the best passing one, because they can't win."""
         if self.best is not None and slice_.rank > self.best.rank:
             return None
         self.best = slice_
@@ -33,7 +36,10 @@ class Ordered(Option):
         return Ruling(drop=later)
 
     def choose(self, facts: Facts) -> Choice | None:
-        """Choose the passing slice of lowest rank; it isn't final if the call was cut short."""
+        """Choose the passing slice of lowest rank.
+
+        If the call was cut short, the choice isn't final: a draw of lower rank might have passed.
+        """
         if self.best is None:
             return None
         cut = facts.cancelled or facts.timed_out or facts.stopped is not None

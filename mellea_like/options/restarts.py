@@ -29,7 +29,8 @@ class Restarts(Option):
 
     Args:
         schedule: the schedule of the call.
-        began: when the running draws began, by chain. A restarted draw counts as begun again.
+        began: maps the chain of each running draw to the time when the draw began, in seconds since
+            the call began. A restart sets it to the time of the restart.
     """
 
     def __init__(self, schedule: SchedulePlan, began: MutableMapping[int, float]) -> None:

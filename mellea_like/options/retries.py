@@ -24,7 +24,7 @@ __all__ = ["Retries"]
 
 
 class Retries(Option):
-    """Sends requests through the backend's `BackoffGate`, and retries them by a policy, if any."""
+    """Sends requests through the backend's `BackoffGate`, and retries them if there is a policy."""
 
     def __init__(self, policy: Retry | None) -> None:
         self._policy = policy
@@ -79,7 +79,10 @@ class _Retried(BackendWrapper):
             raise
 
     def _ends_call(self, refusal: LimitExceeded) -> bool:
-        """Tell the call of a spent budget, unless the refusal ended a call inside this one."""
+        """Tell the call that a budget refused a request, and return True.
+
+        If the refusal has ended a call inside this one, only return False.
+        """
         if refusal.result is not None:
             return False
         self._call.refused(refusal)

@@ -29,8 +29,8 @@ class Rounds(Option):
     Args:
         earlier: the slices of earlier rounds, in the order they were recorded.
         heard: called with each new slice in the step that records it; None for no callback.
-        marks: the scores or keys that a selection gave to earlier draws, by iteration. The
-            selection adds those of new draws. None if they aren't kept.
+        marks: maps the iterations of earlier draws to the scores or keys that a selection gave
+            them. The selection adds those of new draws. None if scores and keys aren't kept.
         wrap: a function that wraps each backend of the call in another one; see `Wrapped`.
     """
 
@@ -80,10 +80,11 @@ class Rounds(Option):
 
 
 def as_drawn(slice_: Slice, ask: Ask) -> Slice:
-    """Return a recorded slice with its real action and conversation, which a record only describes.
+    """Return a slice that was read from a record, with its real action and conversation.
 
-    They are taken from ``ask``, because ``repair`` is pure and so returns the same ones again. If
-    the action is worded differently now, the text in the record is used.
+    A record only describes the two, so they are taken from ``ask``. They are the same as those of
+    the recorded draw, because ``repair`` is pure. If the action's text is another one now, the text
+    in the record is used.
     """
     if not isinstance(slice_.action, RecordedAction):
         return slice_  # It never left memory.

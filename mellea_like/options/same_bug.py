@@ -23,7 +23,7 @@ PATIENCE = 0.05
 
 
 class SameBug(Option):
-    """Ends the call once as many draws as there are lanes (at least two) have hit the same bug."""
+    """Ends the call when a validator bug has ended as many draws as there are lanes, at least 2."""
 
     hears = Outcome.ERRORED
 
@@ -31,7 +31,7 @@ class SameBug(Option):
         self._lanes = lanes
 
     def hear(self, slice_: Slice) -> Ruling | None:
-        """Count the draws with the same bug as this one; end the call if there are enough."""
+        """Count the draws with the same bug as a slice; if there are enough, end the call."""
         if (bug := bug_of(slice_)) is None:
             return None
         times = times_seen(bug, self.call.slices)
@@ -43,18 +43,18 @@ class SameBug(Option):
         return None
 
     def seen(self, slice_: Slice) -> None:
-        """Take note of a draw with a bug."""
+        """Take note of a draw with a bug that doesn't end the call yet. By default, do nothing."""
 
 
 class SameBugWaits(SameBug):
-    """Like `SameBug`, and makes a lane wait after a bug, to see whether other lanes hit it, too."""
+    """Like `SameBug`, but also makes a lane wait after a bug, to see if other lanes hit it, too."""
 
     def __init__(self, lanes: int) -> None:
         super().__init__(lanes)
         self._until: dict[int, float] = {}
 
     def seen(self, slice_: Slice) -> None:
-        """Hold back the lane of the draw with the bug."""
+        """Make the lane of a draw with a bug wait as long as the draw took, at least `PATIENCE`."""
         self._until[slice_.chain] = slice_.ended_at + max(slice_.duration, PATIENCE)
 
     def next(self, lane: int, now: float, go: Callable[[int, float], Next]) -> Next:
@@ -64,12 +64,12 @@ class SameBugWaits(SameBug):
 
 
 class SameBugInOrder(Option):
-    """Ends a lane of an ordered call if its own draws repeat a bug, whatever other lanes do."""
+    """With ``selection="ordered"``, ends a lane when a validator bug has ended two of its draws."""
 
     hears = Outcome.ERRORED
 
     def hear(self, slice_: Slice) -> Ruling | None:
-        """Drop the remaining turns of a lane whose draws keep hitting the same bug."""
+        """Drop the remaining draws of a lane in which the same bug has ended two draws."""
         if (bug := bug_of(slice_)) is None:
             return None
         own = [other for other in self.call.slices if other.chain == slice_.chain]

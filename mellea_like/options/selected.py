@@ -50,10 +50,10 @@ class Selected(Option):
     Args:
         selection: the configuration.
         state: the selection's state in this call.
-        inputs: the call's inputs; a scorer's requests must also fit into its budgets.
+        inputs: the call's inputs. The requests of a scorer must fit into the budgets among them.
         settings: the strategy's configuration.
-        marks: the scores or keys of earlier draws, by iteration, to which those of new draws are
-            added. None if they needn't be kept.
+        marks: maps the iterations of earlier draws to their scores or keys. Those of new draws are
+            added. None if scores and keys needn't be kept.
     """
 
     def __init__(
@@ -72,9 +72,9 @@ class Selected(Option):
         self._marks: MutableMapping[int, Any] = {} if marks is None else marks
         self._keeps = marks is not None
         self._undecided = False
-        """Whether the winner must still be compared with others."""
+        """Whether comparisons are still missing that may change the winner."""
         self._halted: Exception | None = None
-        """Why there were no further comparisons."""
+        """The error that stopped the comparisons; None if there was none."""
 
     def next(self, lane: int, now: float, go: Callable[[int, float], Next]) -> Next:
         """Tell the selection of each draw that starts."""
@@ -116,14 +116,14 @@ class Selected(Option):
             BUDGETS.reset(within)
 
     def hear(self, slice_: Slice) -> Ruling | None:
-        """Report a draw to the selection, which may decide the call."""
+        """Report a draw to the selection, and end the call if no further draw is needed."""
         mark = (self._marks.get if self._keeps else self._marks.pop)(slice_.iteration, None)
         if mark is None and self._mark is not None and slice_.passed:
             mark = self._mark_again(slice_)
         return Ruling(over=True) if self.state.hear(slice_, mark) else None
 
     def _mark_again(self, slice_: Slice) -> Any:
-        """Compute again the score or key of a slice from an earlier round."""
+        """Compute again the score or key of a slice from an earlier round, if none was kept."""
         reply = slice_.generation
         if self._mark is None or reply is None:
             return None
@@ -203,7 +203,10 @@ class Selected(Option):
         return Choice(place, won, decision, why)
 
     def _why_not_final(self, facts: Facts) -> Stop | None:
-        """Return why more draws or comparisons might have changed the winner, if that is known."""
+        """Return what prevented draws or comparisons that might have changed the winner.
+
+        None means that the selection doesn't know of such a reason.
+        """
         state, halted = self.state, self._halted
         if isinstance(halted, SamplingTimeout):
             return self.call.due or Stop(StopReason.TIMEOUT, "", halted)

@@ -1,4 +1,4 @@
-"""Show a draw's text once it is certain to pass; from then on, no other draw can win."""
+"""Show a draw's text once the draw is certain to pass; from then on, no other draw can win."""
 
 from __future__ import annotations
 
@@ -24,17 +24,24 @@ __all__ = ["Shown"]
 
 
 class Shown(Option):
-    """Replaces `First` in a call whose text is shown; ``show`` gets each piece of text."""
+    """Shows the text of the first draw that is certain to pass, and makes that draw win.
+
+    ``show`` is called with each piece of the text. A call that shows its text has this option in
+    place of `First`.
+    """
 
     iteration: int | None = None
-    """The draw whose text was shown."""
+    """The id of the draw whose text is shown; None before any text is shown."""
     hears = Outcome.PASSED
 
     def __init__(self, show: Callable[[str], None]) -> None:
         self.show = show
 
     def begin(self, iteration: int | None) -> bool:
-        """Let only this draw win from now on; return False if the call is already decided."""
+        """Let only one draw win from now on, and return True.
+
+        If the call is already decided, only return False.
+        """
         race = self.call.race
         if race.stopped or race.fatal is not None:
             return False
@@ -47,7 +54,7 @@ class Shown(Option):
         return True
 
     def request(self, inner: Backend, sent: Sent) -> Backend:
-        """Wrap a backend that generates and streams."""
+        """Wrap a backend that generates and can stream, so that its replies can be shown."""
         if sent.purpose != "generate" or not hasattr(inner, "stream"):
             return inner
         return _ShownReplies(inner, self)
@@ -59,7 +66,7 @@ class Shown(Option):
             draw.outcome = Outcome.CANCELLED
 
     def hear(self, slice_: Slice) -> Ruling | None:
-        """End the call at the draw that is shown, or else at the first that passes."""
+        """End the call if the passing draw is the one that is shown, or if no draw is shown."""
         return Ruling(over=True) if self.iteration in {None, slice_.iteration} else None
 
     def choose(self, facts: Facts) -> Choice | None:

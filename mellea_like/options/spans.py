@@ -1,4 +1,4 @@
-"""Telemetry: a span around the call, each draw, check and request, and its metrics."""
+"""Telemetry: a span around each draw, check and request, and metrics of draws and requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Budgets of stages: in an escalation, a stage whose budget is spent is over."""
+"""Budgets of an escalation's stages: when the budget of a stage is spent, the stage ends."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class StageBudgets(Option):
 
     Args:
         budgets: the budget of each stage; None for a stage without one.
-        over: the stages that are over, to which those with a spent budget are added.
+        over: the indices of the stages that have ended. A stage whose budget is spent is added.
     """
 
     def __init__(self, budgets: Sequence[Budget | None], over: set[int]) -> None:
@@ -33,7 +33,7 @@ class StageBudgets(Option):
         self._over = over
 
     def request(self, inner: Backend, sent: Sent) -> Backend:
-        """Wrap a backend of a stage that has a budget."""
+        """Wrap a backend so that its requests must fit into the stage's budget, if there is one."""
         if sent.stage is None or (budget := self._budgets[sent.stage]) is None:
             return inner
         stage, call, over = sent.stage, self.call, self._over

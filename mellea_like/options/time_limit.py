@@ -25,7 +25,7 @@ class TimeLimit(Option):
         self._seconds = seconds
 
     async def draw(self, draw: Draw, go: Callable[[Draw], Awaitable[None]]) -> None:
-        """Run a draw within its time."""
+        """Run a draw, and cancel it when its time is up, so that it counts as errored."""
         scope = anyio.CancelScope(deadline=anyio.current_time() + self._seconds)
         try:
             with scope:

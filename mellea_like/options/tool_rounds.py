@@ -1,4 +1,4 @@
-"""Rounds of tools in a draw: read-only tools run, and the model is asked again."""
+"""Run read-only tools in a draw, and ask the model again with their answers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class _ToolLoop(BackendWrapper):
         self._option = option
 
     async def generate(self, request: Request) -> Generation:
-        """Ask, run the read-only tools that the reply calls, and repeat until it calls none."""
+        """Ask the model; while its reply calls only read-only tools, run them and ask again."""
         box, meter, rounds = self._box, request.meter, 0
         reply: Generation
         draw = self._option.call.draw_of(request)

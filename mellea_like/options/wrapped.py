@@ -1,4 +1,4 @@
-"""Wrap each backend that a call uses in one that the caller supplies."""
+"""Wrap each backend that a call uses in a wrapper that the caller supplies."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ __all__ = ["Wrapped"]
 
 
 class Wrapped(Option):
-    """Puts the caller's wrapper around retries, hooks and budgets, which its own replies bypass."""
+    """Puts the caller's wrapper around each backend, outside of retries, hooks and budgets.
+
+    If the wrapper answers a request itself, the request bypasses all of these.
+    """
 
     def __init__(self, wrap: Callable[[Backend, Backend], Backend]) -> None:
         self._wrap = wrap

@@ -1,1 +1,1 @@
-"""The plans of a call: which draw starts next, and what it asks."""
+"""The plans of a call, which decide which draw starts next, and what that draw asks."""

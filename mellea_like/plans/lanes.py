@@ -1,4 +1,4 @@
-"""The default plan: each lane has its own turns, and all lanes start together."""
+"""The default plan: each lane has its own attempts. Lanes run side by side, or one by one."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ _GOES_ON, _PASSED = Chain.GOES_ON, Outcome.PASSED
 
 
 class Lanes:
-    """The plan in which each lane runs one chain, until the chain or the lane's turns end.
+    """The plan in which each lane makes one chain of draws: each repairs the last, or draws again.
 
-    Without ``race``, the lanes run one after another.
+    A lane ends when its chain ends, or when its attempts are spent. With ``race``, the lanes run
+    side by side, otherwise one after another.
     """
 
     def __init__(self, repairs: Repairs, lanes: int, loop_budget: int, *, race: bool) -> None:
@@ -28,10 +29,10 @@ class Lanes:
         self._repairs = repairs
         self._loop_budget = loop_budget
         self._depths = [0] * lanes
-        """The place of each lane's next turn; the loop budget once the lane has ended."""
+        """How many attempts each lane has used; the loop budget once the lane has ended."""
 
     def next(self, lane: int, now: float) -> Next:  # noqa: ARG002 (it never waits)
-        """Return the ask for a lane's next turn; None if the lane has ended."""
+        """Return what a lane's next draw asks; None if the lane has ended."""
         while True:
             depth = self._depths[lane]
             if depth == self._loop_budget:
@@ -55,5 +56,5 @@ class Lanes:
         self._depths[slice_.chain] = self._loop_budget
 
     def unused(self, ask: Ask) -> None:
-        """End the chain of a turn that can't win: the chain's later turns can't win, either."""
+        """End the chain of a draw that can't win: the chain's later draws can't win, either."""
         self._depths[ask.chain] = self._loop_budget

@@ -1,4 +1,4 @@
-"""Chains of repairs: what a chain asks next, given its failures."""
+"""Decide what the next draw of a chain asks, given the chain's earlier failures."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PASSED, _FAILED = Outcome.PASSED, Outcome.FAILED
 
 
 class Chain(Enum):
-    """The state of a chain after a draw."""
+    """The state, after a draw, of a chain of draws that repair one another."""
 
     GOES_ON = 1
     ENDED = 2
@@ -39,14 +39,14 @@ class Memory:
     context: Context
     failures: tuple[Slice, ...] = ()
     to_repair: Slice | None = None
-    """The failure that the next ask has to repair; None once ``repair`` was called for it."""
+    """The failure that the next draw has to repair; None once ``repair`` was called for it."""
 
 
 class Repairs:
     """Decides what a chain asks next: the same again or, after a failure, what ``repair`` returns.
 
     Args:
-        ways: inputs and ``repair``, as a pair; with `Escalate`, one pair for each stage.
+        ways: the call's inputs and its ``repair``, as a pair; with `Escalate`, one pair per stage.
         strategy: the strategy's name, for errors.
         several: whether several draws must pass, so that a chain continues after a pass.
     """
@@ -60,7 +60,7 @@ class Repairs:
     def ask(
         self, iteration: int, subsample: int, depth: int, chain: int, stage: int | None = None
     ) -> Ask | None:
-        """Return what a chain asks at a turn; None if the chain can't use the turn."""
+        """Return what a chain asks in a draw with this id; None if the chain must skip the draw."""
         spec, repair = self._ways[stage or 0]
         memory = self._memory.get(chain)
         if memory is None:

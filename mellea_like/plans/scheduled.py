@@ -40,7 +40,7 @@ def turn_of(subsample: int, depth: int, loop_budget: int) -> Turn:
 
 
 class TurnPool:
-    """The remaining turns of a call.
+    """Hands out the turns of a call. Each turn is the permission to start one draw.
 
     A chain takes the turns of its own lane, in order. If turns are pooled, a chain without turns
     borrows one from the lane that has the most left (the lowest such lane). A borrowed turn keeps
@@ -78,7 +78,8 @@ class Scheduled:
     """The plan of a call that has a schedule, or whose selection doesn't need all possible draws.
 
     At most ``most`` draws run at the same time, plus ``extra`` ones that the schedule may add.
-    ``wanted()`` is how many more passing draws could matter; without it, the first pass decides.
+    ``wanted()`` returns how many more passing draws could matter. If ``wanted`` is None, the first
+    pass decides.
     """
 
     def __init__(
@@ -101,7 +102,7 @@ class Scheduled:
         self._extra = extra
         self._wanted = wanted
         self.running: dict[int, float] = {}
-        """When each running draw began, by chain; a restarted draw begins again."""
+        """Maps the chain of each running draw to the time when the draw began or was restarted."""
         self._waiting: deque[int] = deque()
         self._draws: dict[int, int] = {}
         self._opened = self._started = self._failed = self._passed = self._broken = 0
@@ -110,7 +111,10 @@ class Scheduled:
         self._over = False
 
     def next(self, lane: int, now: float) -> Next:  # noqa: ARG002 (chains are no lane's)
-        """Return a draw that the schedule wants to start now, or when to ask it again."""
+        """Return a draw that may start now, or how long to wait before the schedule is asked again.
+
+        None means that no further draw will start.
+        """
         if self._over:
             return None
         if now >= self._look_again - SLACK:
@@ -141,7 +145,7 @@ class Scheduled:
         self._look_again = -math.inf
 
     def unused(self, ask: Ask) -> None:
-        """End the chain of a turn that can't win: the chain's later turns can't win, either."""
+        """End the chain of a draw that can't win: the chain's later draws can't win, either."""
         self.running.pop(ask.chain, None)
         self._look_again = -math.inf
 
@@ -171,7 +175,7 @@ class Scheduled:
         return bool(self._waiting) or self._pool.has(self._opened)
 
     def _go_on(self, now: float) -> Ask | None:
-        """Continue the chain that has waited longest and has a turn."""
+        """Return the next draw of the chain that has waited longest; None if no chain can go on."""
         while self._waiting:
             ask = self._ask(self._waiting.popleft(), now)
             if ask is not None:
@@ -179,7 +183,7 @@ class Scheduled:
         return None
 
     def _open(self, now: float) -> Ask | None:
-        """Open the next chain, if there is a turn for it."""
+        """Return the first draw of a new chain; None if there is no turn for it."""
         ask = self._ask(self._opened, now)
         self._opened += ask is not None
         return ask

@@ -1,4 +1,4 @@
-"""Escalation: each lane goes from model to model, and a stage may end early."""
+"""Escalation: what a lane asks as it goes from model to model, and when a stage ends early."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["StageCosts", "StageTurns", "Stages"]
 
 
 class StageTurns(NamedTuple):
-    """The turns of each lane in one stage, and what they ask."""
+    """One stage of an escalation: how many draws each lane may make there, and what they ask."""
 
     spec: Spec
     repair: Callable[[Sequence[Slice]], Any]
@@ -29,7 +29,7 @@ class StageTurns(NamedTuple):
 
 
 class Stages(Repairs):
-    """Decides what a chain asks in an escalation, where each turn belongs to a stage."""
+    """Decides what a chain asks in an escalation, which depends on the stage of the next draw."""
 
     def __init__(
         self, stages: Sequence[StageTurns], costs: StageCosts | None, strategy: str
@@ -39,15 +39,15 @@ class Stages(Repairs):
         self._costs = costs
         self._by_depth = [n for n, stage in enumerate(stages) for _ in range(stage.turns)]
         self._last_of: dict[int, int] = {}
-        """The stage of each chain's last draw."""
+        """Maps each chain to the stage of its last draw."""
         self._broken: set[tuple[int, int]] = set()
         self.over: set[int] = set()
-        """The stages that are over for the whole call."""
+        """The indices of the stages that have ended in all lanes of the call."""
 
     def ask(
         self, iteration: int, subsample: int, depth: int, chain: int, stage: int | None = None
     ) -> Ask | None:
-        """Return what a chain asks at a turn; None if the turn's stage is over for that chain."""
+        """Return what a chain asks in a draw; None if the draw's stage has ended for the chain."""
         # A plugin may have raised the loop budget. The last stage has the additional turns.
         stage = self._by_depth[min(depth, len(self._by_depth) - 1)]
         if stage in self.over or (chain, stage) in self._broken:
@@ -63,7 +63,10 @@ class Stages(Repairs):
         return super().ask(iteration, subsample, depth, chain, stage)
 
     def hear(self, slice_: Slice) -> Chain:
-        """Take note of a draw; if it had a permanent error, end its stage for its chain."""
+        """Take note of a draw that has ended; return the state of its chain.
+
+        After a permanent error, the chain goes on in the next stage, if there is one.
+        """
         chain, stage = slice_.chain, slice_.stage or 0
         if self._costs is not None:
             first = slice_.depth == self._by_depth.index(stage)
@@ -81,10 +84,11 @@ class StageCosts:
     """Estimates, during one call, the expected cost of a pass in each stage.
 
     Args:
-        learn: learns from a draw, under the key of its stage.
-        keys: the key of each stage.
+        learn: called with the key of a stage and the record of a draw there, to learn for later
+            calls.
+        keys: the key of each stage, under which ``learn`` keeps what it learned.
         beliefs: each stage's pass rate, as a Beta distribution.
-        costs: the expected cost of one draw in each stage.
+        costs: the expected cost of one draw in each stage, in millionths of the prices' currency.
     """
 
     __slots__ = ("_beliefs", "_costs", "_keys", "_learn")

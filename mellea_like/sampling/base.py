@@ -366,8 +366,8 @@ class BaseSamplingStrategy:
         Args:
             action: see `sample`.
             requirements: see `sample`.
-            earlier: the slices that the call has already recorded, in order. It works only for
-                calls of one lane, without a schedule or budgets of stages.
+            earlier: the slices that the call has already recorded, in order. Only a call of one
+                lane, without a schedule or budgets of stages, can continue from them.
             marks: the scores or keys that the selection gave to passing slices in ``earlier``, by
                 iteration. The call adds those of new slices. Only some selections need them.
             wrap: a function that replaces each backend of the call. It is called with two

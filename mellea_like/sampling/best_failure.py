@@ -45,11 +45,11 @@ def deepest_failure(slices: Sequence[Slice]) -> int:
 
 
 def choose_failure(strategy: BaseSamplingStrategy, slices: Sequence[Slice]) -> int | None:
-    """Have a strategy choose among a call's failures; None if the call has none.
+    """Return the position of the failed draw that a strategy chooses; None if no draw failed.
 
     Raises:
         TypeError: the strategy didn't return an int.
-        ValueError: the int isn't a position.
+        ValueError: the int isn't the position of a failed draw.
     """
     failed = [i for i, slice_ in enumerate(slices) if slice_.outcome is Outcome.FAILED]
     if not failed:

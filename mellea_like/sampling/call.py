@@ -42,7 +42,7 @@ __all__ = ["RunningCall"]
 _PAUSED = Ending(None, StopReason.EXHAUSTED, None)
 _JUDGED = (Outcome.PASSED, Outcome.FAILED)
 _WITH_RECORD = (HookError, LimitExceeded, RequirementError, SamplingFailed)
-"""The errors that a call's record can be attached to."""
+"""The errors that have an attribute ``result``, for the result of the call that raises them."""
 
 
 class RunningCall(Call):
@@ -88,7 +88,10 @@ class RunningCall(Call):
             self._inside.add(self)
 
     def _set_times(self, before: float) -> None:
-        """Set the deadline: by the timeout, the schedule or a budget; earlier runs took a time."""
+        """Set the deadline: the earliest one of the timeout, the schedule and the budgets.
+
+        ``before`` is how long earlier runs of the call took, in seconds.
+        """
         settings, started = self.settings, self.started
         self._started_utc = datetime.now(UTC) - timedelta(seconds=before)
         deadline = None if settings.timeout is None else started + settings.timeout
@@ -109,7 +112,7 @@ class RunningCall(Call):
         self.deadline = deadline
 
     def assemble(self, loop_budget: int) -> tuple[Plan, Sequence[Option]]:
-        """Make the plan, and the options of the table that the call needs."""
+        """Make the plan, and those options of the table `OPTIONS` that the call needs."""
         setup = Setup(
             self.strategy,
             self.inputs,
@@ -157,7 +160,7 @@ class RunningCall(Call):
                 )
 
     def _money(self) -> tuple[float, str] | None:
-        """Return the cost so far and its currency, if a budget has prices for all models used."""
+        """Return the cost so far and its currency; None if the price of a used model is unknown."""
         prices = next((b.prices for b in self.inputs.budgets if b.prices), None)
         spent = [(model, usage) for model, usage in self.usage_by_model if usage != Usage()]
         if not prices or any(price_for(model, prices) is None for model, _ in spent):
@@ -202,7 +205,7 @@ class RunningCall(Call):
         return rounds
 
     def _noted(self, error: BaseException, ending: Ending) -> BaseException:
-        """Attach the call's record to an error, unless an inner call has attached its own."""
+        """Attach the call's result to an error, unless it has that of a call inside this one."""
         if isinstance(error, _WITH_RECORD) and error.result is None:
             error.result = self._result(ending)
         if self._inside is not None and is_of_backend(error):
@@ -227,7 +230,7 @@ class RunningCall(Call):
         }
 
     def _conclude(self, *, cancelled: bool = False) -> Ending:
-        """Return how the call ended; the first use of this method decides it."""
+        """Return how the call ended. Only the first use of this method decides that."""
         if self._ending is None:
             turns = self.settings.concurrency_budget * self.settings.loop_budget
             self._ending = conclude(

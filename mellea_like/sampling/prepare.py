@@ -66,7 +66,7 @@ __all__ = [
 ]
 
 NO_CONTEXT = Context()
-"""The conversation before a call that has none."""
+"""The empty conversation, for a call that gets no ``context``."""
 
 CheckedSelection: TypeAlias = "Literal['first', 'ordered'] | BaseSelection"
 """Which passing draw wins: the first recorded, the one of lowest rank, or an object's choice."""
@@ -131,7 +131,7 @@ class Settings(Rules):
             warn("%s", message)
 
     def check_loop_budget(self, loop_budget: object, what: str) -> None:
-        """Make sure that a loop budget is possible."""
+        """Make sure that a loop budget is an int of at least 1, and within ``max_iterations``."""
         if isinstance(loop_budget, bool) or not isinstance(loop_budget, int) or loop_budget < 1:
             msg = f"{what} to {loop_budget!r}: it is an int of at least 1"
             raise ValueError(msg)
@@ -196,7 +196,7 @@ class CallInputs(Spec):
 
     @property
     def temperature(self) -> float | None:
-        """The temperature of the draws, if the options or the backend name one."""
+        """The temperature of the draws; None if neither the options nor the backend name one."""
         defaults = getattr(innermost(self.backend), "defaults", None)
         if self.options.temperature is None and isinstance(defaults, Options):
             return defaults.temperature

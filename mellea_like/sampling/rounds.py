@@ -83,7 +83,7 @@ class CallInRounds(Generic[T]):
     ) -> SamplingResult[T]:
         """Make some further draws, or all that are left.
 
-        The pause before this run doesn't count as time of the call.
+        The pauses between runs don't count towards the time that the call takes.
 
         Args:
             draws: how many draws to make, at least 1; None for all. A number works only for calls

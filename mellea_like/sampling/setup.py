@@ -1,4 +1,4 @@
-"""The setup of a call: its selection, its stages and its plan, from which options are made."""
+"""Set up a call: begin its selection, stages and schedule, and make its plan."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 __all__ = ["CHECK_HOOKS", "Setup"]
 
 ANY_TEXT = (Instruction.parse, Message.parse)
-"""Parsers that take any text."""
+"""Parsers of replies that accept any text, so that a draw never fails because of them."""
 
 CHECK_HOOKS = (HookType.VALIDATION_PRE_CHECK, HookType.VALIDATION_POST_CHECK)
 
 
 class Setup:
-    """A call's inputs and plan, from which its `Option` objects are made."""
+    """Makes a call's plan, and has all that is needed to make the call's `Option` objects."""
 
     def __init__(
         self,
@@ -146,10 +146,10 @@ class Setup:
         return hasattr(self.inputs.backend, "stream") or bool(self.inputs.stages)
 
     def _may_show(self) -> bool:
-        """Return whether a draw of a call may be certain to pass before it has ended.
+        """Return whether a draw of this call may be certain to pass before it has ended.
 
-        The answer is no if a format, a parser, a judge or a plugin needs the whole reply, if the
-        winner also depends on other draws, or if a draw runs tools or must call one.
+        It can't if a format, a parser, a judge or a plugin needs the whole reply, if the winner
+        also depends on other draws, or if a draw runs tools or must call one.
         """
         settings, inputs = self.settings, self.inputs
         return (

@@ -1,8 +1,8 @@
-"""A call whose reply is yielded while it arrives, as soon as it is certain to pass.
+"""A call that yields the text of a reply while the reply arrives, once it is certain to pass.
 
 A draw's text may be shown once no check can reject it any more, and shown text can't be taken
-back. So from the first shown piece on, only that draw can win: the engine starts no other, cancels
-those under way, and counts other passes as cancelled.
+back. So from the first shown piece on, only that draw can win. The engine starts no other draw,
+cancels those under way, and counts those that pass all the same as cancelled.
 """
 
 from __future__ import annotations

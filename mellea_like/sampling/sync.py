@@ -43,11 +43,11 @@ CLOSE_SECONDS = 2.0
 
 
 class SyncSampler:
-    """Samples for threads: all their calls run on one event loop, in a separate thread.
+    """Samples for several threads: all calls run on one event loop, in a separate thread.
 
-    For programs whose parallel work is threads, such as a Flask or Django server. Any number of
-    threads may call `sample` at a time. Since one event loop serves them all, they may share
-    limiters and budgets, and connections are kept open from call to call::
+    It is for programs that work in threads, such as a Flask or Django server. Any number of threads
+    may call `sample` at a time. Since one event loop serves them all, they may share limiters and
+    budgets, and connections are kept open from call to call::
 
         with SyncSampler(strategy) as sampler, ThreadPoolExecutor(32) as pool:
             results = list(pool.map(sampler.sample, prompts))
@@ -97,8 +97,8 @@ class SyncSampler:
     ) -> SamplingResult[Any]:
         """Run the strategy's `sample` and wait for its result, from any thread.
 
-        The call sees the context variables of the thread, such as a `PluginSet`'s scope. Ctrl-C
-        cancels its requests and raises ``KeyboardInterrupt``.
+        The call sees the context variables of the calling thread, such as a `PluginSet`'s scope.
+        Ctrl-C cancels the call's requests and raises ``KeyboardInterrupt``.
 
         Args:
             action: see `BaseSamplingStrategy.sample`.
@@ -116,8 +116,8 @@ class SyncSampler:
         Raises:
             TimeoutError: the call took longer than ``timeout``.
             concurrent.futures.CancelledError: the sampler was closed in the meantime.
-            RuntimeError: the sampler is closed; or this was called on its own event loop, by an
-                async or inline function, and would block that loop forever.
+            RuntimeError: the sampler is closed; or an async or inline function has called this on
+                the sampler's own event loop, which it would block forever.
             ValueError: ``timeout`` is not over 0.
             Exception: the errors of `BaseSamplingStrategy.sample`.
         """
@@ -145,7 +145,7 @@ class SyncSampler:
 
 
 def run_once(call: Callable[[], Awaitable[T]], backends: Iterable[Any]) -> T:
-    """Run a call in a new event loop; if this thread already runs one, in a new thread."""
+    """Run a call in a new event loop, and in a new thread if this one already runs a loop."""
     if running_loop() is not None:
         thread = _LoopThread(backends)
         try:
@@ -173,7 +173,7 @@ async def _close_idle(backends: Iterable[Any]) -> None:
 
 
 class _LoopThread:
-    """An event loop in a separate thread, which starts with the first call."""
+    """Runs calls on an event loop in a separate thread, which starts with the first call."""
 
     def __init__(self, backends: Iterable[Any]) -> None:
         self._backends = list(backends)
@@ -275,7 +275,7 @@ class _Call(Generic[T]):
                 self.future.set_result(value)
 
     def cancel(self) -> None:
-        """Cancel the call; this runs on the event loop."""
+        """Cancel the call. This must run on the event loop."""
         self.cancelled = True
         if self.scope is not None:
             self.scope.cancel()

@@ -1,9 +1,9 @@
-"""The table of options: which are at work in a call, and in what order.
+"""The table of options, which defines the options of a call and their order.
 
 A row makes one option from a call's setup, or returns None if the call doesn't need it. The first
-option is the outermost: a draw's span includes its time limit, and the hooks of requests see each
-try, because retries are outside them. The hooks of the call (`options/call_hooks.py`) aren't in the
-table, because they begin before the other options are made.
+option is the outermost. For example, a draw's span includes its time limit. And since retries are
+outside of the hooks of requests, these hooks see each try. The hooks of the call
+(`options/call_hooks.py`) aren't in the table, because they begin before the other options are made.
 
 The conditions are here, and not in the options' modules, so that a call only imports the modules
 of options that it needs.

@@ -84,7 +84,11 @@ class Toolbox:
         return next(tool for tool in self.tools if tool.name == name)
 
     def checked(self, reply: Generation, rounds: int) -> Generation:
-        """Return a reply with its calls parsed; raise ``ValueError`` if one is wrong or missing."""
+        """Return a reply with its tool calls parsed.
+
+        ``rounds`` is how often tools have already run in the draw. Raise ``ValueError`` if a call
+        is wrong, or if a call that ``tool_choice`` demands is missing.
+        """
         calls = reply.tool_calls
         if self.choice == "none" and calls:
             msg = f"the reply calls {_names(calls)}, and no tool may be called: answer with text"
@@ -166,7 +170,7 @@ class Toolbox:
         raise raised  # Of a call inside the tool: a budget that may be this call's, too.
 
     async def run(self, call: ToolCall) -> str:
-        """Run one checked call, and return the text for the model."""
+        """Run one tool call that was checked, and return the text for the model."""
         tool = self[call.name]
         function: Any = tool.function
         arguments = self._own_arguments(call)
@@ -334,7 +338,7 @@ async def run_tools(
 def _known(
     result: SamplingResult[Any], tools: Sequence[ToolSource] | None
 ) -> tuple[tuple[ToolCall, ...], Toolbox]:
-    """Return the winner's calls and their tools; raise ``ValueError`` if one can't run."""
+    """Return the winner's tool calls, and their tools; raise ``ValueError`` if a call can't run."""
     known: Toolbox | None = result.toolbox
     if tools is not None:
         from mellea_like.telemetry import Telemetry  # noqa: PLC0415 (beside the call's)

@@ -1,4 +1,4 @@
-"""Schedules: the facts they get, and the decisions they make."""
+"""The base classes of schedules, the facts that schedules get, and their decisions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["SLACK", "BaseSchedule", "CallFacts", "CallProgress", "Go", "SchedulePlan"]
 
 SLACK = 1e-6
-"""The seconds by which a clock may lag behind the time that was slept, because of rounding."""
+"""The tolerance for comparing times, in seconds, because clocks and sleeps are rounded."""
 
 
 class CallFacts(NamedTuple):
@@ -37,7 +37,7 @@ class CallFacts(NamedTuple):
 
 
 class CallProgress(NamedTuple):
-    """How far a call has come.
+    """How far a call has come, as a schedule learns it for each decision.
 
     A chain is a sequence of draws in which each one repairs the one before. Each draw uses up
     one attempt.
@@ -173,14 +173,17 @@ class BaseSchedule(ABC):
     def timing_dependent(self) -> bool:
         """Whether timing, or another call, influences which draws are made.
 
-        Neither such a schedule nor one that is `pooled` can be combined with
-        ``selection="ordered"``.
+        ``selection="ordered"`` can't be combined with such a schedule, or with one that is
+        `pooled`.
         """
         return True
 
     @property
     def seconds(self) -> float | None:
-        """When the call's time is up, in seconds since it began; None for the strategy's limit."""
+        """The longest that a call may take, in seconds; None if the schedule sets no limit.
+
+        The strategy's ``timeout`` applies as well.
+        """
         return None
 
     @abstractmethod
@@ -191,6 +194,6 @@ class BaseSchedule(ABC):
             facts: the known facts about the call.
 
         Returns:
-            The state that makes this call's decisions. None if all lanes start immediately and
-            keep their own attempts, so that there is nothing to decide.
+            The state that makes this call's decisions. None if there is nothing to decide, because
+            all lanes start immediately and keep their own attempts.
         """

@@ -49,7 +49,7 @@ class Eager(BaseSchedule):
 
     @property
     def timing_dependent(self) -> bool:
-        """Whether timing influences which draws are made. It does if attempts are pooled."""
+        """Whether timing influences which draws are made: yes if attempts are pooled, else no."""
         return self.pool
 
     def begin(self, facts: CallFacts) -> SchedulePlan | None:
@@ -59,7 +59,7 @@ class Eager(BaseSchedule):
 
 @dataclass(slots=True)
 class _Wide(SchedulePlan):
-    """Keeps as many draws in flight as possible."""
+    """Keeps ``width`` draws in flight, for as long as there are attempts."""
 
     width: int
 
@@ -70,7 +70,7 @@ class _Wide(SchedulePlan):
 
 @dataclass(frozen=True, slots=True)
 class Staggered(BaseSchedule):
-    """Starts each lane ``delay`` seconds after the one before; each keeps its own attempts.
+    """Starts each lane ``delay`` seconds after the one before. Lanes don't share their attempts.
 
     A further lane costs nothing if an earlier one passes within the delay. If no lane is at work,
     the next one starts immediately. ("Happy eyeballs" paces connection attempts in the same way:
@@ -108,13 +108,13 @@ class Staggered(BaseSchedule):
 
 @dataclass(slots=True)
 class _Paced(SchedulePlan):
-    """Continues every chain at work, and opens another one when its time has come."""
+    """Opens a new chain of draws every ``delay`` seconds, and lets the open ones continue."""
 
     delay: float
     chains: int
 
     def decide(self, progress: CallProgress) -> Go:
-        """Open the chains that are due. Chains at work continue at any time."""
+        """Open the chains that are due, or one if none is at work; let waiting chains continue."""
         opened = progress.opened
         left = self.chains - opened
         if left <= 0:
@@ -168,14 +168,14 @@ class Hedged(BaseSchedule):
 
 @dataclass(slots=True)
 class _Hedging(SchedulePlan):
-    """Keeps as many draws in flight as possible, not counting those that take too long."""
+    """Keeps ``width`` draws in flight that don't take unusually long, next to those that do."""
 
     schedule: Hedged
     width: int
     model: str | None
 
     def decide(self, progress: CallProgress) -> Go:
-        """Allow ``width`` draws in flight that aren't slow, less one for each broken chain."""
+        """Allow ``width`` draws that aren't slow, less one per chain ended by a permanent error."""
         width = max(0, self.width - progress.broken)
         if progress.wanted is not None:
             width = min(width, progress.wanted)
@@ -251,7 +251,7 @@ class Restart(BaseSchedule):
 
     @property
     def seconds(self) -> float | None:
-        """When the call's time is up, according to the wrapped schedule."""
+        """The longest that a call may take, in seconds, according to the wrapped schedule."""
         return self.schedule.seconds
 
     def begin(self, facts: CallFacts) -> SchedulePlan:
@@ -274,7 +274,10 @@ class _Restarting(SchedulePlan):
         return self.plan.decide(progress)
 
     def patience(self, restarts: int, model: str | None) -> float | None:
-        """Return how long most draws take; None if unknown, or after ``most`` restarts."""
+        """Return how long most replies take; None for no limit.
+
+        There is no limit after ``most`` restarts, or while too few durations are known.
+        """
         if restarts >= self.schedule.most:
             return None
         usual = self.schedule.latency.quantile(self.schedule.quantile, model)

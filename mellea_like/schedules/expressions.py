@@ -1,4 +1,4 @@
-"""A grammar of schedules for configuration: a name, then its numbers after colons."""
+"""Read schedules that are written as text, for configuration: a name, a colon and a number."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["SCHEDULES", "parse_schedule"]
 
 
 class _Form(NamedTuple):
-    """One form of the grammar: how it is written, and the numbers that it takes."""
+    """A kind of schedule as text: how it is written, an example, and how many numbers it takes."""
 
     written: str
     example: str
@@ -40,14 +40,15 @@ _FORMS = {
 }
 
 SCHEDULES = tuple(form.written for form in _FORMS.values())
-"""All forms, for help and error messages."""
+"""How each kind of schedule is written, for help and error messages."""
 
 
 def parse_schedule(text: str) -> BaseSchedule:
     """Read a schedule written as a text, such as ``"hedged:0.8"``.
 
     Args:
-        text: a name and its numbers, in one of the forms of `SCHEDULES`. Case doesn't matter.
+        text: a name, for some schedules with a number, in one of the forms of `SCHEDULES`. Case
+            doesn't matter.
 
     Returns:
         The schedule.

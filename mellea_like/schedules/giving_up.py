@@ -1,4 +1,4 @@
-"""When further draws would not help: hopeless requirements, permanent errors, repeated bugs."""
+"""Tell when further draws would not help: a requirement is hardly ever met, or a bug repeats."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class _Count:
 
 
 class Tally:
-    """The verdicts of one call on each requirement."""
+    """Counts the verdicts on each requirement in one call, and tells when to give up."""
 
     __slots__ = ("_confidence", "_counts", "_threshold", "_usable")
 
@@ -123,9 +123,6 @@ def _probability_under(threshold: float, passed: int, failed: int) -> float:
     )
 
 
-# --- after an error
-
-
 # --- the same bug in a validator, again and again
 
 _ERROR, _SKIPPED = ValidationStatus.ERRORED, ValidationStatus.SKIPPED
@@ -135,7 +132,7 @@ FEWEST = 2
 
 
 class Bug(NamedTuple):
-    """The exception of a requirement's validator, and its location, such as ``rules.py:12``."""
+    """A bug in a requirement's validator: an exception, and its line, such as ``rules.py:12``."""
 
     requirement: Requirement
     kind: type[BaseException]
@@ -160,7 +157,10 @@ def bug_of(slice_: Slice) -> Bug | None:
 
 
 def times_seen(bug: Bug, slices: Sequence[Slice]) -> int:
-    """Count the draws ended by a bug; 0 if any draw passed, or has a verdict on the requirement."""
+    """Count the draws that a bug ended.
+
+    Return 0 if any draw has passed, or if the requirement's validator has given any verdict.
+    """
     seen = 0
     for slice_ in slices:
         if slice_.passed:

@@ -28,14 +28,14 @@ __all__ = [
 T = TypeVar("T")
 
 MOST_KEYS = 1000
-"""The number of keys to remember. Beyond it, the least recently used key is forgotten."""
+"""The most keys to remember, to limit memory. Then the least recently used key is forgotten."""
 
 RateKey: TypeAlias = "Hashable | Callable[[CallFacts], Hashable]"
 """The key under which a call's pass rate is kept, or a function that returns it."""
 
 
 def _now_used(known: OrderedDict[Hashable, T], key: Hashable, make: Callable[[], T]) -> T:
-    """Return the entry of a key, and mark the key as the most recently used."""
+    """Return a key's entry, a new one if it has none, and mark the key as most recently used."""
     if key not in known:
         known[key] = make()
         if len(known) > MOST_KEYS:
@@ -297,7 +297,7 @@ class PassRates:
 
 
 class _Counts:
-    """The faded counts of draws under one key."""
+    """The counts of passes and failures under one key, in which older draws count less."""
 
     __slots__ = ("failures", "passes")
 
@@ -306,7 +306,7 @@ class _Counts:
 
 
 class MeanTokens:
-    """The mean number of tokens of a draw, kept per key like pass rates."""
+    """Learns the mean number of tokens of a draw, for each kind of draw (a key)."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[Hashable, list[int]] = OrderedDict()

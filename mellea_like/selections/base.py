@@ -140,7 +140,7 @@ class SelectionState(ABC):
         return max(0, self.most - len(self.passed))
 
     def enough(self) -> str:
-        """Return why no more draws are needed; "" if they are. `hear` calls this after a pass."""
+        """Return why no more draws are needed; "" if more are. `hear` calls this after a pass."""
         return "" if self.wanted() else f"{len(self.passed)} passed"
 
     def pairs(self) -> list[tuple[int, int]]:
@@ -165,9 +165,9 @@ class SelectionState(ABC):
     def steps(self) -> Iterator[None]:
         """Do slow work before `decide`, one piece per step.
 
-        The engine takes the steps once no draw is under way, in a worker thread unless they are
-        `quick`. It takes no further step if the call is cancelled, and none at all if the call
-        ends with an error.
+        The engine takes the steps once no draw is under way. They run on the event loop if they
+        are `quick`, else in a worker thread. The engine takes no further step if the call is
+        cancelled, and none at all if the call ends with an error.
 
         Returns:
             An iterator that does one piece of work per step. By default, there are no steps.
@@ -188,14 +188,14 @@ class SelectionState(ABC):
         """
 
     def by_rank(self, i: int) -> tuple[int, int]:
-        """Return the key that breaks ties between passed draws: the lowest rank wins."""
+        """Return the rank of the draw at index ``i`` in ``passed``. In a tie, the lowest wins."""
         return self.passed[i].rank
 
 
 class BaseSelection(ABC):
-    """Decides when there are enough draws, and which of them wins. Derive your own from it.
+    """Base class of selections, which decide when there are enough draws, and which of them wins.
 
-    It is only configuration; `begin` makes the state of one call.
+    A selection is only configuration; `begin` makes its state for one call.
     """
 
     __slots__ = ()
@@ -251,7 +251,7 @@ def scoring(
 
 
 def read_score(answer: object) -> tuple[float, str]:
-    """Read a scorer's answer; raise ``TypeError`` or ``ValueError`` if it is wrong."""
+    """Return a scorer's answer as (score, reason); raise an error if the answer is wrong."""
     # This is what most scorers return; it is not a NaN.
     if type(answer) is int or (type(answer) is float and answer == answer):  # noqa: PLR0124
         return float(answer), ""
@@ -271,7 +271,7 @@ def read_score(answer: object) -> tuple[float, str]:
 
 
 def check_key(key: Key | None, what: str) -> None:
-    """Make sure that a key function is synchronous and can be called."""
+    """Make sure that a key function is None, or is synchronous and can be called."""
     if key is not None and (not callable(key) or is_async(key)):
         msg = f"{what} must be a synchronous function of a Candidate, not {key!r}"
         raise TypeError(msg)
@@ -348,7 +348,7 @@ def _comparable(key: Any) -> Any:
 
 
 class Answers:
-    """The different answers of a call. Keys that are equal (``==``) are one answer."""
+    """Collects the different answers of a call. Keys that are equal (``==``) are one answer."""
 
     def __init__(self) -> None:
         self.keys: list[Any] = []
@@ -393,7 +393,7 @@ def label_of(key: object) -> str:
 
 
 def check_n(n: object, what: str) -> None:
-    """Make sure that a number of draws is valid."""
+    """Make sure that a number of draws is None, or an int of at least 1."""
     if n is not None and (isinstance(n, bool) or not isinstance(n, int) or n < 1):
         msg = f"{what}(n=...) is an int of at least 1, not {n!r}"
         raise ValueError(msg)

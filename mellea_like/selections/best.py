@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["BestOf", "Consensus", "Tournament", "word_overlap"]
 
 QUICK = 2000  # This takes 0.7 ms.
-"""Texts are compared on the event loop if their number times total length is at most this."""
+"""The most work to do on the event loop: the number of texts times their total characters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class BestOf(BaseSelection):
 
     @property
     def mark(self) -> Callable[[Candidate], Any | Awaitable[Any]]:
-        """The function that returns the score with its reason."""
+        """The function that marks a candidate with its score and the reason for it."""
         return scoring(self.score, inline=self.inline)
 
     def begin(self, facts: SelectionFacts) -> _BestOfState:
@@ -147,7 +147,7 @@ class Consensus(BaseSelection):
 
     @property
     def mark(self) -> Callable[[Candidate], Any]:
-        """The function that returns the candidate itself."""
+        """The function that marks a candidate: the mark is the candidate itself."""
         return lambda candidate: candidate
 
     def begin(self, facts: SelectionFacts) -> _ConsensusState:
@@ -242,7 +242,7 @@ class Tournament(BaseSelection):
 
     @property
     def mark(self) -> Callable[[Candidate], Any]:
-        """The function that returns the candidate itself."""
+        """The function that marks a candidate: the mark is the candidate itself."""
         return lambda candidate: candidate
 
     def begin(self, facts: SelectionFacts) -> _TournamentState:

@@ -38,30 +38,30 @@ NOT_FOUND = 404
 
 
 class Judging(NamedTuple):
-    """How a call has its draws compared."""
+    """The judge that compares a call's draws, and the settings of its requests."""
 
     judge: Backend
     """The judge as the user gave it."""
     backend: Backend
-    """The judge with the call's options around it."""
+    """The judge, wrapped in the call's options, such as retries and budgets."""
     options: Options
     seed: int | None
     meta: RequestMeta
-    """The facts about the call."""
+    """The call's id, start and deadline, which each request names."""
     lanes: int
     """How many comparisons may run at the same time."""
     seconds: float | None
-    """How long a comparison may take; None for any time."""
+    """The longest that a comparison may take; None for no limit."""
     grace: float
-    """After how many seconds a judge that ignores its cancellation is logged."""
+    """The seconds after which a judge that ignores its cancellation is logged."""
 
 
 class Comparisons:
-    """The comparisons of one call.
+    """Has a judge compare the draws of one call, and reports the results to the selection.
 
-    A pair is a tie if its comparison failed. If the time is up, a budget is spent, a plugin fails,
-    or the judge has a permanent error, no further comparison starts. The cost isn't part of any
-    slice.
+    A comparison that failed counts as a tie. No further one starts when the time is up, a budget is
+    spent, a plugin has failed, or the judge has a permanent error. The cost of comparisons isn't
+    part of any slice.
     """
 
     def __init__(self, selection: SelectionState, judging: Judging) -> None:
@@ -70,7 +70,7 @@ class Comparisons:
         self._won: dict[tuple[int, int], float] = {}
         """Maps pairs of draws, in the order shown to the judge, to the points of the first one."""
         self.halted: Exception | None = None
-        """Why no further comparison starts."""
+        """The error because of which no further comparison starts; None if there is none."""
 
     async def run(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Compare pairs in both orders, concurrently, and report the results to the selection."""
@@ -92,7 +92,7 @@ class Comparisons:
                 self._selection.compared((a, b), (won[a, b] + 1 - won[b, a]) / 2)
 
     def halt(self, why: Exception) -> None:
-        """Prevent further comparisons."""
+        """Prevent further comparisons, and add the reason to the selection's errors."""
         if self.halted is None:
             self.halted = why
             self._selection.errors.append(why)
@@ -152,7 +152,7 @@ def out_of_time(sampling_id: str) -> SamplingTimeout:
 
 
 def _lasting(error: Exception) -> bool:
-    """Return whether every further comparison would fail as well."""
+    """Return whether, after this error, every further comparison would fail, too."""
     if isinstance(error, LimitExceeded):
         return error.result is None  # Otherwise it has ended a call inside the judge.
     if isinstance(error, InvalidRequest):

@@ -96,7 +96,7 @@ class Vote(BaseSelection):
 
     @property
     def mark(self) -> Callable[[Candidate], Any | Awaitable[Any]]:
-        """The function that returns a candidate's answer and weight."""
+        """The function that marks a candidate with its answer and the weight of its vote."""
         keyed = keying(self.key)
         if self.weight is None:
             return lambda candidate: (keyed(candidate), 1.0)
@@ -119,7 +119,7 @@ class Vote(BaseSelection):
 
 
 class _Tally:
-    """The votes counted so far. Answers are given by their indices."""
+    """Counts votes, and keeps track of the two leading answers. Answers are given as indices."""
 
     def __init__(self) -> None:
         self.votes: dict[int, float] = {}
@@ -279,14 +279,16 @@ def _likelihood(candidate: Candidate) -> float:
 def majority_confidence(first: int, second: int) -> float:
     """Return how certain it is that the leading answer is more frequent than the next one.
 
-    It may be computed after each vote, and the vote may be stopped at any time: if the leading
-    answer is not the more frequent of the two, the chance that the result ever reaches ``c`` is at
-    most ``1 - c``. The proof: let n be the votes for both answers, and M = 2^n B(first + 1/2,
-    second + 1/2) / pi. M is the likelihood ratio of the votes against a fair coin, averaged over
-    Beta(1/2, 1/2) (Krichevsky and Trofimov 1981). Rates below 1/2 contribute at most 1/2, so over
-    the rates above 1/2 the average is at least 2 M - 1. It is a supermartingale that starts at 1,
-    so the chance that it ever exceeds 1 / (1 - c) is at most 1 - c (Ville's inequality). Answers
-    are compared two at a time, as in Jain et al. 2022 (arXiv 2109.05047).
+    The result may be computed after each vote, and the vote may be stopped at any time: if the
+    leading answer is not the more frequent of the two, the chance that the result ever reaches
+    ``c`` is at most ``1 - c``. Answers are compared two at a time, as in Jain et al. 2022 (arXiv
+    2109.05047).
+
+    The proof: let n be the votes for both answers, and M = 2^n B(first + 1/2, second + 1/2) / pi.
+    M is the likelihood ratio of the votes against a fair coin, averaged over Beta(1/2, 1/2)
+    (Krichevsky and Trofimov 1981). Rates below 1/2 contribute at most 1/2, so over the rates above
+    1/2 the average is at least 2 M - 1. This average is a supermartingale that starts at 1, so the
+    chance that it ever exceeds 1 / (1 - c) is at most 1 - c (Ville's inequality).
 
     Args:
         first: the votes of the leading answer.
@@ -306,7 +308,7 @@ class Collect(BaseSelection):
     """The first k draws that pass win. ``result.values`` has their values, in that order.
 
     The call is a success when there are k. With fewer, ``result.candidates`` has those that
-    passed.
+    passed. A call that can't make k draws raises `ValueError` before the first one.
 
     Args:
         k: the number of draws to collect.
@@ -314,8 +316,6 @@ class Collect(BaseSelection):
             (``==``), only the first one counts. With None, equal ones count too.
         ahead: how many draws may be under way for each one that is still needed. More than 1 is
             quicker if draws fail, but costs more, because the surplus is cancelled at the end.
-
-    A call that can't make k draws raises `ValueError` before the first one.
 
     Raises:
         TypeError: ``distinct`` is not callable, or is async.
@@ -335,12 +335,12 @@ class Collect(BaseSelection):
 
     @property
     def features(self) -> tuple[str, ...]:
-        """``several`` and ``collect``, as explained at `EXCLUSIONS`."""
+        """``several`` and ``collect``; see `BaseSelection.features`."""
         return ("several", "collect")
 
     @property
     def mark(self) -> Callable[[Candidate], Any | Awaitable[Any]] | None:
-        """The function that returns a reply's key; None if replies with equal keys all count."""
+        """The function that marks a candidate with its key; None if equal replies count, too."""
         return None if self.distinct is None else keying(self.distinct)
 
     def begin(self, facts: SelectionFacts) -> _CollectState:
