@@ -153,7 +153,7 @@ class SimulatedBackend:
         return passes
 
     def statistics(self) -> RequestStatistics:
-        """Return the numbers of requests and tokens so far; see `RequestStatistics`."""
+        """Return the numbers of requests and tokens so far."""
         return self._counter.statistics()
 
     async def generate(self, request: Request) -> Generation:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dis
 import inspect
 import math
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from itertools import chain
+from types import CodeType
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from mellea_like.core.argument_checks import real_number, takes, whole_number
@@ -51,6 +53,8 @@ class Handler:
     mode: HookMode
     priority: int
     timeout: float
+    may_wait: bool = True
+    """Whether the function has an ``await``. Without one, it can't be interrupted."""
 
 
 def hook(
@@ -265,7 +269,18 @@ def _bound(
     for mark in marks:
         # Otherwise pydantic would do this at the first payload, and read files on the event loop.
         PAYLOADS[mark.hook].model_rebuild()
-    return tuple(replace(mark, plugin=plugin, function=function) for mark in marks)
+    may_wait = _may_wait(function)
+    return tuple(
+        replace(mark, plugin=plugin, function=function, may_wait=may_wait) for mark in marks
+    )
+
+
+def _may_wait(function: object) -> bool:
+    """Return whether an async function may be suspended. If so, its bytecode has a yield."""
+    code = getattr(function, "__code__", None)
+    if not isinstance(code, CodeType) or not code.co_flags & inspect.CO_COROUTINE:
+        return True
+    return any(step.opname == "YIELD_VALUE" for step in dis.get_instructions(code))
 
 
 E = TypeVar("E", HookType, HookMode)
