@@ -164,7 +164,10 @@ NEAR = NormalDist().inv_cdf(0.975) ** 2 / 2
 """How far the log likelihood at the ends of a 95 % interval is below its maximum (Wilks 1938)."""
 
 _Weights: TypeAlias = "dict[int, float]"
-"""The share of items that have each of the `RATES`, by the rate's index; zeros are left out."""
+"""Maps the index of a rate in `RATES` to the share of items that have this rate.
+
+The share of a rate that is left out is 0.
+"""
 
 
 class Coverage(NamedTuple):
@@ -384,7 +387,10 @@ class _Mixture:
         return min(most, max(of_rate))
 
     def _toward(self, weights: _Weights, fitting: _Weights, lack: float) -> _Weights:
-        """Return the mixture of two distributions that is nearest to ``weights`` and still fits."""
+        """Mix ``fitting`` with as much of ``weights`` as possible, so that the mixture still fits.
+
+        A distribution fits if its mean log likelihood is at most ``lack`` below the best one's.
+        """
         flat, low, high = [0.0] * len(RATES), 0.0, 1.0
         for _ in range(12):  # The log likelihood is concave, so it falls only once on the way.
             share = (low + high) / 2

@@ -205,7 +205,7 @@ class BatchAPI(Protocol):
     # Jobs
 
     async def known(self) -> Sequence[str]:
-        """Return the ids of the newest jobs, for ``before`` of the next `Intention`.
+        """Return the ids of the newest jobs, to be stored as ``before`` in the next `Intention`.
 
         The ids tell `find` where to stop in the provider's list. So `find` need not compare the
         jobs' times with this computer's clock.

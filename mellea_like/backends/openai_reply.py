@@ -46,7 +46,10 @@ class _Call:
     name: str = ""
     arguments: StringIO = field(default_factory=StringIO)
     received: int = 0
-    """The number of argument characters received, including any that became the reply's text."""
+    """The number of characters of the call's arguments that were received so far.
+
+    Those that were moved to the reply's text are included.
+    """
     further: FurtherFields = field(default_factory=FurtherFields)
 
 

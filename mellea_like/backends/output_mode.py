@@ -110,8 +110,9 @@ class Demand:
         schema: the format's JSON Schema. It is shared and must not be changed.
         messages: the conversation, which contains the schema in modes ``"json_object"`` and
             ``"prompt"``.
-        tool: in mode ``"tool"``, the tool to send. It is None if the request demands a call of one
-            of its own tools, because such a request doesn't ask for a typed reply.
+        tool: in mode ``"tool"``, the extra tool whose arguments are the typed reply. It is None if
+            the request already forces a call of one of its own tools, because then no typed reply
+            is asked for.
     """
 
     mode: Mode

@@ -60,9 +60,10 @@ class PydanticAIBackend:
     """A model of a provider that Pydantic AI knows: Anthropic, Google, Bedrock, Mistral and more.
 
     Replies are streamed if the provider can stream, so that generation stops when a request is
-    cancelled. Neither this backend nor the provider's SDK retries. This backend works in one event
-    loop after another. On trio it works with the SDKs of OpenAI, Anthropic, Google and Amazon.
-    Mistral's SDK needs asyncio, so a request on trio raises an `InvalidRequest` that explains this.
+    cancelled. Neither this backend nor the provider's SDK retries. The backend can be used in
+    several event loops, one after the other. On trio it works with the SDKs of OpenAI, Anthropic,
+    Google and Amazon. Mistral's SDK needs asyncio, so a request on trio raises an `InvalidRequest`
+    that explains this.
 
     For a request with a ``format``, the backend uses the provider's own JSON Schema output, if the
     model's profile supports such output. Otherwise the backend asks for a call of a tool whose

@@ -18,9 +18,10 @@ __all__ = ["BreadthFirst", "DepthFirst", "Order", "OrderName", "Sample"]
 OrderName = Literal["depth", "breadth"]
 
 Sample: TypeAlias = Callable[[Job, Call], Awaitable[Paused | None]]
-"""A function that samples an item with a `Call`, and stores and hands out the result.
+"""A function that samples an item with a `Call`.
 
-If the item needs a further turn instead, the function returns its `Paused` state.
+If the item is finished, the function stores the result, hands it out, and returns None. If the item
+must wait for a later round, the function returns the item's `Paused` state.
 """
 
 

@@ -529,10 +529,10 @@ SPENDS_ON: ContextVar[Meter | None] = ContextVar("mellea_like_spends_on", defaul
 """The meter of the current request or draw, to which calls made inside it add their cost."""
 
 PATIENT: ContextVar[bool | None] = ContextVar("mellea_like_patient", default=None)
-"""How long requests wait for a backend that is down.
+"""How long requests may wait for a backend that is down.
 
-With None, they wait as long as their retries may take. With True, as in batches, they wait up to
-``max_retry_after`` if that is longer. With False, they don't wait.
+With None, they may wait as long as their retries. With True, as in batches, they may wait that long
+or for ``max_retry_after``, whichever is longer. With False, they don't wait.
 """
 
 BUDGETS: ContextVar[tuple[Any, ...]] = ContextVar("mellea_like_budgets", default=())

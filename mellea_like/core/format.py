@@ -141,15 +141,17 @@ def parse_reply(format: Any, text: str) -> Any:
 
     The value may be inside prose or a code fence, and may follow a ``<think>`` block. Nothing in it
     is repaired, and it must be unambiguous. If the type's JSON begins with a bracket (``{`` or
-    ``[``), all values in the reply that begin with this bracket must be equal. All other brackets
-    must match, and no object may have a key twice. A value that is neither an object nor an array
-    must be the whole reply, or the whole content of its only code fence.
+    ``[``), all values in the reply that begin with this bracket must be equal. Brackets
+    elsewhere in the reply must be balanced, and no object in the value may have the same key twice.
+    A value that is neither an object nor an array must be the whole reply, or the whole content of
+    its only code fence.
 
     If the type is a scalar (a text, a number, a date, an enum, a literal, or a union of these),
     the quotes may be missing. A text that isn't JSON of the type is read as if it were a JSON
-    string. Ambiguous texts are refused: empty ones, objects, arrays, ``null``, texts in double
-    quotes that aren't JSON, and a choice that is also the JSON of another choice (``Literal["1",
-    1]``).
+    string. Ambiguous texts are refused: empty ones, objects, arrays, ``null``, and texts in double
+    quotes that aren't JSON. A text that could mean either of two choices is also refused. For
+    example, with ``Literal["1", 1]``, the reply ``1`` may be the number, or the text without its
+    quotes.
 
     Args:
         format: the type.

@@ -451,7 +451,7 @@ class Meter:
 
 
 class _ModelMeter(Meter):
-    """The meter of a try that asks one of several models."""
+    """The meter of one try of a request whose tries may ask different models."""
 
     __slots__ = ("_model",)
 

@@ -320,7 +320,11 @@ class _Findings:
         return Bottleneck(worst, self.judged[worst], self.failed[worst], self.alone[worst])
 
     def splits(self, curve: CoverageCurve, needed: int) -> Iterator[Split]:
-        """Yield ways to make ``needed`` draws, from one after another to all in parallel."""
+        """Yield ways to make ``needed`` draws.
+
+        The first way makes them one after another, the last makes all of them in parallel, and the
+        ways in between use more and more lanes.
+        """
         widths = {min(2**power, needed) for power in range(needed.bit_length() + 1)}
         steps = [0, 1]
         while steps[-1] < needed:

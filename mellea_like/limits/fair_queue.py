@@ -436,7 +436,11 @@ class QueuedLimit(ABC):
                 call_soon(self._loop, self._nudge)
 
     def _nudge(self) -> None:
-        """Wake the queue's head so that its task calls `_pump`: anyio doesn't work in callbacks."""
+        """Wake the task at the head of the queue, so that it calls `_pump`.
+
+        This method can't call `_pump` itself, because it runs in a callback, where anyio doesn't
+        work.
+        """
         head = self._queue.head()
         if head is not None:
             head.set_alarm(-math.inf)

@@ -31,7 +31,7 @@ class SameBug(Option):
         self._lanes = lanes
 
     def hear(self, slice_: Slice) -> Ruling | None:
-        """Count the draws with the same bug as a slice; if there are enough, end the call."""
+        """Count the draws that had the same bug as this one; end the call once there are enough."""
         if (bug := bug_of(slice_)) is None:
             return None
         times = times_seen(bug, self.call.slices)

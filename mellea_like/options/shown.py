@@ -66,7 +66,7 @@ class Shown(Option):
             draw.outcome = Outcome.CANCELLED
 
     def hear(self, slice_: Slice) -> Ruling | None:
-        """End the call if the passing draw is the one that is shown, or if no draw is shown."""
+        """This draw has passed: end the call, unless a different draw is shown."""
         return Ruling(over=True) if self.iteration in {None, slice_.iteration} else None
 
     def choose(self, facts: Facts) -> Choice | None:

@@ -365,7 +365,10 @@ def of_property(parts: list[Any], name: str) -> list[Any]:
 
 
 def of_item(parts: list[Any], place: int) -> list[Any]:
-    """Return the validators that the parts of a schema have for an item of a list."""
+    """Return the validators for a list's item at the index ``place``.
+
+    ``parts`` are the parts of the list's schema. Each has one validator for the item.
+    """
     found: list[Any] = []
     for part in parts:
         items: Any = part.schema.get("items", True)

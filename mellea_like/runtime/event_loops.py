@@ -173,8 +173,9 @@ def cancel_requested() -> bool:
 class foreign:  # noqa: N801 (it reads as a function)
     """A context manager for user code: turns a cancellation nobody asked for into an error.
 
-    A cancellation that somebody did ask for passes unchanged, and so do all other exceptions. If a
-    group has errors and a cancellation that nobody asked for, only the errors are raised.
+    A cancellation that somebody did ask for passes unchanged, and so do all other exceptions. From
+    an exception group that holds both errors and a cancellation nobody asked for, only the errors
+    are raised.
 
     Args:
         who: the name of the user code, with which the error's message begins.

@@ -283,7 +283,10 @@ class _Call(Generic[T]):
 
 @contextmanager
 def _interruptible() -> Generator[None, None, None]:
-    """Let Ctrl-C break a wait that blocks an event loop; then call the loop's own handler."""
+    """Let Ctrl-C interrupt a wait that blocks an event loop.
+
+    After an interrupted wait, the previous handler of Ctrl-C is called, usually the event loop's.
+    """
     handler = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(handler):
         yield

@@ -115,7 +115,11 @@ def _sound_parts(given: Mapping[str, Any], context: Mapping[str, Any]) -> Parts:
         return {name: read(kind, section) for name, section in named.items()}
 
     def read_most(kind: type[S], sections: object, needed: set[str]) -> dict[str, S | None]:
-        """Read each section without its wrong fields; None if a field in ``needed`` is wrong."""
+        """Read each section, leaving out its wrong fields.
+
+        The result has None for a section if a wrong field is in ``needed``, or if the section is
+        still wrong without the wrong fields.
+        """
         found: dict[str, S | None] = {}
         named = cast("dict[str, Any]", sections) if isinstance(sections, dict) else {}
         for name, section in named.items():
