@@ -73,8 +73,6 @@ class Wait(NamedTuple):
     """A plan's answer that a lane must wait: for ``seconds``, or until a draw starts or ends."""
 
     seconds: float = math.inf
-    mine: bool = False
-    """Whether the reason to wait concerns only this lane, which then waits for all ``seconds``."""
 
 
 Next = Ask | Wait | None
@@ -101,6 +99,8 @@ class Ruling(NamedTuple):
     fatal: BaseException | None = None
     """The error that the call raises; None if there is none."""
     why: Stop | None = None
+    hold: float = 0.0
+    """How many seconds the lane of the slice that was just recorded waits before its next draw."""
 
 
 class Plan(Protocol):

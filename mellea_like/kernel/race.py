@@ -45,7 +45,7 @@ class Race:
     __slots__ = (
         *("plan", "next", "slices", "running", "over", "won", "stopped", "late", "fatal", "why"),
         *("replayed", "_body", "_clock", "_started", "_hear", "_tell", "_stops", "_ends"),
-        *("_deadline", "_grace", "_name", "_scopes", "_waiting", "_too_late", "_alone"),
+        *("_deadline", "_grace", "_name", "_scopes", "_waiting", "_hold", "_too_late", "_alone"),
         *("_leaving", "_begun", "_native", "_told", "_alive", "_under_way"),
         *("_ended", "_dropped", "_decided", "_scope_type"),
     )
@@ -78,6 +78,7 @@ class Race:
         # By lane: dicts would take three times the memory, and a thousand calls may wait.
         self._scopes: list[anyio.CancelScope | None] = [None] * plan.lanes
         self.running: list[Body | None] = [None] * plan.lanes
+        self._hold = 0.0
         self._waiting: WaitingLanes | None = None  # Most calls have no lane that waits.
         self.over = False
         """Whether a ruling has ended the race and cancelled the running draws."""
@@ -137,7 +138,8 @@ class Race:
 
     def rule(self, ruling: Ruling) -> None:
         """Carry out a ruling: stop or end the race, drop draws, or keep an error for the call."""
-        over, stop, drop, fatal, why = ruling
+        over, stop, drop, fatal, why, hold = ruling
+        self._hold = hold or self._hold
         if fatal is not None:
             over = self._accept(fatal)
         elif over and why is None:
@@ -410,7 +412,7 @@ class Race:
             if ask is None:
                 return False
             if isinstance(ask, Wait):
-                await self._park(lane, ask)
+                await self._park(lane, ask.seconds)
                 now = clock() - started
                 continue
             if self._dropped and any(dropped(ask) for dropped in self._dropped):
@@ -426,7 +428,11 @@ class Race:
                 # A cancellation passes here, too: each draw that has started leaves one record.
                 self.running[lane] = None
                 now = clock() - started
+                self._hold = 0.0
                 self.record(draw.record(now))
+            if self._hold and not self.stopped:
+                await self._park(lane, self._hold, alone=True)
+                now = clock() - started
             # A backend may swallow its cancellation; no turn may start after it.
             if self._alone:
                 if scope.cancel_called or self.asked_to_stop():
@@ -441,12 +447,12 @@ class Race:
         # have tasks of their own.
         return scope_cancelled() or native_cancel_requests() > (self._native if self._alone else 0)
 
-    async def _park(self, lane: int, wait: Wait) -> None:
+    async def _park(self, lane: int, seconds: float, *, alone: bool = False) -> None:
         """Let a lane wait until the plan may have another answer."""
         if self._waiting is None:
             self._waiting = WaitingLanes()
         before = self._check_standstill
-        await self._waiting.wait(lane, wait.seconds, mine=wait.mine, before=before)
+        await self._waiting.wait(lane, seconds, alone=alone, before=before)
 
     def _check_standstill(self) -> None:
         """Stop the race if every lane waits for other lanes, because none would ever continue."""

@@ -6,15 +6,12 @@ from typing import TYPE_CHECKING
 
 from mellea_like.core.result import StopReason
 from mellea_like.core.slice import Outcome
-from mellea_like.kernel.ports import Option, Ruling, Stop, Wait
-from mellea_like.schedules.base import SLACK
+from mellea_like.kernel.ports import Option, Ruling, Stop
 from mellea_like.schedules.giving_up import FEWEST, bug_of, times_seen
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from mellea_like.core.slice import Slice
-    from mellea_like.kernel.ports import Ask, Next
+    from mellea_like.kernel.ports import Ask
 
 __all__ = ["SameBug", "SameBugInOrder", "SameBugWaits"]
 
@@ -38,29 +35,20 @@ class SameBug(Option):
         if times >= max(self._lanes, FEWEST):
             why = f"{bug}, with every reply ({times} so far)"
             return Ruling(over=True, why=Stop(StopReason.HOPELESS, why))
-        if times:
-            self.seen(slice_)
-        return None
+        return Ruling(hold=self.pause(slice_)) if times else None
 
-    def seen(self, slice_: Slice) -> None:
-        """Take note of a draw with a bug that doesn't end the call yet. By default, do nothing."""
+    def pause(self, slice_: Slice) -> float:
+        """Return how many seconds the lane of a draw with a bug waits before its next draw."""
+        del slice_
+        return 0.0
 
 
 class SameBugWaits(SameBug):
     """Like `SameBug`, but also makes a lane wait after a bug, to see if other lanes hit it, too."""
 
-    def __init__(self, lanes: int) -> None:
-        super().__init__(lanes)
-        self._until: dict[int, float] = {}
-
-    def seen(self, slice_: Slice) -> None:
-        """Make the lane of a draw with a bug wait as long as the draw took, at least `PATIENCE`."""
-        self._until[slice_.chain] = slice_.ended_at + max(slice_.duration, PATIENCE)
-
-    def next(self, lane: int, now: float, go: Callable[[int, float], Next]) -> Next:
-        """Make a lane whose last draw had a bug wait; ask the plan for all other lanes."""
-        left = self._until.get(lane, 0.0) - now
-        return Wait(left, mine=True) if left > SLACK else go(lane, now)
+    def pause(self, slice_: Slice) -> float:
+        """Return how long the draw took, but at least `PATIENCE`."""
+        return max(slice_.duration, PATIENCE)
 
 
 class SameBugInOrder(Option):

@@ -30,14 +30,14 @@ class WaitingLanes:
         self._for_good = 0
 
     async def wait(
-        self, lane: int, seconds: float, *, mine: bool, before: Callable[[], None]
+        self, lane: int, seconds: float, *, alone: bool, before: Callable[[], None]
     ) -> None:
         """Wait for ``seconds``, or for news; call ``before`` just before the wait.
 
-        A lane whose reason to wait concerns no other lane (``mine``) isn't woken by news.
+        A lane whose reason to wait concerns no other lane (``alone``) isn't woken by news.
         """
         event = self._events[lane] = anyio.Event()
-        if not mine:
+        if not alone:
             if self._watcher is None:
                 self._watcher = lane
             else:
