@@ -111,7 +111,11 @@ class Race:
         try:
             self.plan.hear(slice_)
             if undecided:  # Slices that end after the decision can't change it.
-                self._ask_listeners(slice_)
+                for listener in self._hear:
+                    if (hears := listener.hears) is None or hears is slice_.outcome:
+                        ruling = listener.hear(slice_)
+                        if ruling is not None:
+                            self.rule(ruling)
         except Exception as exc:  # noqa: BLE001 (a bug in a plan or an option: the call raises it)
             self.rule(Ruling(fatal=exc))
         # The siblings' cancellation is requested by now, so a listener can't delay it. Slices that
@@ -123,18 +127,9 @@ class Race:
 
     def replay(self, slice_: Any) -> None:
         """Keep a slice of an earlier round of the call, and report it to the plan and listeners."""
-        self.slices.append(slice_)
         self._told += 1
         self.replayed += 1
-        self.plan.hear(slice_)
-        self._ask_listeners(slice_)
-
-    def _ask_listeners(self, slice_: Any) -> None:
-        for listener in self._hear:
-            if (hears := listener.hears) is None or hears is slice_.outcome:
-                ruling = listener.hear(slice_)
-                if ruling is not None:
-                    self.rule(ruling)
+        self.record(slice_)
 
     def rule(self, ruling: Ruling) -> None:
         """Carry out a ruling: stop or end the race, drop draws, or keep an error for the call."""
