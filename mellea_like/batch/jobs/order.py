@@ -15,6 +15,7 @@ from mellea_like.batch.jobs.store import JobStore
 from mellea_like.batch.journal.reader import read_run
 from mellea_like.batch.waiting import Waiting, earlier_draws
 from mellea_like.core.argument_checks import is_async
+from mellea_like.runtime.task_scope import run_together
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from mellea_like.core.slice import Slice
 
 __all__ = ["ByJobs"]
+
+GRACE = 5.0
+"""After this many seconds, a task of a round that ignores its cancellation is logged."""
 
 
 class ByJobs:
@@ -69,18 +73,24 @@ class ByJobs:
         await rounds.open()
         try:
             await self._intake.take_all(self._resume)
-            while True:
-                await self._intake.join()
-                if not self._intake.tally.waiting or not (due := await rounds.round()):
-                    return
+            await self._intake.join()
+            while self._intake.tally.waiting and (due := await rounds.round()):
                 if rounds.direct and len(due) == 1:
                     self._canaries |= due
-                await self._waiting.queue_again(partial(self._due, due))
+                done = anyio.Event()
+                turn = partial(self._turn, due, done), partial(rounds.look_until, done)
+                await run_together(turn, "batch", "round", GRACE)
         finally:
             rounds.release()  # Items in flight may wait for a share of the budget.
             with anyio.CancelScope(shield=True):
                 await self._intake.idle()
                 await rounds.close()
+
+    async def _turn(self, due: set[int], done: anyio.Event) -> None:
+        """Give the items in ``due`` another turn, and wait until all of them have had it."""
+        await self._waiting.queue_again(partial(self._due, due))
+        await self._intake.join()
+        done.set()
 
     async def _due(self, due: set[int], position: int) -> WaitingItem | None:
         """Return the item at a position if it is in ``due`` and is waiting; else None."""

@@ -77,7 +77,7 @@ class JobRounds:
         self._wait_until: dict[str, float] = {}
         self._refusals: Counter[str] = Counter()
         self._most: dict[str, int] = {}
-        self._hopeless: set[int] = set()
+        self._ready: set[int] = set()
         self._tried = set[str]()
         self._told = set[str]()
         self._looked_up: dict[int, Known] = {}
@@ -184,9 +184,7 @@ class JobRounds:
             if items := await self._directly():
                 return items
             await self._submit()
-            # An item whose request fits into no job has an answer too: an error.
-            items = self._hopeless
-            self._hopeless = set()
+            items, self._ready = self._ready, set()
             for job in await self._under_way():
                 items |= await self._look(job)
             if items:
@@ -201,6 +199,18 @@ class JobRounds:
                 soonest = min(self._wait_until.get(place, 0.0) for place in self._backends)
                 pause = max(pause, soonest - self._now())
             await anyio.sleep(pause)
+
+    async def look_until(self, done: anyio.Event) -> None:
+        """Poll the jobs until ``done``, because items may be waiting for budget that jobs hold.
+
+        The items that these jobs answer get their turn in the next round.
+        """
+        while self._budgets and self._reserved and not done.is_set():
+            with anyio.move_on_after(min(backend.poll for backend in self._backends.values())):
+                await done.wait()
+                return
+            for job in await self._under_way():
+                self._ready |= await self._look(job)
 
     async def _under_way(self) -> list[StoredJob]:
         jobs: list[StoredJob] = await self._do(self._store.jobs, *UNDER_WAY)
@@ -266,7 +276,7 @@ class JobRounds:
         requests, hopeless = await self._do(
             _fitting, self._store, place, backend, most, room, alone=not under_way
         )
-        self._hopeless |= hopeless
+        self._ready |= hopeless  # These items have an answer, too: an error.
         if not requests:
             return False
         try:

@@ -496,6 +496,34 @@ async def test_an_item_in_flight_when_the_budget_is_spent_is_finished(provider, 
     assert seen == ["passed"]
 
 
+async def test_a_judge_waits_for_budget_no_longer_than_the_job_that_holds_it(provider, path):
+    async def judge(request):
+        return '{"passed": true, "reason": "ok"}'
+
+    def looked():  # The second job takes longer than the first.
+        for number, job in enumerate(provider.jobs.values()):
+            job.ends = job.created + (10 if number == 0 else 1000)
+
+    provider.looked = looked
+    strategy = RejectionSamplingStrategy(
+        jobs(provider, requests_per_job=1),
+        requirements=["is kind"],
+        judge=FunctionBackend(judge, can_judge=True),
+    )
+    asked = sample_many(
+        strategy,
+        words(2),
+        concurrency=2,
+        order="breadth",
+        journal=Journal(path),
+        budget=Budget(requests=2),
+    )
+    with pytest.raises(LimitExceeded):
+        async with asked as results:
+            async for _ in results:
+                pass
+
+
 async def test_a_canary_finds_what_the_provider_refuses(provider, path):
     direct = ScriptedBackend([InvalidRequest("temperature is not supported")], model="small")
     with pytest.raises(InvalidRequest, match="temperature"):
