@@ -210,7 +210,7 @@ def test_ctrl_c_in_synchronous_code_closes_every_request_and_raises_keyboard_int
         try:
             anyio.run(server.wait_until, lambda: server.in_flight == 4, 20)
             script.send_signal(signal.SIGINT)
-            anyio.run(server.wait_until, lambda: server.disconnected == 4, 5)
+            anyio.run(server.wait_until, lambda: server.disconnected == 4, 20)
             out, err = script.communicate(timeout=10)
         finally:
             script.kill()
