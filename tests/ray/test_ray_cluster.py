@@ -21,7 +21,7 @@ def test_with_a_killed_worker_two_thousand_rows_are_done_once_and_in_time(scene)
     assert said["again_of_others"] == 0
     assert said["nodes"] == 2
     assert said["processes"] == 3  # Two actors, and the one in place of the dead one.
-    assert said["took"] <= 4.0 * said["ideal"]  # Twice, on a quiet machine.
+    assert said["took"] <= 8.0 * said["ideal"]  # Twice, on a quiet machine.
 
 
 def test_a_limit_holds_for_the_whole_cluster(scene):
