@@ -368,6 +368,7 @@ def test_nothing_moves_for_those_who_want_no_motion(opened, pages):
 # --- no text does anything --------------------------------------------------------------------
 
 
+@pytest.mark.timeout(240)  # It opens many pages.
 def test_no_text_runs_loads_or_hides_anything(opened):
     page = opened("")
     path = unquote(urlsplit(page.url).path)
