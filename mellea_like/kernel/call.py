@@ -154,6 +154,7 @@ class Call(ABC):
             and self.race.ended
             and not self.concluded
             and self.race.fatal is None
+            and not self.race.won
             and self.late is None
             and any(slice_.passed for slice_ in self.slices)
         )

@@ -13,19 +13,26 @@ if TYPE_CHECKING:
     from mellea_like.core.slice import Slice
     from mellea_like.kernel.ports import Ask
 
-__all__ = ["SameBug", "SameBugInOrder", "SameBugWaits"]
+__all__ = ["SameBug", "SameBugInOrder"]
 
 PATIENCE = 0.05
 """The least number of seconds that a lane waits for the other lanes after a bug."""
 
 
 class SameBug(Option):
-    """Ends the call when a validator bug has ended as many draws as there are lanes, at least 2."""
+    """Ends the call when a validator bug has ended as many draws as there are lanes, at least 2.
+
+    Args:
+        lanes: the number of lanes.
+        waits: whether a lane waits after a bug, to see if other lanes hit it, too: as long as the
+            draw took, but at least `PATIENCE`.
+    """
 
     hears = Outcome.ERRORED
 
-    def __init__(self, lanes: int) -> None:
+    def __init__(self, lanes: int, *, waits: bool) -> None:
         self._lanes = lanes
+        self._waits = waits
 
     def hear(self, slice_: Slice) -> Ruling | None:
         """Count the draws that had the same bug as this one; end the call once there are enough."""
@@ -35,20 +42,7 @@ class SameBug(Option):
         if times >= max(self._lanes, FEWEST):
             why = f"{bug}, with every reply ({times} so far)"
             return Ruling(over=True, why=Stop(StopReason.HOPELESS, why))
-        return Ruling(hold=self.pause(slice_)) if times else None
-
-    def pause(self, slice_: Slice) -> float:
-        """Return how many seconds the lane of a draw with a bug waits before its next draw."""
-        del slice_
-        return 0.0
-
-
-class SameBugWaits(SameBug):
-    """Like `SameBug`, but also makes a lane wait after a bug, to see if other lanes hit it, too."""
-
-    def pause(self, slice_: Slice) -> float:
-        """Return how long the draw took, but at least `PATIENCE`."""
-        return max(slice_.duration, PATIENCE)
+        return Ruling(hold=max(slice_.duration, PATIENCE)) if times and self._waits else None
 
 
 class SameBugInOrder(Option):

@@ -22,7 +22,7 @@ from mellea_like.options.hooks import CheckHooks, RepairHooks, RequestHooks
 from mellea_like.options.logged_errors import LoggedErrors
 from mellea_like.options.ordered import Ordered
 from mellea_like.options.retries import Retries
-from mellea_like.options.same_bug import SameBug, SameBugInOrder, SameBugWaits
+from mellea_like.options.same_bug import SameBug, SameBugInOrder
 from mellea_like.options.spans import CheckSpans, DrawSpans, RequestSpans
 from mellea_like.options.time_limit import TimeLimit
 from mellea_like.options.tool_rounds import ToolRounds
@@ -65,7 +65,7 @@ def _same_bug(setup: Setup) -> Option:
     lanes = setup.settings.concurrency_budget
     if setup.settings.selection == "ordered":
         return SameBugInOrder()
-    return (SameBugWaits if lanes > 1 and setup.schedule is None else SameBug)(lanes)
+    return SameBug(lanes, waits=lanes > 1 and setup.schedule is None)
 
 
 def _stage_budgets(setup: Setup, over: set[int]) -> Option:

@@ -6,7 +6,7 @@ import anyio
 import pytest
 from engine_kit import after, by_iteration, yes
 
-from mellea_like import RejectionSamplingStrategy, Requirement
+from mellea_like import RejectionSamplingStrategy, Requirement, Vote
 from mellea_like.core import StopReason
 from mellea_like.errors import Blocked, HookError, InvalidRequest
 from mellea_like.hooks import HookMode, HookType, Plugin, hook
@@ -209,7 +209,7 @@ async def test_the_two_seconds_are_for_deliveries_and_background_handlers_togeth
 
         @hook(HookType.SAMPLING_LOOP_END, mode=HookMode.BACKGROUND)
         async def end(self, payload):
-            await anyio.sleep(1)
+            await anyio.sleep(0.5)
 
     result = await strategy_with(Slow(), replies={1: "yes"}).sample("do", [yes])
     assert result.undelivered == 0
@@ -293,3 +293,22 @@ async def test_a_request_that_a_plugin_stopped_was_never_sent_whatever_on_error_
     with pytest.raises(Blocked, match="not this one") as caught:
         await strategy_with(guard).sample("do", [Requirement("be kind", on_error=on_error)])
     assert caught.value.result.usage.requests == (purpose == "judge")
+
+
+class Slow(Plugin):
+    """Fails at the last draw, when the call is long decided."""
+
+    @hook(HookType.SAMPLING_ITERATION)
+    async def looks(self, payload):
+        await anyio.sleep(0.5)
+        if payload.iteration == 2:
+            raise ValueError("too late")
+
+
+async def test_a_failure_after_the_decision_changes_nothing_even_if_nobody_has_won(caplog):
+    divided = strategy_with(
+        Slow(), replies={1: "one", 2: "two"}, loop_budget=2, selection=Vote(n=2, at_least=0.9)
+    )
+    result = await divided.sample("do")
+    assert not result.success
+    assert "after the call was decided: HookError: plugin Slow failed" in caplog.text

@@ -197,3 +197,24 @@ async def test_who_cannot_judge_is_refused_before_the_first_draw():
     backend = FunctionBackend(generate)
     with pytest.raises(ValueError, match="FunctionBackend can't judge: pass a backend"):
         await strategy(backend, None).sample("do", [yes])
+
+
+@pytest.mark.parametrize("at", [4.9, 5, 5.5])
+async def test_a_native_cancellation_leaves_as_one_even_if_the_time_is_up_as_well(at):
+    asyncio = pytest.importorskip("asyncio")
+    if anyio.get_cancelled_exc_class() is not asyncio.CancelledError:
+        pytest.skip("only asyncio cancels natively")
+
+    async def act(request, asked):
+        try:
+            await anyio.sleep(60)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.sleep(1)
+
+    backend, _ = comparing(act)
+    call = strategy(four(), backend, timeout=5).sample("do", [yes])
+    task = asyncio.ensure_future(call)
+    asyncio.get_running_loop().call_later(at, task.cancel)
+    with pytest.raises(asyncio.CancelledError):
+        await task
