@@ -209,7 +209,7 @@ async def test_the_two_seconds_are_for_deliveries_and_background_handlers_togeth
 
         @hook(HookType.SAMPLING_LOOP_END, mode=HookMode.BACKGROUND)
         async def end(self, payload):
-            await anyio.sleep(0.5)
+            await anyio.sleep(1)
 
     result = await strategy_with(Slow(), replies={1: "yes"}).sample("do", [yes])
     assert result.undelivered == 0
