@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
 from mellea_like.core.argument_checks import whole_number
-from mellea_like.core.backend import SPENDS_ON
+from mellea_like.core.backend import CURRENT
 from mellea_like.core.conversation import as_action
 from mellea_like.core.display import add_note, bounded, plural
 from mellea_like.core.generation import Meter, Usage
@@ -186,7 +186,7 @@ async def run_agent(
             msg = f"run_agent can't run the tool {tool.name}, which has no function: give it one"
             raise ValueError(msg)
     asked = first = as_action(action)
-    spent, outer = Meter(), SPENDS_ON.get()
+    spent, (ids, outer) = Meter(), CURRENT.get()
     if outer is not None:
         outer.add(spent)
     results: list[SamplingResult[Any]] = []
@@ -196,11 +196,11 @@ async def run_agent(
             results.append(result)
             if not result.tool_calls or len(results) > max_rounds:
                 break
-            within = SPENDS_ON.set(spent)
+            within = CURRENT.set((ids, spent))
             try:
                 answers = await result.run_tools(on_error=on_error)
             finally:
-                SPENDS_ON.reset(within)
+                CURRENT.reset(within)
             asked = _Answers(answers, first)
             arguments["context"] = result.context
             if arguments.get("tool_choice") is not None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from anyio.lowlevel import checkpoint
 
 from mellea_like.core.argument_checks import is_async
-from mellea_like.core.backend import SPENDS_ON
+from mellea_like.core.backend import CURRENT
 from mellea_like.core.generation import Generation, Usage
 from mellea_like.runtime.threads import run_in_thread
 
@@ -94,7 +94,7 @@ class FunctionBackend:
         """
         meter = request.meter
         before = meter.usage if meter.started else _NOTHING
-        token = SPENDS_ON.set(meter)
+        token = CURRENT.set((CURRENT.get()[0], meter))
         called: list[Request] = []  # It may be cancelled while it waits for a thread.
         try:
             result = await self._call(request, called)
@@ -106,7 +106,7 @@ class FunctionBackend:
                 _count(meter, _NOTHING)
             raise
         finally:
-            SPENDS_ON.reset(token)
+            CURRENT.reset(token)
         if result is not generation:
             if not meter.started:
                 # Most functions make no requests, so nothing inside has cost anything.

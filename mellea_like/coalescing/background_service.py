@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 import anyio
 from opentelemetry import context as otel_context
 
-from mellea_like.core.backend import ITERATION, SPENDS_ON
+from mellea_like.core.backend import CURRENT
 from mellea_like.errors import ShutdownError
 from mellea_like.runtime.event_loops import check_loop, running_loop
 
@@ -149,8 +149,7 @@ class BackgroundService(ABC):
     async def _detached(
         self, work: Callable[..., Awaitable[object]], args: tuple[Any, ...]
     ) -> None:
-        ITERATION.set(None)
-        SPENDS_ON.set(None)
+        CURRENT.set((None, None))
         otel_context.attach(otel_context.Context())
         worker = anyio.get_current_task().id
         self._workers.add(worker)

@@ -27,12 +27,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BUDGETS",
-    "ITERATION",
+    "CURRENT",
     "JUDGE_DEFAULTS",
     "JUDGE_OPTIONS",
     "MAX_SEED",
     "PATIENT",
-    "SPENDS_ON",
     "Backend",
     "BackendWrapper",
     "CallPiece",
@@ -522,11 +521,14 @@ def innermost(backend: Backend) -> Backend:
 
 # --- the iteration under way ------------------------------------------------------------------
 
-ITERATION: ContextVar[RequestMeta | None] = ContextVar("mellea_like_iteration", default=None)
-"""The ids of the current draw, while its reply is generated and validated; None outside draws."""
+# A plain pair in one variable: each draw sets it, and setting two takes 2 % more time.
+CURRENT: ContextVar[tuple[RequestMeta | None, Meter | None]] = ContextVar(
+    "mellea_like_current", default=(None, None)
+)
+"""The ids of the running draw, and the meter to which calls made inside it add their cost.
 
-SPENDS_ON: ContextVar[Meter | None] = ContextVar("mellea_like_spends_on", default=None)
-"""The meter of the current request or draw, to which calls made inside it add their cost."""
+Both are None outside draws. A request or a tool may have a meter of its own.
+"""
 
 PATIENT: ContextVar[bool | None] = ContextVar("mellea_like_patient", default=None)
 """How long requests may wait for a backend that is down.
@@ -549,5 +551,5 @@ def current_iteration() -> int | None:
         The 1-based id, unique within its call; None outside of draws, and inside work that several
         draws share.
     """
-    ids = ITERATION.get()
+    ids, _ = CURRENT.get()
     return None if ids is None else ids.iteration

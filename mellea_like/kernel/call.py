@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from mellea_like.core.backend import ITERATION, SPENDS_ON
+from mellea_like.core.backend import CURRENT
 from mellea_like.core.conversation import Instruction, Message
 from mellea_like.core.result import StopReason
 from mellea_like.core.slice import Outcome
@@ -233,7 +233,7 @@ class Call(ABC):
     async def _run_race(self, loop_budget: int) -> None:
         race = self.race if hasattr(self, "race") else self.compose(loop_budget)
         # A lone lane runs in the caller's task, whose context must stay as it was.
-        iteration, spends_on = ITERATION.get(), SPENDS_ON.get()
+        current = CURRENT.get()
         try:
             await race.run()
             if race.fatal is None:
@@ -242,8 +242,7 @@ class Call(ABC):
         except Exception as exc:  # noqa: BLE001 (a bug in an option: the call raises it)
             race.fatal = exc
         finally:
-            ITERATION.set(iteration)
-            SPENDS_ON.set(spends_on)
+            CURRENT.set(current)
 
     @property
     def now(self) -> float:

@@ -12,8 +12,7 @@ import anyio
 from anyio.lowlevel import checkpoint_if_cancelled
 
 from mellea_like.core.backend import (
-    ITERATION,
-    SPENDS_ON,
+    CURRENT,
     Request,
     RequestMeta,
     checked_reply,
@@ -127,7 +126,8 @@ class Draw:
 
     async def run(self) -> None:
         """Run the draw; raise only requested cancellations and errors that end the call."""
-        ITERATION.set(self.meta)
+        meter = Meter()
+        CURRENT.set((self.meta, meter))
         try:
             ask = self.ask
             spec, messages = ask.spec, self.parts.messages
@@ -136,8 +136,7 @@ class Draw:
             options = spec.options
             if options.seed is not None:
                 options = options.with_seed(derive_seed(options.seed, ask.iteration))
-            self.messages, self.meter = messages, (meter := Meter())
-            SPENDS_ON.set(meter)
+            self.messages, self.meter = messages, meter
             request = Request(messages, options, spec.format, self.meta, meter)
             candidate = self.read(await self.parts.backend.generate(request))
             # The cost of requests that checks send from now on isn't part of the reply's cost.
@@ -164,7 +163,8 @@ class Draw:
         """
         ask = self.ask
         spec = ask.spec
-        self.generation = generation = checked_reply(spec.backend, reply)
+        generation = reply if type(reply) is Generation else checked_reply(spec.backend, reply)
+        self.generation = generation
         text = generation.text
         if (
             generation.finish_reason in INCOMPLETE
@@ -265,7 +265,7 @@ class SurroundedDraw(Draw):
 
     async def run(self) -> None:
         """Run the draw inside the options that wrap draws."""
-        ITERATION.set(self.meta)
+        CURRENT.set((self.meta, CURRENT.get()[1]))
         try:
             await self.call.around_draw(self)
         except BaseException as exc:

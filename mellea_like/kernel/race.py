@@ -71,7 +71,8 @@ class Race:
         self._body = body
         self._clock = clock
         self._started = started
-        self._hear, self._tell, self._stops, self._ends = hear, tell, stops, ends
+        self._hear = [(option.hears, option.hear) for option in hear]
+        self._tell, self._stops, self._ends = tell, stops, ends
         self._deadline = math.inf if deadline is None else deadline
         self._grace = grace
         self._name = name
@@ -111,9 +112,10 @@ class Race:
         try:
             self.plan.hear(slice_)
             if undecided:  # Slices that end after the decision can't change it.
-                for listener in self._hear:
-                    if (hears := listener.hears) is None or hears is slice_.outcome:
-                        ruling = listener.hear(slice_)
+                outcome = slice_.outcome
+                for hears, hear in self._hear:
+                    if hears is outcome or hears is None:
+                        ruling = hear(slice_)
                         if ruling is not None:
                             self.rule(ruling)
         except Exception as exc:  # noqa: BLE001 (a bug in a plan or an option: the call raises it)
@@ -345,7 +347,8 @@ class Race:
     def forget(self) -> None:
         """Drop all references to the call, so that its records can be freed."""
         del self.plan, self.next, self._body
-        self._hear = self._tell = self._stops = self._ends = ()
+        self._hear = []
+        self._tell = self._stops = self._ends = ()
         self._dropped = ()
         self.slices = []
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from mellea_like.core.backend import ITERATION, RequestMeta
+from mellea_like.core.backend import CURRENT, RequestMeta
 from mellea_like.hooks.types import HookType
 from mellea_like.kernel.ports import Option, Ruling
 from mellea_like.runtime.event_loops import foreign, scope_cancelled, split_cancellation
@@ -131,7 +131,8 @@ class CallHooks(Option):
             self._ended.set()
 
     async def _hand_over(self, slice_: Slice) -> None:
-        ITERATION.set(RequestMeta(self.call.id, slice_.iteration, slice_.subsample))
+        ids = RequestMeta(self.call.id, slice_.iteration, slice_.subsample)
+        CURRENT.set((ids, CURRENT.get()[1]))
         try:
             if self._hooks is not None:
                 await self._hooks.fire(HookType.SAMPLING_ITERATION, slice_, slice=slice_)

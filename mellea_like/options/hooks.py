@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from mellea_like.core.backend import (
-    ITERATION,
+    CURRENT,
     BackendWrapper,
     Options,
     RequestMeta,
@@ -50,7 +50,9 @@ class RepairHooks(Option):
         ask, failed = draw.ask, draw.ask.repairs
         if failed is not None:
             # It is about the failure, so its handlers see that iteration.
-            ITERATION.set(RequestMeta(self.call.id, failed.iteration, failed.subsample))
+            _, meter = CURRENT.get()
+            about = RequestMeta(self.call.id, failed.iteration, failed.subsample)
+            CURRENT.set((about, meter))
             await self._hooks.fire(
                 HookType.SAMPLING_REPAIR,
                 failed,
@@ -58,7 +60,7 @@ class RepairHooks(Option):
                 action=ask.action,
                 context=ask.context,
             )
-            ITERATION.set(draw.meta)
+            CURRENT.set((draw.meta, meter))
             draw.started_at = self.call.now  # It has only begun now.
         await go(draw)
 

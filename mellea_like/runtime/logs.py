@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from mellea_like.core.backend import ITERATION
+from mellea_like.core.backend import CURRENT
 from mellea_like.core.display import bounded, error_text
 
 __all__ = ["IterationFilter", "inform", "logger", "warn"]
@@ -29,7 +29,7 @@ class IterationFilter(logging.Filter):
         Returns:
             True, so that no record is dropped.
         """
-        ids = ITERATION.get()
+        ids, _ = CURRENT.get()
         for name in ("sampling_id", "iteration", "subsample"):
             if not hasattr(record, name):
                 setattr(record, name, None if ids is None else getattr(ids, name))
@@ -45,7 +45,7 @@ def warn(
     **more: Any,
 ) -> None:
     """Log a warning with the given ids, or else those of the running draw."""
-    ids = ITERATION.get()
+    ids, _ = CURRENT.get()
     if ids is not None and sampling_id is None:
         sampling_id, iteration, subsample = ids.sampling_id, ids.iteration, ids.subsample
     extra = {"sampling_id": sampling_id, "iteration": iteration, "subsample": subsample, **more}
@@ -62,7 +62,7 @@ def _short(arg: object) -> object:
 
 def inform(message: str, *args: object) -> None:
     """Log, at level INFO, a problem that was overcome, with the ids of the running draw."""
-    ids = ITERATION.get()
+    ids, _ = CURRENT.get()
     extra = {
         name: None if ids is None else getattr(ids, name)
         for name in ("sampling_id", "iteration", "subsample")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from anyio.lowlevel import checkpoint_if_cancelled
 
-from mellea_like.core.backend import SPENDS_ON
+from mellea_like.core.backend import CURRENT
 from mellea_like.core.connection_errors import is_of_backend
 from mellea_like.core.generation import Usage
 from mellea_like.core.prices import cost, price_for
@@ -83,7 +83,7 @@ class RunningCall(Call):
         if handlers or on_slice is not None:
             self._call_hooks = CallHooks(self._hooks, on_slice, settings, inputs, self._end_fields)
             self.add([self._call_hooks])
-        self._inside = SPENDS_ON.get()
+        _, self._inside = CURRENT.get()
         if self._inside is not None:
             self._inside.add(self)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import anyio
 
-from mellea_like.core.backend import ITERATION, SPENDS_ON
+from mellea_like.core.backend import CURRENT
 from mellea_like.core.conversation import reply_message
 from mellea_like.core.generation import cost_of
 from mellea_like.errors import (
@@ -133,8 +133,7 @@ class Comparisons:
         messages = comparison_messages(selection.criterion, one.messages, _said(one), _said(other))
         purpose = f"against {other.iteration}"
         question = Question(judging.judge, messages, judging.options, judging.seed, purpose, meta)
-        ITERATION.set(meta)
-        SPENDS_ON.set(question.meter)
+        CURRENT.set((meta, question.meter))
         try:
             with anyio.move_on_after(judging.seconds):
                 reply = await question.ask(judging.backend)

@@ -16,7 +16,7 @@ import anyio
 import pytest
 
 from mellea_like.core.argument_checks import real_number, whole_number
-from mellea_like.core.backend import SPENDS_ON
+from mellea_like.core.backend import CURRENT
 from mellea_like.core.display import bounded, error_text, printable
 from mellea_like.core.generation import Meter, Usage
 from mellea_like.runtime.event_loops import foreign, split_cancellation
@@ -199,7 +199,7 @@ class Trial:
         draw = self.draw(number)
         given = {**fixtures, "draw": draw} if "draw" in fixtures else fixtures
         meter = Meter()
-        SPENDS_ON.set(meter)
+        CURRENT.set((CURRENT.get()[0], meter))
         try:
             with foreign("the body of the test"):
                 await self._call(given)

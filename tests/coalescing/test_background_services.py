@@ -18,7 +18,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from mellea_like.coalescing import ChatDispatcher, RerunGate, SamplingCoordinator
 from mellea_like.coalescing.background_service import BackgroundService
-from mellea_like.core.backend import ITERATION, RequestMeta, current_iteration
+from mellea_like.core.backend import CURRENT, RequestMeta, current_iteration
 from mellea_like.core.generation import Generation
 from mellea_like.errors import Expired, ShutdownError
 
@@ -128,10 +128,10 @@ async def test_work_sees_the_context_of_who_opened_the_component_and_no_iteratio
     WHO.set("the opener")
     async with made.component:
         WHO.set("a caller")
-        token = ITERATION.set(RequestMeta(iteration=7))
+        token = CURRENT.set((RequestMeta(iteration=7), None))
         await made.request()
         await made.request()
-        ITERATION.reset(token)
+        CURRENT.reset(token)
     assert [seen[:2] for seen in made.work.seen] == [("the opener", None)] * 2
 
 

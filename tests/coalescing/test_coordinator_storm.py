@@ -23,7 +23,7 @@ from trio._core import _run
 from examples import examples
 from mellea_like.coalescing import AuditRecord, SamplingCoordinator
 from mellea_like.coalescing.coordinator.joint_prompt import BATCH_OVERHEAD, TASK_OVERHEAD
-from mellea_like.core.backend import ITERATION, Request, current_iteration
+from mellea_like.core.backend import CURRENT, Request, current_iteration
 from mellea_like.core.generation import Generation, Meter, Usage
 from mellea_like.errors import BackendUnavailable, Expired, MissingAnswer, ShutdownError
 from mellea_like.testing import run_virtual
@@ -178,7 +178,7 @@ class Play:
     async def one(self, told: Told) -> None:
         await anyio.sleep_until(told.ask.at)
         told.asked = anyio.current_time()
-        ITERATION.set(told.request.meta)
+        CURRENT.set((told.request.meta, None))
         backend = self.coordinator.isolated if told.ask.kind == "isolated" else self.coordinator
         patience = math.inf if told.ask.patience is None else told.ask.patience
         with anyio.CancelScope(deadline=told.asked + patience):

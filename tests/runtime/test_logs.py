@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from mellea_like.core.backend import ITERATION, RequestMeta
+from mellea_like.core.backend import CURRENT, RequestMeta
 from mellea_like.runtime.logs import IterationFilter, logger, warn
 
 
@@ -33,7 +33,7 @@ def ids(record: logging.LogRecord) -> tuple[object, object, object]:
 
 def inside(function, *args, **kwargs) -> None:
     def run() -> None:
-        ITERATION.set(RequestMeta("call", 5, 2))
+        CURRENT.set((RequestMeta("call", 5, 2), None))
         function(*args, **kwargs)
 
     contextvars.copy_context().run(run)
