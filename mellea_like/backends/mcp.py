@@ -334,8 +334,8 @@ class SamplingRounds:
     """Runs the work of tools that sample, whichever protocol revision their connections use.
 
     Enter this object with ``async with`` in the server's ``lifespan``, so that it stays open as
-    long as the server runs. It keeps waiting work in this process. So when a client calls a tool
-    again, the call must reach the process that has the tool's work.
+    long as the server runs. Work that waits for a client is held in this process. So when a client
+    calls a tool again, the call must reach the process that has the tool's work.
 
     ```text
     @server.tool()

@@ -338,7 +338,7 @@ class OutputAttempt:
     """One request for typed output, made in one mode after another; see `OutputModes.begin`.
 
     Attributes:
-        demand: the demand to send next.
+        demand: how to ask for the format in the mode that is tried next.
 
     Raises:
         InvalidRequest: the chosen mode can't ask for this format.

@@ -120,7 +120,10 @@ class Waiting:
         self._looked_up = -1
 
     def add(self, job: Job, paused: Paused) -> None:
-        """Add an item after its turn. Its place in the window is free once its draws are stored."""
+        """Add an item after its turn.
+
+        The run may take up another item in its place once the item's draws are stored.
+        """
         journal, tally = self._intake.journal, self._intake.tally
         tally.waiting += 1
         for slice_ in paused.slices[len(job.earlier) :]:

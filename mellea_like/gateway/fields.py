@@ -296,7 +296,7 @@ class FieldRules(NamedTuple):
     """The rule for unknown fields of ``/v1/responses``, which are never forwarded."""
     hosted_tools: Literal["drop", "refuse"] = "refuse"
     inside: FieldUse | None = None
-    """The rule for unknown fields inside messages, parts, calls and tools; None for ``unknown``."""
+    """The rule for unknown fields inside messages, parts, calls and tools; if None, ``unknown``."""
 
     @property
     def of_responses(self) -> FieldRules:

@@ -38,7 +38,7 @@ class Shown(Option):
         self.show = show
 
     def begin(self, iteration: int | None) -> bool:
-        """Let only one draw win from now on, and return True.
+        """Let only the draw ``iteration`` win from now on, and return True.
 
         If the call is already decided, only return False.
         """

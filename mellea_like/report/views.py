@@ -214,7 +214,7 @@ class TraceView:
 
     @property
     def fates(self) -> list[tuple[str, Usage]]:
-        """The use (a key of `FATES`) and cost of each draw, then of the selection's comparisons."""
+        """The fate (a key of `FATES`) and cost of each draw, then of the comparisons."""
         decision = self.decision
         special = dict.fromkeys(() if decision is None else decision.heard, "heard")
         special |= {s.iteration: "won" for s in self.winners}
@@ -307,8 +307,9 @@ class ItemView:
         """Return the item's trace or, if it isn't finished, a trace of its draws so far.
 
         A journal stores prompts only with an item's result. Until then, a draw with the same action
-        as a first draw is assumed to have the same prompt. `RejectionSamplingStrategy` never
-        changes the action, so in its runs all draws are assumed to have the same prompt.
+        as some chain's first draw is assumed to have that draw's prompt. The strategy
+        `RejectionSamplingStrategy` never changes the action, so in its runs all draws are assumed
+        to have the same prompt.
         """
         slices: Sequence[Mapping[str, Any]] = self.plain.get("drawn", ())
         if not slices:

@@ -78,7 +78,9 @@ class Question:
         self._request = Request(messages, options, None, meta, self.meter)
 
     async def ask(self, backend: Backend) -> Generation:
-        """Ask ``backend``, the judge wrapped in the call's options, and return the reply.
+        """Send the question to the judge, and return its reply.
+
+        ``backend`` is the judge with the wrappers of the call's options around it.
 
         Raises:
             ValueError: the reply is incomplete.
