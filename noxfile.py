@@ -192,14 +192,15 @@ def storm(session: nox.Session) -> None:
     storms += [ROOT / "tests" / f"{name}.py" for name in more]
     session.env["STORM"] = os.environ.get("STORM") or "1"
     wanted = ("-m", "(hypothesis or steps or storm) and not (alone or kill)", "--durations=10")
-    environment.run("pytest", "--numprocesses=auto", *wanted, *storms)
+    environment.run("pytest", "--numprocesses=auto", "--dist=loadgroup", *wanted, *storms)
 
 
 @nox.session
 def kill(session: nox.Session) -> None:
     """Kill batch runs at random moments, a hundred times, and see that nothing is lost."""
     environment = Environment(session, "test")
-    side_by_side = ("--numprocesses=auto", "-m", "kill", "--durations=5")
+    # A long test that waits behind another goes to whichever process is free.
+    side_by_side = ("--numprocesses=auto", "--dist=worksteal", "-m", "kill", "--durations=5")
     environment.run("pytest", *side_by_side, ROOT / "tests" / "kill")
 
 
