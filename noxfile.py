@@ -181,7 +181,7 @@ def storm(session: nox.Session) -> None:
     The examples are the same each time; with ``STORM=new`` in the environment they are new.
     """
     environment = Environment(session, "test")
-    # Many more random calls, cancellations and limits than the tests make up; and ten thousand
+    # Many more random calls, cancellations and limits than the tests make up; and thousands of
     # calls at once, and what they leave behind.
     storms = [*(ROOT / "tests" / name for name in ("storm", "limits", "schedules"))]
     storms += sorted((ROOT / "tests").glob("*/test_*storm*.py"))
