@@ -47,7 +47,9 @@ class Environment:
 
     def __init__(self, session: nox.Session, group: str, *, apart: bool = False) -> None:
         self.session = session
-        self.home = Path(session.cache_dir).absolute().parent / (group if apart else "dev")
+        environments = Path(session.cache_dir).absolute().parent
+        self.shared = environments / "dev"
+        self.home = environments / group if apart else self.shared
         self.project = () if apart else ("--editable", ".")
         self.bin = self.home / ("Scripts" if os.name == "nt" else "bin")
         project = (ROOT / "pyproject.toml").read_bytes()
@@ -62,25 +64,42 @@ class Environment:
         session.env["PYTHONDONTWRITEBYTECODE"] = ""
 
     def _install(self, group: str) -> None:
-        made_by = self.home / "made-by"
-        if not (made_by.exists() and made_by.read_text(encoding="utf-8") == sys.version):
-            self.session.log(f"Making the virtual environment {self.home}")
-            venv.create(self.home, clear=True, with_pip=True)
+        self._make(self.shared, with_installers=True)
+        self._make(self.home, with_installers=False)
+        self.install(*self.project, "--group", group)
+
+    def install(self, *what: str) -> None:
+        """Install packages, with the installers of the shared environment.
+
+        Args:
+            *what: what ``pip install`` is told to install.
+        """
+        python, installers = self.bin / "python", self.shared / self.bin.name
+        install = ("install", "--quiet", *what)
+        try:
+            self.run(installers / "uv", "pip", *install, "--python", python)
+        except CommandFailed:  # It knows nothing of an index that pip is configured for.
+            self.run(installers / "python", "-m", "pip", "--python", python, *install)
+
+    def _make(self, home: Path, *, with_installers: bool) -> None:
+        """Make an environment, unless there is one."""
+        made_by = home / "made-by"
+        if made_by.exists() and made_by.read_text(encoding="utf-8") == sys.version:
+            return
+        self.session.log(f"Making the virtual environment {home}")
+        venv.create(home, clear=True, with_pip=with_installers)
+        if with_installers:
             # The first pip that knows dependency groups, and what needs a fifth of its time.
             installers = ("pip>=25.1", "uv>=0.8")
-            self.run("python", "-m", "pip", "install", "--quiet", "--upgrade", *installers)
-            made_by.write_text(sys.version, encoding="utf-8")
-        install = ("install", "--quiet", *self.project, "--group", group)
-        try:
-            self.run("uv", "pip", *install, "--python", self.bin / "python")
-        except CommandFailed:  # It knows nothing of an index that pip is configured for.
-            self.run("python", "-m", "pip", *install)
+            install = ("-m", "pip", "install", "--quiet", "--upgrade", *installers)
+            self.run(home / self.bin.name / "python", *install)
+        made_by.write_text(sys.version, encoding="utf-8")
 
-    def run(self, tool: str, *arguments: str | Path) -> None:
+    def run(self, tool: str | Path, *arguments: str | Path) -> None:
         """Run a program of the environment; the session fails if the program does.
 
         Args:
-            tool: the program's name.
+            tool: the program's name, or its path in another environment.
             *arguments: what to pass to it.
         """
         program = shutil.which(tool, path=self.bin)
@@ -162,7 +181,7 @@ def storm(session: nox.Session) -> None:
     The examples are the same each time; with ``STORM=new`` in the environment they are new.
     """
     environment = Environment(session, "test")
-    # Many more random calls, cancellations and limits than the tests make up; and ten thousand
+    # Many more random calls, cancellations and limits than the tests make up; and thousands of
     # calls at once, and what they leave behind.
     storms = [*(ROOT / "tests" / name for name in ("storm", "limits", "schedules"))]
     storms += sorted((ROOT / "tests").glob("*/test_*storm*.py"))
@@ -173,14 +192,15 @@ def storm(session: nox.Session) -> None:
     storms += [ROOT / "tests" / f"{name}.py" for name in more]
     session.env["STORM"] = os.environ.get("STORM") or "1"
     wanted = ("-m", "(hypothesis or steps or storm) and not (alone or kill)", "--durations=10")
-    environment.run("pytest", "--numprocesses=auto", *wanted, *storms)
+    environment.run("pytest", "--numprocesses=auto", "--dist=loadgroup", *wanted, *storms)
 
 
 @nox.session
 def kill(session: nox.Session) -> None:
     """Kill batch runs at random moments, a hundred times, and see that nothing is lost."""
     environment = Environment(session, "test")
-    side_by_side = ("--numprocesses=auto", "-m", "kill", "--durations=5")
+    # A long test that waits behind another goes to whichever process is free.
+    side_by_side = ("--numprocesses=auto", "--dist=worksteal", "-m", "kill", "--durations=5")
     environment.run("pytest", *side_by_side, ROOT / "tests" / "kill")
 
 
@@ -198,7 +218,7 @@ def trainers(session: nox.Session) -> None:
     It installs PyTorch, some gigabytes on a machine with a GPU.
     """
     environment = Environment(session, "trainers", apart=True)
-    environment.run("uv", "pip", "install", "--quiet", "--editable", ".")
+    environment.install("--editable", ".")
     session.env["HF_HUB_OFFLINE"] = "1"
     environment.run("pytest", "-m", "trainers", ROOT / "tests" / "trainers")
 

@@ -48,8 +48,11 @@ LIMITERS: dict[str, Any] = {
 }
 CALLS, WIDTH, DEPTH = 10_000, 4, 3
 MAX_MEBIBYTES = 512.0
+"""What so many calls may take; a quarter of them may take a quarter, and so may fewer."""
 MAX_LEFT = 1000
-"""Objects that may be left after all calls; one call's alone are above 200."""
+"""Objects that so many calls may leave; fewer may leave as much less, but for what is made once."""
+MADE_ONCE = 100
+"""One call's objects alone are above 200."""
 MIN_RATIO = 1.1
 MAX_DRAW = 1300
 """Bytes of JSON that a draw of a conversation may take, however long that is."""
@@ -158,11 +161,12 @@ def faults(ran: dict[str, Any], calls: int) -> list[str]:
     wrong: list[str] = []
     if sum(ran["endings"].values()) != calls or not set(ran["endings"]) <= {"passed", "exhausted"}:
         wrong.append(f"not every call ended as it should: {ran['endings']}")
-    if ran["mebibytes"] > MAX_MEBIBYTES:
-        wrong.append(f"{ran['mebibytes']:.0f} MiB, above {MAX_MEBIBYTES:.0f}")
+    most = MAX_MEBIBYTES * max(calls / CALLS, 1 / 4)
+    if ran["mebibytes"] > most:
+        wrong.append(f"{ran['mebibytes']:.0f} MiB, above {most:.0f}")
     if ran["tasks"] or ran["in_flight"] or ran["waiting"]:
         wrong.append("tasks or requests are left")
-    if ran["objects"] > MAX_LEFT:
+    if ran["objects"] > max(MAX_LEFT * calls / CALLS, MADE_ONCE):
         wrong.append(f"{ran['objects']} objects are left")
     return wrong
 

@@ -20,6 +20,7 @@ def chromium():
     assert path, "there is no Chromium: run tools/ensure_chromium.py"
     # Chromium's own sandbox does not run as root.
     arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
+    arguments.append("--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=arguments)
         yield browser

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.kill, pytest.mark.timeout(900)]
 
 CYCLES = 50
-ITEMS = 3000
+ITEMS = 1500
 CONCURRENCY = 16
 PROGRAM = kill_run.__file__
 

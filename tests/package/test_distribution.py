@@ -55,8 +55,10 @@ assert "</html>" in call_report(result.to_dict())""",
 }
 
 
-def run(*command: object, cwd: Path | None = None) -> str:
+def run(*command: object, cwd: Path | None = None, compiled: Path | None = None) -> str:
     alone = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    if compiled is not None:
+        alone["PYTHONPYCACHEPREFIX"] = str(compiled)
     words = [str(word) for word in command]
     done = subprocess.run(words, check=False, capture_output=True, text=True, cwd=cwd, env=alone)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -82,7 +84,7 @@ def wheel(built) -> Path:
 
 def installed(wheel: Path, extra: str, home: Path) -> Path:
     """The interpreter of a new environment that has the wheel and nothing else."""
-    uv("venv", "--python", sys.executable, home)
+    uv("venv", "--clear", "--python", sys.executable, home)
     python = home / "bin" / "python"
     uv("pip", "install", "--python", python, f"{wheel}{extra}")
     return python
@@ -120,13 +122,23 @@ def test_each_extra_has_a_first_use():
     assert set(FIRST_USE) == set(EXTRAS)
 
 
+@pytest.fixture(scope="session")
+def home(tmp_path_factory) -> Path:
+    """Where one new environment is made after the other.
+
+    Python keeps what it has compiled under the path of the source: what several extras install is
+    compiled once.
+    """
+    return tmp_path_factory.mktemp("environment") / "env"
+
+
 @pytest.mark.parametrize("extra", ["", *FIRST_USE])
-def test_a_new_environment_with_an_extra(wheel, extra, tmp_path):
-    python = installed(wheel, f"[{extra}]" if extra else "", tmp_path / "env")
+def test_a_new_environment_with_an_extra(wheel, extra, home, tmp_path):
+    python = installed(wheel, f"[{extra}]" if extra else "", home)
     code = FIRST_USE.get(extra, "import mellea_like; mellea_like.RejectionSamplingStrategy")
-    run(python, "-W", "error::SyntaxWarning", "-c", code, cwd=tmp_path)
+    run(python, "-W", "error::SyntaxWarning", "-c", code, cwd=tmp_path, compiled=home.parent)
     if extra in {"cli", "all"}:
-        command = tmp_path / "env" / "bin" / "mellea-like"
+        command = home / "bin" / "mellea-like"
         options = ("--backend", "markov", "--attempts", 50, "--check", "words<=30")
         said = run(command, "sample", "Write a sentence about strings.", *options, cwd=tmp_path)
         assert 0 < len(said.split()) <= 30
@@ -156,8 +168,8 @@ def licence_of(row: dict[str, str]) -> str:
     return " ".join(row["LicenseText"].split()[:4]).rstrip(",")
 
 
-def test_licences_of_what_is_installed_are_permissive_and_listed(wheel, tmp_path):
-    python = installed(wheel, "[all,ray]", tmp_path / "env")
+def test_licences_of_what_is_installed_are_permissive_and_listed(wheel, home):
+    python = installed(wheel, "[all,ray]", home)
     columns = ("--format=json", "--from=mixed", "--with-license-file")
     listing = run(sys.executable, "-m", "piplicenses", "--python", python, *columns)
     licences = {
