@@ -191,7 +191,7 @@ class Backends:
         return f"{backend.model} at {place}"
 
     def _describe(self, backend: Any) -> str:
-        """Return a sentence that names the main backend, without those that ``--escalate`` adds."""
+        """Return a sentence that names the main backend, but none that ``--escalate`` adds."""
         if self.kind == "jobs":
             return f"{self._spec.api}'s batch API, {self._spec.model} at {backend.api.where}."
         match self._spec:
@@ -281,7 +281,7 @@ class Backends:
         return openai_upstream(given["model"], url, names, price=given.get("price"))
 
     def _check_prices(self) -> None:
-        """With ``--escalate``, refuse options that need all prices if a price is unknown.
+        """With ``--escalate``, if a price is unknown, refuse the options that need all prices.
 
         ``--budget cost`` and ``--escalate-when cheaper`` need the price of every model, in the
         same currency.

@@ -81,10 +81,11 @@ def prompt_at(prompts: Sequence[Any], place: int) -> list[Mapping[str, Any]]:
 def prompt_since(
     prompts: Sequence[Any], place: int, known: Container[int]
 ) -> tuple[int | None, list[Mapping[str, Any]]]:
-    """Return the last conversation in ``known`` that the one at ``place`` continues, and the rest.
+    """Return the nearest conversation in ``known`` that the one at ``place`` continues.
 
-    The conversation is an index of ``prompts``; None if no such conversation is known. The rest are
-    the messages after it.
+    Returns:
+        The index of that conversation, and the messages that the one at ``place`` adds to it. If
+        there is none, the index is None, and the messages are all those of the one at ``place``.
     """
     parts: list[list[dict[str, Any]]] = []
     before: int | None = place

@@ -87,7 +87,7 @@ class Draw:
         self._taken = False
 
     def _take(self, error: BaseException) -> None:
-        """Turn an exception into the outcome; raise cancellations and errors of the call again."""
+        """Turn an exception into the outcome, or raise it again if the call must raise it."""
         self._taken = True
         if isinstance(error, NotAnAnswer):
             self.generation = error.reply or self.generation

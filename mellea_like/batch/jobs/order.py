@@ -111,7 +111,7 @@ class ByJobs:
         return found
 
     async def work_on(self, job: Job, sample: Sample) -> None:
-        """Sample an item until its requests wait for a job."""
+        """Sample an item until it ends, or its requests wait for one of the provider's jobs."""
         rounds = self._rounds
         answers, marks = await rounds.known(job.id)
         if self._scores:

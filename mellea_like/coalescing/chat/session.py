@@ -163,7 +163,7 @@ class Session(Generic[M, R]):
         return due if self._stuck else min(due, self._grace_ends)
 
     def take(self) -> tuple[Submission[M, R], ...]:
-        """Move waiting messages to the run until one has a different function, and return them."""
+        """Move waiting messages to the run, up to the first with another function; return them."""
         assert self.pending and not self.run  # noqa: S101, PT018 (one run at a time)
         run = self.pending[0].run
         self.run = tuple(takewhile(lambda each: each.run == run, self.pending))
