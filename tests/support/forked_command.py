@@ -132,9 +132,7 @@ def _forker():
         listener.bind(_address())
         listener.listen()
         numbers = [theirs.fileno(), listener.fileno()]
-        process = subprocess.Popen(
-            [sys.executable, __file__, *map(str, numbers)], pass_fds=numbers
-        )
+        process = subprocess.Popen([sys.executable, __file__, *map(str, numbers)], pass_fds=numbers)
     atexit.register(_stop, process, ours)
     return ours
 
@@ -185,34 +183,12 @@ def serve(requests, listener):
     signal.signal(signal.SIGCHLD, lambda *_: None)
     statuses = {}
     while True:
-        ready = select.select([requests, listener, wake], [], [])[0]
-        if wake in ready:
-            os.read(wake, 4096)
-        while statuses:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-            if not pid:
-                break
-            end = statuses.pop(pid)
-            with contextlib.suppress(BrokenPipeError):  # Whoever waited for it was killed.
-                os.write(end, str(status).encode())
-            os.close(end)
-        if requests in ready:
-            asking = requests
-        elif listener in ready:
-            asking = listener.accept()[0]
-        else:
-            continue
-        data, ends, _, _ = socket.recv_fds(asking, MOST, 4)
-        if not data:
-            if asking is requests:
-                os._exit(0)
-            asking.close()
-            continue
+        asking, data, ends = _next_request(requests, listener, wake, statuses)
         pid = os.fork()
         if not pid:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            for connection in {asking, requests, listener}:
+            for connection in (asking, requests, listener):
                 connection.close()
             for end in (wake, ended, ends[3], *statuses.values()):
                 os.close(end)
@@ -222,9 +198,38 @@ def serve(requests, listener):
         statuses[pid] = ends[3]
         for end in ends[:3]:
             os.close(end)
-        asking.sendall(str(pid).encode())
+        with contextlib.suppress(BrokenPipeError):  # Whoever asked was killed.
+            asking.sendall(str(pid).encode())
         if asking is not requests:
             asking.close()
+
+
+def _next_request(requests, listener, wake, statuses):
+    """Wait for a request, and meanwhile tell of children that end."""
+    while True:
+        ready = select.select([requests, listener, wake], [], [])[0]
+        if wake in ready:
+            os.read(wake, 4096)
+        _tell_ends(statuses)
+        asking = listener.accept()[0] if listener in ready else requests
+        if requests in ready or asking is not requests:
+            data, ends, _, _ = socket.recv_fds(asking, MOST, 4)
+            if data:
+                return asking, data, ends
+            if asking is requests:
+                os._exit(0)
+            asking.close()
+
+
+def _tell_ends(statuses):
+    while statuses:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if not pid:
+            break
+        end = statuses.pop(pid)
+        with contextlib.suppress(BrokenPipeError):  # Whoever waited for it was killed.
+            os.write(end, str(status).encode())
+        os.close(end)
 
 
 def _become(request, ends):
