@@ -104,7 +104,8 @@ def _may_have_tests(path):
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     """All workers have the tests in the same order again."""
-    items.sort(key=lambda item: item.path)
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items.sort(key=lambda item: item.path)
 
 
 def pytest_collection_finish():
