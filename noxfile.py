@@ -143,7 +143,9 @@ def tests(session: nox.Session) -> None:
     if session.posargs:
         environment.run("pytest", *session.posargs)
         return
-    environment.run("pytest", "--numprocesses=auto", "-m", f"not alone and {NOT_APART}")
+    # A worker keeps to its files, whose fixtures and imports are then made once.
+    many = ("--numprocesses=auto", "--dist=worksteal")
+    environment.run("pytest", *many, "-m", f"not alone and {NOT_APART}")
     environment.run("pytest", "-m", f"alone and {NOT_APART}")
 
 

@@ -15,6 +15,7 @@ import ssl
 import subprocess
 import threading
 import time
+from pathlib import Path
 
 import anyio
 import pytest
@@ -26,6 +27,9 @@ from pydantic import TypeAdapter
 from mellea_like.limits import backoff_gate
 
 pytest_plugins = ["mellea_like.testing.pytest_plugin", "pytester"]
+
+# What the tests' modules import stays, and the collector would look through it again and again.
+gc.disable()
 
 # A job in the background may be started so that it ignores Ctrl-C, or, by nohup, the end of its
 # terminal, and would hand that down to the processes of its tests.
@@ -77,8 +81,36 @@ def pytest_ignore_collect(collection_path, config):
     return None
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session):
+    """Each worker begins with other files, and finds the bytecode of the rest written already.
+
+    In a fresh clone the rewriting of assertions takes most of the time, and each worker collects
+    all files.
+    """
+    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:])
+    of = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    if number and session.config.args == session.config.getini("testpaths"):
+        (tests,) = session.config.args
+        places = sorted(str(path) for path in Path(tests).iterdir() if _may_have_tests(path))
+        first = len(places) * number // of
+        session.config.args[:] = [*places[first:], *places[:first]]
+
+
+def _may_have_tests(path):
+    return (path.is_dir() and any(path.rglob("test_*.py"))) or path.match("test_*.py")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """All workers have the tests in the same order again."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items.sort(key=lambda item: item.path)
+
+
 def pytest_collection_finish():
     """What was imported stays: the garbage collector need not look through it at each turn."""
+    gc.enable()
     gc.collect()
     gc.freeze()
 

@@ -222,8 +222,10 @@ def _trio_options(at_standstill: Callable[[], bool]) -> dict[str, Any]:
                 self.since = time.monotonic()
                 return
             # If no thread can wake the loop, seeing it idle twice in a row is proof enough.
-            if _others_may_wake_it() and time.monotonic() - self.since < PATIENCE:
-                time.sleep(LOOK)
+            waited = time.monotonic() - self.since
+            if _others_may_wake_it() and waited < PATIENCE:
+                # A thread that has taken long goes on for longer: look at it less often.
+                time.sleep(max(LOOK, waited / 4))
                 return
             if not at_standstill():
                 time.sleep(LOOK)

@@ -162,12 +162,25 @@ async def test_jobs_of_others_are_never_found(provider, tmp_path, virtual_clock)
 
 def add_others(s, count: int) -> None:
     """Add jobs of somebody else, two in a second, and all of them ended."""
-    given = json.loads(s.world.all_jobs()[0].given) | {"metadata": {}}
-    for n in range(count):
-        s.world.add_job([("x", {}), ("y", {})], "m", given, lambda seq: f"job-{seq}")
-        if n % 2:
-            s.world.skip(1)
-    s.world.db.execute("UPDATE jobs SET ended = created, status = 'completed'")
+    world = s.world
+    given = json.loads(world.all_jobs()[0].given) | {"metadata": {}}
+    job = world.add_job([("x", {}), ("y", {})], "m", given, lambda seq: f"job-{seq}")
+    world.advance()
+    world.db.execute("UPDATE jobs SET ended = created, status = 'completed'")
+    more = "WITH RECURSIVE more(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM more WHERE n + 1 < ?)"
+    later = ", ".join(f"{time} + n / 2" for time in ("created", "starts", "ends", "expires"))
+    world.db.execute(
+        f"{more} INSERT INTO jobs SELECT seq + n, 'job-' || (seq + n), model, {later}, NULL,"
+        " ended + n / 2, status, total, tokens, errors, given, output, seen + n / 2"
+        " FROM jobs, more WHERE seq = ?",
+        (count, job.seq),
+    )
+    world.db.execute(
+        f"{more} INSERT INTO requests SELECT job + more.n, requests.n, custom_id, body, done,"
+        " place, status, answer FROM requests, more WHERE job = ?",
+        (count, job.seq),
+    )
+    world.skip(count // 2)
 
 
 @every_provider

@@ -5,17 +5,29 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
 
 import pytest
 from command_line import start
+from forked_command import stand_in
 from http_server import Answer, OpenAIServer
 from leftovers import children, is_gone, wait_until
 from rows_kit import QUICK, asked, echo, half, lines, records, write_rows
 
-from mellea_like.batch import read_run
+from mellea_like.batch import processes, read_run
 
 ROWS = 40
+
+
+@pytest.fixture(autouse=True)
+def _forked(tmp_path_factory, monkeypatch):
+    """The processes of a run that this one leads are forked; those of real commands are not."""
+    if sys.platform != "linux" or any(name.startswith("COV") for name in os.environ):
+        return
+    script = tmp_path_factory.mktemp("script") / "script.py"
+    script.write_text(processes.COMMAND[-1], encoding="utf-8")
+    monkeypatch.setattr(processes, "COMMAND", stand_in(script))
 
 
 @pytest.fixture

@@ -16,6 +16,8 @@ from strict_upstream import calls, strict_upstream
 from mellea_like.gateway.chat.responses_request import ITEMS
 from mellea_like.gateway.chat.responses_tools import HOSTED_ITEMS, function_name
 
+pytestmark = pytest.mark.usefixtures("warm_checks")
+
 LITERAL = re.compile(r"'(\w+)'")
 EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 

@@ -23,7 +23,7 @@ from mellea_like.errors import (
 from mellea_like.gateway import make_app
 from mellea_like.gateway.http.app import Gateway
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("warm_checks")]
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 

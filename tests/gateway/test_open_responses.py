@@ -11,7 +11,7 @@ from strict_upstream import calls, strict_upstream
 from mellea_like.backends.function import FunctionBackend
 from mellea_like.core.generation import Generation
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("warm_checks")]
 
 HEART = (
     "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGP4z8AAAAMBAQDJ/pLv"

@@ -20,6 +20,8 @@ from mellea_like.gateway.chat.responses_request import read_response
 from mellea_like.gateway.fields import DEFAULTS, FieldRules
 from mellea_like.gateway.refusal import Refusal
 
+pytestmark = pytest.mark.usefixtures("warm_checks")
+
 EVENTS = TypeAdapter(ResponseStreamEvent)
 
 PARAMETERS = {

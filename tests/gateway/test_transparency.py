@@ -13,7 +13,7 @@ import pytest
 from gateway_kit import calling, config_for, running, user
 from http_server import Answer, OpenAIServer
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("warm_checks")]
 
 SENT_ALWAYS = {"stream": True, "stream_options": {"include_usage": True}}
 """So that a request can be cancelled, and is counted."""

@@ -127,12 +127,40 @@ class Forked:
 @functools.cache
 def _forker():
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with theirs:
-        process = subprocess.Popen(
-            [sys.executable, __file__, str(theirs.fileno())], pass_fds=[theirs.fileno()]
-        )
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs, listener:
+        listener.bind(_address())
+        listener.listen()
+        numbers = [theirs.fileno(), listener.fileno()]
+        process = subprocess.Popen([sys.executable, __file__, *map(str, numbers)], pass_fds=numbers)
     atexit.register(_stop, process, ours)
     return ours
+
+
+def _address():
+    """Where the process that forks listens, in Linux's namespace of sockets without a file."""
+    return f"\0mellea-like-tests-{os.getpid()}"
+
+
+STAND_IN = """
+import json, os, socket, sys
+read, write = os.pipe()
+request = {"arguments": [], "env": dict(os.environ), "cwd": os.getcwd(), "script": sys.argv[2]}
+with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as forker:
+    forker.connect("\\0" + sys.argv[1])
+    socket.send_fds(forker, [json.dumps(request).encode()], [0, 1, 2, write])
+    forker.recv(20)
+for end in (0, 1, 2, write):
+    os.close(end)
+code = os.waitstatus_to_exitcode(int(os.read(read, 20)))
+os.kill(os.getpid(), -code) if code < 0 else os._exit(code)
+"""
+
+
+def stand_in(script):
+    """The command of a process that has a script run in a forked one, and ends as that does."""
+    _forker()
+    return (sys.executable, "-I", "-S", "-c", STAND_IN, _address()[1:], str(script))
 
 
 def _stop(process, ours):
@@ -143,34 +171,25 @@ def _stop(process, ours):
 # In the process that forks
 
 
-def serve(requests):
-    """Fork at each request, and tell how each child ended; return the request in the child."""
+def serve(requests, listener):
+    """Fork at each request, and tell how each child ended; return the request in the child.
+
+    Requests come from the process that started this one, and one on each connection to the
+    listener.
+    """
     wake, ended = os.pipe()
     os.set_blocking(ended, False)
     signal.set_wakeup_fd(ended, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     statuses = {}
     while True:
-        ready = select.select([requests, wake], [], [])[0]
-        if wake in ready:
-            os.read(wake, 4096)
-        while statuses:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-            if not pid:
-                break
-            end = statuses.pop(pid)
-            os.write(end, str(status).encode())
-            os.close(end)
-        if requests not in ready:
-            continue
-        data, ends, _, _ = socket.recv_fds(requests, MOST, 4)
-        if not data:
-            os._exit(0)
+        asking, data, ends = _next_request(requests, listener, wake, statuses)
         pid = os.fork()
         if not pid:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            requests.close()
+            for connection in (asking, requests, listener):
+                connection.close()
             for end in (wake, ended, ends[3], *statuses.values()):
                 os.close(end)
             request = json.loads(data)
@@ -179,7 +198,38 @@ def serve(requests):
         statuses[pid] = ends[3]
         for end in ends[:3]:
             os.close(end)
-        requests.sendall(str(pid).encode())
+        with contextlib.suppress(BrokenPipeError):  # Whoever asked was killed.
+            asking.sendall(str(pid).encode())
+        if asking is not requests:
+            asking.close()
+
+
+def _next_request(requests, listener, wake, statuses):
+    """Wait for a request, and meanwhile tell of children that end."""
+    while True:
+        ready = select.select([requests, listener, wake], [], [])[0]
+        if wake in ready:
+            os.read(wake, 4096)
+        _tell_ends(statuses)
+        asking = listener.accept()[0] if listener in ready else requests
+        if requests in ready or asking is not requests:
+            data, ends, _, _ = socket.recv_fds(asking, MOST, 4)
+            if data:
+                return asking, data, ends
+            if asking is requests:
+                os._exit(0)
+            asking.close()
+
+
+def _tell_ends(statuses):
+    while statuses:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if not pid:
+            break
+        end = statuses.pop(pid)
+        with contextlib.suppress(BrokenPipeError):  # Whoever waited for it was killed.
+            os.write(end, str(status).encode())
+        os.close(end)
 
 
 def _become(request, ends):
@@ -233,7 +283,9 @@ if __name__ == "__main__":
         "anyio._backends._asyncio",
         "anyio._backends._trio",
         "mellea_like.backends.openai",
+        "mellea_like.batch.processes",
         "mellea_like.cli.batch.command",
+        "mellea_like.cli.batch.shards",
         "mellea_like.coalescing.rerun.watch",
         "mellea_like.core.ledger",
         "mellea_like.gateway.http.app",
@@ -255,7 +307,7 @@ if __name__ == "__main__":
     for name in COMMANDS:
         command(name)
     gc.freeze()
-    wanted = serve(socket.socket(fileno=int(sys.argv[1])))
+    wanted = serve(*(socket.socket(fileno=int(number)) for number in sys.argv[1:]))
     if wanted["script"]:
         _exit(_run_script(wanted["script"]))
     from mellea_like.__main__ import main
