@@ -92,9 +92,7 @@ class BreadthFirst:
 
     async def work_on(self, job: Job, sample: Sample) -> None:
         """Make one draw of an item."""
-        paused = await sample(job, self._call)
-        if paused is not None:
-            self._waiting.add(job, paused)
+        self._waiting.after_turn(job, await sample(job, self._call))
 
     def _resume(self, job: Job, stored: StoredItem) -> Job | None:
         again = resumed(job, stored, self._work)

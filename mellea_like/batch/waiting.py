@@ -71,12 +71,11 @@ def earlier_draws(stored: StoredItem, work: Work, *, passed: bool = False) -> Wa
     Draws at the end of the record must be repeated if they were cancelled, passed, or had a
     permanent error, so they are left out. With ``passed``, or if the selection waits for more
     draws, draws that passed are kept. In an escalation, a draw with a permanent error is kept,
-    because the error ends only one stage. If the journal lacks a text that a repair or a selection
-    could need, all draws are left out.
+    because the error ends only one stage, unless the last stage has ended with such an error, too.
+    If the journal lacks a text that a repair or a selection could need, all draws are left out.
     """
     settings = work.strategy.settings
     several = passed or not isinstance(settings.selection, str)
-    broken = bool(settings.stages)
     rows = standing(stored.slices)
     if any(body["text"] is None for _, body in rows if body["outcome"] in _WITH_WORDS):
         rows.clear()
@@ -89,6 +88,7 @@ def earlier_draws(stored: StoredItem, work: Work, *, passed: bool = False) -> Wa
     except (KeyError, TypeError, ValueError) as exc:
         msg = f"the journal's record of item {stored.id} can't be read: {exc!r}"
         raise JournalError(msg) from exc
+    broken = bool(settings.stages) and not (slices and _ended_stages(slices[-1], settings))
     while slices and not (
         (several and slices[-1].passed)
         or (slices[-1].outcome in _TO_GO_ON and (broken or slices[-1].may_continue))
@@ -99,6 +99,12 @@ def earlier_draws(stored: StoredItem, work: Work, *, passed: bool = False) -> Wa
     void = any(n == stored.attempts and id(body) not in kept for n, body in stored.slices)
     attempt = stored.attempts + (void or not slices)
     return WaitingItem(stored.id, stored.digest, attempt, tuple(slices))
+
+
+def _ended_stages(slice_: Slice, settings: Settings) -> bool:
+    """Return whether a draw has ended an escalation with a permanent error."""
+    of_last = slice_.stage == len(settings.stages) - 1
+    return of_last and slice_.outcome is Outcome.ERRORED and not slice_.may_continue
 
 
 def resumed(job: Job, stored: StoredItem, work: Work) -> Job:
@@ -118,9 +124,19 @@ class Waiting:
         self._here: dict[int, WaitingItem] = {}
         self._block: dict[int, WaitingItem] = {}
         self._looked_up = -1
+        self._ended = bytearray()
+        """One byte for each item, by item id: 1 if the item has ended in this run, else 0. If the
+        journal doesn't keep the item's error, the item is unfinished there, but isn't waiting."""
 
-    def add(self, job: Job, paused: Paused) -> None:
-        """Add an item after its turn. Its place in the window is free once its draws are stored."""
+    def after_turn(self, job: Job, paused: Paused | None) -> None:
+        """Keep an item that is paused after its turn; None means that the item has ended.
+
+        The item's place in the window is free once its draws are stored.
+        """
+        if paused is None:
+            self._ended.extend(bytes(max(0, job.id + 1 - len(self._ended))))
+            self._ended[job.id] = 1
+            return
         journal, tally = self._intake.journal, self._intake.tally
         tally.waiting += 1
         for slice_ in paused.slices[len(job.earlier) :]:
@@ -151,7 +167,8 @@ class Waiting:
         """
         item = self._here.get(item_id)
         journal = self._intake.journal
-        if item is None and journal is not None:
+        ended = item_id < len(self._ended) and self._ended[item_id]
+        if item is None and journal is not None and not ended:
             if item_id > self._looked_up:
                 await self._look_up(journal, item_id)
             item = self._block.get(item_id)

@@ -24,6 +24,7 @@ from mellea_like import (
     Instruction,
     MultiTurnStrategy,
     RejectionSamplingStrategy,
+    RepairTemplateStrategy,
     Request,
     Requirement,
     Stage,
@@ -323,6 +324,45 @@ async def test_an_error_costs_a_turn_and_a_permanent_one_ends_its_item(journal):
             ("passed", False),
             ("passed", False),
         ]
+
+
+class Unrepairable(RepairTemplateStrategy):
+    """A strategy that can't repair item 0 once it has failed so many times."""
+
+    failures = 1
+
+    def repair(self, history: Any) -> Any:
+        if len(history) == self.failures and history[0].action.description == "item 0":
+            raise ValueError("can't be repaired")
+        return super().repair(history)
+
+
+@pytest.mark.parametrize("ordered", [True, False], ids=["ordered", "as they come"])
+@pytest.mark.parametrize("kept", [True, False], ids=["kept", "not kept"])
+async def test_an_item_whose_error_is_not_kept_gets_no_further_turn(path, ordered, kept):
+    backend = Fates([0, 3, 0])
+    unrepairable = strategy(backend, Unrepairable)
+    arguments = {"journal": path, "keep_errors": kept, "in_order": ordered, "order": "breadth"}
+    batch = sample_many(unrepairable, prompts(3), concurrency=2, **arguments)
+    await into(seen := [], batch)
+    assert [(i.id, i.status) for i in sorted(seen, key=lambda i: i.id)] == [
+        (0, "errored"),
+        (1, "passed"),
+        (2, "failed"),
+    ]
+    assert (batch.progress.done, batch.progress.waiting) == (3, 0)
+
+
+@pytest.mark.usefixtures("calls")
+async def test_an_item_that_raises_in_a_later_round_costs_what_it_drew_before(journal):
+    unrepairable = strategy(Fates([0]), Unrepairable)
+    unrepairable.failures = 3
+    batch = sample_many(unrepairable, prompts(1), concurrency=1, order="breadth", journal=journal)
+    await into(seen := [], batch)
+    (item,) = seen
+    # Without a journal, what the last round cost is unknown.
+    assert (item.status, item.usage.requests) == ("errored", 3 if journal else 2)
+    assert batch.progress.usage == item.usage
 
 
 class Shelf(Fates):

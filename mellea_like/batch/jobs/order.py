@@ -128,8 +128,7 @@ class ByJobs:
         before = len(marks)
         trial = job.id in self._canaries
         paused = await sample(job._replace(trial=trial), partial(self._call, parking))
-        if paused is not None:
-            self._waiting.add(job, paused)
+        self._waiting.after_turn(job, paused)
         if len(marks) != before:
             await rounds.mark(job.id, marks)
 
