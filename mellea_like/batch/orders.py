@@ -66,7 +66,7 @@ class DepthFirst:
     def _resume(self, job: Job, stored: StoredItem) -> Job:
         if not self._continues:
             return job._replace(attempt=stored.attempts + 1)
-        return resumed(job, stored, self._intake.work)
+        return resumed(job, stored, self._intake.work)._replace(waited=False)
 
 
 class BreadthFirst:
@@ -96,4 +96,4 @@ class BreadthFirst:
 
     def _resume(self, job: Job, stored: StoredItem) -> Job | None:
         again = resumed(job, stored, self._work)
-        return None if again.earlier else again
+        return None if again.waited else again

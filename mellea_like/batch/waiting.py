@@ -16,7 +16,7 @@ from mellea_like.batch.source import END
 from mellea_like.core.conversation import Context
 from mellea_like.core.serialization import recorded_requirement, slice_from_dict
 from mellea_like.core.slice import Outcome
-from mellea_like.errors import JournalError, MelleaError
+from mellea_like.errors import JournalError, LimitExceeded, MelleaError
 from mellea_like.sampling import features_of, why_not_together
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from mellea_like.core.slice import Slice
     from mellea_like.sampling.prepare import Settings
 
-__all__ = ["Waiting", "WaitingItem", "earlier_draws", "resumed", "why_not_in_rounds"]
+__all__ = ["Waiting", "WaitingItem", "earlier_draws", "not_refused", "resumed", "why_not_in_rounds"]
 
 MANY = 100
 """The number of items to go through before other tasks get a chance to run."""
@@ -107,12 +107,32 @@ def _ended_stages(slice_: Slice, settings: Settings) -> bool:
     return of_last and slice_.outcome is Outcome.ERRORED and not slice_.may_continue
 
 
+def not_refused(slices: tuple[Slice, ...]) -> tuple[Slice, ...]:
+    """Leave out the last draws if a spent budget refused their judge: they must be repeated."""
+    count = len(slices)
+    while count and _is_refused(slices[count - 1].error):
+        count -= 1
+    return slices[:count]
+
+
+def _is_refused(error: BaseException | None) -> bool:
+    """Return whether an error is, or was caused by, a budget's refusal."""
+    while error is not None and not isinstance(error, LimitExceeded):
+        error = error.__cause__
+    return error is not None
+
+
 def resumed(job: Job, stored: StoredItem, work: Work) -> Job:
-    """Return a job that continues from an earlier run's draws or, if it can't, starts again."""
+    """Return a job that continues from an earlier run's draws or, if it can't, starts again.
+
+    ``waited`` is whether the last of these draws stands, so that the job may wait for its round.
+    """
     job = job._replace(attempt=stored.attempts + 1)
-    earlier = earlier_draws(stored, work).slices
-    goes_on = len(earlier) < work.strategy.settings.loop_budget
-    return job._replace(earlier=earlier) if goes_on else job
+    found = earlier_draws(stored, work).slices
+    earlier = not_refused(found)
+    if not earlier or len(earlier) >= work.strategy.settings.loop_budget:
+        return job
+    return job._replace(earlier=earlier, waited=len(earlier) == len(found))
 
 
 class Waiting:

@@ -20,6 +20,7 @@ from mellea_like import (
     Budget,
     Collect,
     Escalate,
+    FunctionBackend,
     Generation,
     Instruction,
     MultiTurnStrategy,
@@ -178,6 +179,21 @@ async def test_a_budget_reaches_as_many_items_as_it_can_and_a_larger_one_goes_on
     stored = await items_of(path)
     assert [record["usage"]["requests"] for record in stored] == TURNS
     assert [len(record["trace"]["slices"]) for record in stored] == TURNS
+
+
+@pytest.mark.parametrize("order", ["depth", "breadth"])
+async def test_a_draw_whose_judge_a_budget_refused_costs_no_attempt(path, order):
+    backend = Fates([1, 1, 1])
+    judge = FunctionBackend(lambda request: '{"passed": true, "reason": ""}', can_judge=True)
+    judged = strategy(backend, requirements=["it is kind"], judge=judge, loop_budget=2)
+    for requests in (1, 1, 1, 3, 3):
+        budget = Budget(requests=requests)
+        given = {"concurrency": 1, "journal": path, "order": order}
+        with pytest.raises(LimitExceeded):
+            await results_of(judged, prompts(3), budget=budget, **given)
+    found = await results_of(judged, prompts(3), **given)
+    assert [[s.iteration for s in item.result.slices] for item in found] == [[1]] * 3
+    assert all(item.success for item in found)
 
 
 @pytest.mark.parametrize("order", ["depth", "breadth"])
