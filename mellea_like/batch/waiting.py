@@ -216,11 +216,7 @@ class Waiting:
             await window.acquire()
             for position in range(taken):
                 if (item := await next_item()) is END:
-                    msg = (
-                        f"the source of the batch gave {taken} items in the first round, but only"
-                        f" {position} in a later one"
-                    )
-                    raise self._intake.source.error or MelleaError(msg)
+                    raise self._intake.source.ended_early(taken, position)
                 if (found := await find(position)) is not None:
                     self._intake.queue(self._again(found, item))
                     await window.acquire()

@@ -552,6 +552,15 @@ async def test_a_source_that_changes_is_refused_and_one_that_breaks_is_gone_thro
     assert all(seen)
 
 
+async def test_results_of_items_that_a_source_no_longer_gives_are_not_lost_silently(path):
+    shrinking = Changing(prompts(3), prompts(1))
+    arguments = {"concurrency": 2, "order": "breadth", "in_order": True, "journal": path}
+    seen: list[Any] = []
+    with pytest.raises(MelleaError, match="gave 3 items in the first round, but only 1"):
+        await into(seen, sample_many(strategy(Fates([1, 1, 1])), shrinking, **arguments))
+    assert ids(seen) == [0]
+
+
 @settings(max_examples=40, deadline=None)
 @given(
     fates=st.lists(st.integers(0, LOOP), min_size=1, max_size=8),
