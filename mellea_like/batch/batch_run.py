@@ -26,7 +26,6 @@ from mellea_like.batch.item import (
 from mellea_like.batch.progress import NOTHING, Tally
 from mellea_like.batch.source import Source
 from mellea_like.core.display import add_note
-from mellea_like.core.generation import Usage
 from mellea_like.errors import JournalError, LimitExceeded
 from mellea_like.runtime.event_loops import split_cancellation
 from mellea_like.runtime.logs import warn
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
     from mellea_like.batch.journal.reader import StoredItem
     from mellea_like.batch.orders import Order
     from mellea_like.batch.progress import OnProgress, Progress
+    from mellea_like.core.generation import Usage
     from mellea_like.core.result import SamplingResult
 
 __all__ = ["BatchRun"]
@@ -280,7 +280,8 @@ class BatchRun(Generic[T, I]):
             self._tally.waiting += job.waited
             self._out_of_budget(spent)
             return None
-        item = result_of(job, outcome, Usage() if recorder is None else recorder.usage)
+        cost = job.spent if recorder is None else job.spent + recorder.usage
+        item = result_of(job, outcome, cost)
         if (fatal := fatal_error(job, item, fail_fast=self._fail_fast)) is not None:
             self._abort(fatal)
         else:

@@ -98,6 +98,7 @@ class HeldBack:
             await results.window.acquire()
             for position, sampled in enumerate(self._sampled):
                 if (item := await next_item()) is END:
+                    intake.source.ended_early(len(self._sampled), position)
                     return
                 result = self._in_memory.pop(position, None)
                 if result is None:

@@ -66,7 +66,7 @@ class DepthFirst:
     def _resume(self, job: Job, stored: StoredItem) -> Job:
         if not self._continues:
             return job._replace(attempt=stored.attempts + 1)
-        return resumed(job, stored, self._intake.work)
+        return resumed(job, stored, self._intake.work)._replace(waited=False)
 
 
 class BreadthFirst:
@@ -92,10 +92,8 @@ class BreadthFirst:
 
     async def work_on(self, job: Job, sample: Sample) -> None:
         """Make one draw of an item."""
-        paused = await sample(job, self._call)
-        if paused is not None:
-            self._waiting.add(job, paused)
+        self._waiting.after_turn(job, await sample(job, self._call))
 
     def _resume(self, job: Job, stored: StoredItem) -> Job | None:
         again = resumed(job, stored, self._work)
-        return None if again.earlier else again
+        return None if again.waited else again

@@ -59,6 +59,19 @@ class Source:
             except Exception as exc:  # noqa: BLE001 (nothing more is wanted of it)
                 warn("closing the source of the batch failed: %s: %s", type(exc).__name__, exc)
 
+    def ended_early(self, taken: int, position: int) -> Exception:
+        """Return the error of an iteration that ended at a position, after ``taken`` in the first.
+
+        If the iteration itself raised nothing, this is its ``error`` from now on.
+        """
+        if self.error is None:
+            msg = (
+                f"the source of the batch gave {taken} items in the first round, but only"
+                f" {position} in a later one"
+            )
+            self.error = MelleaError(msg)
+        return self.error
+
     async def _next(self, items: AsyncGenerator[Any]) -> Any:
         try:
             with foreign("the source of the batch", MelleaError):

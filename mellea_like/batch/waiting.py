@@ -16,7 +16,7 @@ from mellea_like.batch.source import END
 from mellea_like.core.conversation import Context
 from mellea_like.core.serialization import recorded_requirement, slice_from_dict
 from mellea_like.core.slice import Outcome
-from mellea_like.errors import JournalError, MelleaError
+from mellea_like.errors import JournalError, LimitExceeded, MelleaError
 from mellea_like.sampling import features_of, why_not_together
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from mellea_like.core.slice import Slice
     from mellea_like.sampling.prepare import Settings
 
-__all__ = ["Waiting", "WaitingItem", "earlier_draws", "resumed", "why_not_in_rounds"]
+__all__ = ["Waiting", "WaitingItem", "earlier_draws", "not_refused", "resumed", "why_not_in_rounds"]
 
 MANY = 100
 """The number of items to go through before other tasks get a chance to run."""
@@ -71,12 +71,11 @@ def earlier_draws(stored: StoredItem, work: Work, *, passed: bool = False) -> Wa
     Draws at the end of the record must be repeated if they were cancelled, passed, or had a
     permanent error, so they are left out. With ``passed``, or if the selection waits for more
     draws, draws that passed are kept. In an escalation, a draw with a permanent error is kept,
-    because the error ends only one stage. If the journal lacks a text that a repair or a selection
-    could need, all draws are left out.
+    because the error ends only one stage, unless the last stage has ended with such an error, too.
+    If the journal lacks a text that a repair or a selection could need, all draws are left out.
     """
     settings = work.strategy.settings
     several = passed or not isinstance(settings.selection, str)
-    broken = bool(settings.stages)
     rows = standing(stored.slices)
     if any(body["text"] is None for _, body in rows if body["outcome"] in _WITH_WORDS):
         rows.clear()
@@ -89,6 +88,7 @@ def earlier_draws(stored: StoredItem, work: Work, *, passed: bool = False) -> Wa
     except (KeyError, TypeError, ValueError) as exc:
         msg = f"the journal's record of item {stored.id} can't be read: {exc!r}"
         raise JournalError(msg) from exc
+    broken = bool(settings.stages) and not (slices and _ended_stages(slices[-1], settings))
     while slices and not (
         (several and slices[-1].passed)
         or (slices[-1].outcome in _TO_GO_ON and (broken or slices[-1].may_continue))
@@ -101,12 +101,38 @@ def earlier_draws(stored: StoredItem, work: Work, *, passed: bool = False) -> Wa
     return WaitingItem(stored.id, stored.digest, attempt, tuple(slices))
 
 
+def _ended_stages(slice_: Slice, settings: Settings) -> bool:
+    """Return whether a draw has ended an escalation with a permanent error."""
+    of_last = slice_.stage == len(settings.stages) - 1
+    return of_last and slice_.outcome is Outcome.ERRORED and not slice_.may_continue
+
+
+def not_refused(slices: tuple[Slice, ...]) -> tuple[Slice, ...]:
+    """Leave out the last draws if a spent budget refused their judge: they must be repeated."""
+    count = len(slices)
+    while count and _is_refused(slices[count - 1].error):
+        count -= 1
+    return slices[:count]
+
+
+def _is_refused(error: BaseException | None) -> bool:
+    """Return whether an error is, or was caused by, a budget's refusal."""
+    while error is not None and not isinstance(error, LimitExceeded):
+        error = error.__cause__
+    return error is not None
+
+
 def resumed(job: Job, stored: StoredItem, work: Work) -> Job:
-    """Return a job that continues from an earlier run's draws or, if it can't, starts again."""
+    """Return a job that continues from an earlier run's draws or, if it can't, starts again.
+
+    ``waited`` is whether the last of these draws stands, so that the job may wait for its round.
+    """
     job = job._replace(attempt=stored.attempts + 1)
-    earlier = earlier_draws(stored, work).slices
-    goes_on = len(earlier) < work.strategy.settings.loop_budget
-    return job._replace(earlier=earlier) if goes_on else job
+    found = earlier_draws(stored, work).slices
+    earlier = not_refused(found)
+    if not earlier or len(earlier) >= work.strategy.settings.loop_budget:
+        return job
+    return job._replace(earlier=earlier, waited=len(earlier) == len(found))
 
 
 class Waiting:
@@ -118,12 +144,19 @@ class Waiting:
         self._here: dict[int, WaitingItem] = {}
         self._block: dict[int, WaitingItem] = {}
         self._looked_up = -1
+        self._ended = bytearray()
+        """One byte for each item, by item id: 1 if the item has ended in this run, else 0. If the
+        journal doesn't keep the item's error, the item is unfinished there, but isn't waiting."""
 
-    def add(self, job: Job, paused: Paused) -> None:
-        """Add an item after its turn.
+    def after_turn(self, job: Job, paused: Paused | None) -> None:
+        """Keep an item that is paused after its turn; None means that the item has ended.
 
         The run may take up another item in its place once the item's draws are stored.
         """
+        if paused is None:
+            self._ended.extend(bytes(max(0, job.id + 1 - len(self._ended))))
+            self._ended[job.id] = 1
+            return
         journal, tally = self._intake.journal, self._intake.tally
         tally.waiting += 1
         for slice_ in paused.slices[len(job.earlier) :]:
@@ -154,7 +187,8 @@ class Waiting:
         """
         item = self._here.get(item_id)
         journal = self._intake.journal
-        if item is None and journal is not None:
+        ended = item_id < len(self._ended) and self._ended[item_id]
+        if item is None and journal is not None and not ended:
             if item_id > self._looked_up:
                 await self._look_up(journal, item_id)
             item = self._block.get(item_id)
@@ -182,11 +216,7 @@ class Waiting:
             await window.acquire()
             for position in range(taken):
                 if (item := await next_item()) is END:
-                    msg = (
-                        f"the source of the batch gave {taken} items in the first round, but only"
-                        f" {position} in a later one"
-                    )
-                    raise self._intake.source.error or MelleaError(msg)
+                    raise self._intake.source.ended_early(taken, position)
                 if (found := await find(position)) is not None:
                     self._intake.queue(self._again(found, item))
                     await window.acquire()

@@ -20,10 +20,12 @@ from mellea_like import (
     Budget,
     Collect,
     Escalate,
+    FunctionBackend,
     Generation,
     Instruction,
     MultiTurnStrategy,
     RejectionSamplingStrategy,
+    RepairTemplateStrategy,
     Request,
     Requirement,
     Stage,
@@ -180,6 +182,21 @@ async def test_a_budget_reaches_as_many_items_as_it_can_and_a_larger_one_goes_on
 
 
 @pytest.mark.parametrize("order", ["depth", "breadth"])
+async def test_a_draw_whose_judge_a_budget_refused_costs_no_attempt(path, order):
+    backend = Fates([1, 1, 1])
+    judge = FunctionBackend(lambda request: '{"passed": true, "reason": ""}', can_judge=True)
+    judged = strategy(backend, requirements=["it is kind"], judge=judge, loop_budget=2)
+    for requests in (1, 1, 1, 3, 3):
+        budget = Budget(requests=requests)
+        given = {"concurrency": 1, "journal": path, "order": order}
+        with pytest.raises(LimitExceeded):
+            await results_of(judged, prompts(3), budget=budget, **given)
+    found = await results_of(judged, prompts(3), **given)
+    assert [[s.iteration for s in item.result.slices] for item in found] == [[1]] * 3
+    assert all(item.success for item in found)
+
+
+@pytest.mark.parametrize("order", ["depth", "breadth"])
 async def test_a_run_that_was_broken_off_repeats_only_the_draws_in_flight(path, order):
     done = anyio.Event()
     backend = Fates(FATES)
@@ -323,6 +340,45 @@ async def test_an_error_costs_a_turn_and_a_permanent_one_ends_its_item(journal):
             ("passed", False),
             ("passed", False),
         ]
+
+
+class Unrepairable(RepairTemplateStrategy):
+    """A strategy that can't repair item 0 once it has failed so many times."""
+
+    failures = 1
+
+    def repair(self, history: Any) -> Any:
+        if len(history) == self.failures and history[0].action.description == "item 0":
+            raise ValueError("can't be repaired")
+        return super().repair(history)
+
+
+@pytest.mark.parametrize("ordered", [True, False], ids=["ordered", "as they come"])
+@pytest.mark.parametrize("kept", [True, False], ids=["kept", "not kept"])
+async def test_an_item_whose_error_is_not_kept_gets_no_further_turn(path, ordered, kept):
+    backend = Fates([0, 3, 0])
+    unrepairable = strategy(backend, Unrepairable)
+    arguments = {"journal": path, "keep_errors": kept, "in_order": ordered, "order": "breadth"}
+    batch = sample_many(unrepairable, prompts(3), concurrency=2, **arguments)
+    await into(seen := [], batch)
+    assert [(i.id, i.status) for i in sorted(seen, key=lambda i: i.id)] == [
+        (0, "errored"),
+        (1, "passed"),
+        (2, "failed"),
+    ]
+    assert (batch.progress.done, batch.progress.waiting) == (3, 0)
+
+
+@pytest.mark.usefixtures("calls")
+async def test_an_item_that_raises_in_a_later_round_costs_what_it_drew_before(journal):
+    unrepairable = strategy(Fates([0]), Unrepairable)
+    unrepairable.failures = 3
+    batch = sample_many(unrepairable, prompts(1), concurrency=1, order="breadth", journal=journal)
+    await into(seen := [], batch)
+    (item,) = seen
+    # Without a journal, what the last round cost is unknown.
+    assert (item.status, item.usage.requests) == ("errored", 3 if journal else 2)
+    assert batch.progress.usage == item.usage
 
 
 class Shelf(Fates):
@@ -494,6 +550,15 @@ async def test_a_source_that_changes_is_refused_and_one_that_breaks_is_gone_thro
         )
     assert sorted(ids(seen)) == [0, 1]
     assert all(seen)
+
+
+async def test_results_of_items_that_a_source_no_longer_gives_are_not_lost_silently(path):
+    shrinking = Changing(prompts(3), prompts(1))
+    arguments = {"concurrency": 2, "order": "breadth", "in_order": True, "journal": path}
+    seen: list[Any] = []
+    with pytest.raises(MelleaError, match="gave 3 items in the first round, but only 1"):
+        await into(seen, sample_many(strategy(Fates([1, 1, 1])), shrinking, **arguments))
+    assert ids(seen) == [0]
 
 
 @settings(max_examples=40, deadline=None)

@@ -9,11 +9,20 @@ from typing import Any
 
 import pytest
 from anyio.lowlevel import checkpoint
-from batch_kit import results_of, strategy
+from batch_kit import agrees, results_of, strategy
 from journal_kit import items_of
 from typed_values import Aliased, Computed, Doubling, Excluded, Login, Stamped, shown
 
-from mellea_like import BestOf, Budget, FunctionBackend, Generation, Journal, Request
+from mellea_like import (
+    BestOf,
+    Budget,
+    Escalate,
+    FunctionBackend,
+    Generation,
+    Journal,
+    Request,
+    Stage,
+)
 from mellea_like.batch.journal.identity import label_of
 from mellea_like.core import Usage
 from mellea_like.errors import AuthenticationFailed, InvalidRequest, JournalError, SamplingFailed
@@ -137,6 +146,29 @@ async def test_an_item_whose_lane_an_error_ended_is_not_done_with(path, again, o
     assert [str(s.outcome) for s in item.result.slices] == ["failed", "passed"]
     assert backend.asked == ["x", "x"]
     assert (await items_of(path))[0]["status"] == "passed"
+
+
+@pytest.mark.parametrize("order", ["depth", "breadth"])
+@pytest.mark.parametrize("small", ["no", "", "the key has expired"])
+async def test_an_item_whose_last_stage_ended_with_an_error_is_drawn_again(path, order, small):
+    expired = AuthenticationFailed("the key has expired", status=401)
+    backends = [Quick({"x": small if small == "no" else expired})] if small else []
+    backends.append(Quick({"x": expired}))
+    stages = [Stage(backend) for backend in backends]
+    escalating = Escalate(stages, requirements=[agrees], retry=None)
+    given = {"concurrency": 1, "journal": path, "keep_errors": False, "order": order}
+    (item,) = await results_of(escalating, ["x"], **given)
+    assert not item.success
+    for backend in backends:
+        backend.replies.clear()
+    (item,) = await results_of(escalating, ["x"], **given)
+    assert (item.status, item.replayed) == ("passed", False)
+    # A failure is not drawn again, but all that the key has prevented is.
+    assert [len(backend.asked) for backend in backends] == {
+        "no": [1, 2],
+        "": [2],
+        "the key has expired": [2, 1],
+    }[small]
 
 
 async def test_an_answer_that_a_budget_cut_short_is_kept(path):

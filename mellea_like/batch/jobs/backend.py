@@ -23,7 +23,7 @@ from mellea_like.core.backend import (
     innermost,
     is_backend,
 )
-from mellea_like.core.generation import Usage
+from mellea_like.core.generation import Meter, Usage
 from mellea_like.core.kept_replies import (
     described_backend,
     described_request,
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from mellea_like.batch.item import Job
     from mellea_like.batch.jobs.records import Answer
     from mellea_like.core.backend import Backend, Request
-    from mellea_like.core.generation import Generation, Meter
+    from mellea_like.core.generation import Generation
     from mellea_like.core.slice import Slice
     from mellea_like.limits import Budget
 
@@ -408,17 +408,16 @@ def _read_kept(request: Request, kept: dict[str, Any], *, charged: bool) -> Gene
 
 
 def _read(backend: BatchJobs, request: Request, answer: Answer, *, charged: bool) -> Generation:
-    meter = request.meter.start()
+    # What was charged already is counted nowhere, not even as a request without tokens.
+    meter = (Meter() if charged else request.meter).start()
     try:
         reply = backend.api.reply(request, answer.outcome, meter)
     except BackendError:
         if not meter.settled:
             meter.settle(input_tokens=0, output_tokens=0)
         raise
-    if charged:
-        meter.settle(input_tokens=0, output_tokens=0)
     name = f"{reply.model or backend.api.model}{IN_A_JOB}"
-    return replace(reply, model=name, usage=meter.usage)
+    return replace(reply, model=name, usage=Usage() if charged else meter.usage)
 
 
 PARKING: ContextVar[Parking | None] = ContextVar("mellea_like_parking", default=None)

@@ -13,7 +13,7 @@ from mellea_like.batch.jobs.backend import PARKING, Parking
 from mellea_like.batch.jobs.rounds import JobRounds
 from mellea_like.batch.jobs.store import JobStore
 from mellea_like.batch.journal.reader import read_run
-from mellea_like.batch.waiting import Waiting, earlier_draws
+from mellea_like.batch.waiting import Waiting, earlier_draws, not_refused
 from mellea_like.core.argument_checks import is_async
 from mellea_like.runtime.task_scope import run_together
 
@@ -98,8 +98,12 @@ class ByJobs:
 
     def _resume(self, job: Job, stored: StoredItem) -> Job:
         found = self._earlier(stored)
-        waited = bool(found.slices)
-        return job._replace(attempt=found.attempt, earlier=found.slices, waited=waited)
+        earlier, attempt = not_refused(found.slices), found.attempt
+        if refused := found.slices[len(earlier) :]:
+            again = frozenset(slice_.iteration for slice_ in refused)
+            self._charged[job.id] = self._charged.get(job.id, frozenset()) | again
+            attempt = stored.attempts + 1
+        return job._replace(attempt=attempt, earlier=earlier, waited=bool(earlier))
 
     def _earlier(self, stored: StoredItem) -> WaitingItem:
         # A draw that passed has won, but the result was not written any more.
@@ -128,8 +132,7 @@ class ByJobs:
         before = len(marks)
         trial = job.id in self._canaries
         paused = await sample(job._replace(trial=trial), partial(self._call, parking))
-        if paused is not None:
-            self._waiting.add(job, paused)
+        self._waiting.after_turn(job, paused)
         if len(marks) != before:
             await rounds.mark(job.id, marks)
 

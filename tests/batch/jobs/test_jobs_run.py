@@ -7,6 +7,7 @@ from random import Random
 
 import anyio
 import pytest
+from journal_kit import items_of
 from steps import run_stepped
 
 from mellea_like import (
@@ -522,6 +523,23 @@ async def test_a_judge_waits_for_budget_no_longer_than_the_job_that_holds_it(pro
         async with asked as results:
             async for _ in results:
                 pass
+
+
+async def test_a_draw_whose_judge_a_budget_refused_is_repeated_and_paid_once(provider, path):
+    backend, asked = says(PASSED)
+    judged = RejectionSamplingStrategy(
+        jobs(provider), requirements=["it is kind"], judge=backend, loop_budget=1
+    )
+    for requests in (2, 1):  # Each run lacks a request for one verdict.
+        with pytest.raises(LimitExceeded):
+            await finish(judged, words(2), path, budget=Budget(requests=requests), concurrency=1)
+    found = await finish(judged, words(2), path)
+    assert [len(item.result.slices) for item in found] == [1, 1]
+    assert all(item.success for item in found)
+    assert (set(provider.asked.values()), len(asked)) == ({1}, 2)
+    paid, costs = provider.usage + sum(asked, Usage()), [i["usage"] for i in await items_of(path)]
+    assert sum(cost["requests"] for cost in costs) == paid.requests
+    assert sum(cost["output_tokens"] for cost in costs) == paid.output_tokens
 
 
 async def test_a_canary_finds_what_the_provider_refuses(provider, path):
