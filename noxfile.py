@@ -143,7 +143,7 @@ def tests(session: nox.Session) -> None:
     if session.posargs:
         environment.run("pytest", *session.posargs)
         return
-    # A worker keeps to its files, whose fixtures and imports are then made once.
+    # A worker keeps to its files, so that their fixtures are made once.
     many = ("--numprocesses=auto", "--dist=worksteal")
     environment.run("pytest", *many, "-m", f"not alone and {NOT_APART}")
     environment.run("pytest", "-m", f"alone and {NOT_APART}")

@@ -308,12 +308,17 @@ class JobRounds:
             await self._do(_write, path, store.lines(job, api.line))
             uploaded = await api.upload(intention, path)
             await self._do(store.creating, job)
+            # A run that is stopped now may leave the job behind.
+            self.states[job.id] = JobState("", "being created", ended=False, total=len(requests))
+            self._changed()
             state = await api.create(intention, uploaded)
             await self._do(path.unlink)
         except BackendError as exc:
             # The job does not exist.
             reserved.settle(None)
             if noted is not None:
+                self.states.pop(noted.id, None)
+                self._changed()
                 await self._do(store.void, noted, tried=False)
             if not exc.retryable:
                 raise
@@ -397,6 +402,7 @@ class JobRounds:
             job.stage is JobStage.CREATING and self._now() < job.noted + backend.settled
         )
         if not waits:
+            self.states.pop(job.id, None)
             await self._do(self._store.void, job, tried=False)
             self._settle(job)
         return None

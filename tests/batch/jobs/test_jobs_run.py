@@ -497,6 +497,22 @@ async def test_an_item_in_flight_when_the_budget_is_spent_is_finished(provider, 
     assert seen == ["passed"]
 
 
+async def test_a_run_that_is_left_while_a_job_is_created_tells_of_the_job(provider, path):
+    class Left(FakeAPI):
+        async def create(self, intention, uploaded):
+            await super().create(intention, uploaded)
+            scope.cancel()
+            await anyio.sleep_forever()
+
+    strategy = RejectionSamplingStrategy(BatchJobs(Left(provider, limits=LIMITS)))
+    given = {"concurrency": 2, "order": "breadth", "journal": Journal(path)}
+    with anyio.CancelScope() as scope:
+        async with sample_many(strategy, words(2), **given) as results:
+            async for _ in results:
+                pass
+    assert [(job.total, job.ended) for job in results.progress.jobs] == [(2, False)]
+
+
 async def test_a_judge_waits_for_budget_no_longer_than_the_job_that_holds_it(provider, path):
     async def judge(request):
         return '{"passed": true, "reason": "ok"}'
