@@ -17,6 +17,7 @@ def test_it_says_how_many_draws_and_with_which_budgets(command, journal):
     assert (code, err) == (0, "")
     assert out.startswith("40 items, ")
     assert "For 70 % it takes " in out
+    assert "Expected for each item, by attempts x lanes:\n" in out
     assert "<- suggested" in out
     assert "Fails most often: the reply starts with the word 'passing' (" in out
     assert "\x1b" not in out
