@@ -285,13 +285,15 @@ def _read_trace(raw: bytes) -> dict[str, Any]:
         msg = f"this isn't a trace of a call: it is larger than {MOST // 2**20} MiB"
         raise ValueError(msg)
     try:
-        return SamplingResult[Any].from_dict(json.loads(raw)).to_dict()
+        result = SamplingResult[Any].from_dict(json.loads(raw))
     except (RecursionError, UnicodeDecodeError, json.JSONDecodeError) as exc:
         msg = (
             "this is neither a journal of `mellea-like batch` nor a trace written by `mellea-like"
             " sample --trace`"
         )
         raise ValueError(msg) from exc
+    with damage("trace of a call"):  # Not all values have been checked.
+        return result.to_dict()
 
 
 def _check_output(path: Path, source: Path) -> None:
