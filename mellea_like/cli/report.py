@@ -167,7 +167,7 @@ def _of_several(
     if options.item is not None:
         msg = "--item is for one journal: name the one that has the item"
         raise Problem(msg, Exit.USAGE)
-    with reading(options.sources[0]):
+    with reading(*options.sources):
         run = Run(*options.sources)
         items = (
             {**item, "id": number, "label": f"{item['journal']} #{item['id']}: {item['label']}"}
@@ -196,7 +196,7 @@ def _of_two(
     if STANDARD in (*options.sources, other):
         msg = "a journal can't be read from standard input: name its file"
         raise Problem(msg, Exit.USAGE)
-    with reading(options.sources[0]):
+    with reading(*options.sources):
         one = Run(*options.sources)
     with reading(other):
         runs = (one, Run(other))

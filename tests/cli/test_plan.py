@@ -58,6 +58,14 @@ def test_a_target_out_of_range_is_bad_usage(command, journal, target):
     assert err == f"mellea-like: --target must be between 0 and 1, not {target}\n"
 
 
+@pytest.mark.parametrize("what", ["plan", "report"])
+def test_of_several_journals_the_one_that_is_missing_is_named(command, journal, tmp_path, what):
+    gone = tmp_path / "gone.db"
+    code, out, err = command(what, str(journal), str(gone))
+    assert (code, out) == (3, "")
+    assert err == f"mellea-like: journal {gone}: there is no such file\n"
+
+
 def test_what_is_no_journal_is_an_error(command, tmp_path):
     (tmp_path / "run.db").write_text("no")
     for path in (tmp_path / "run.db", tmp_path / "gone.db", tmp_path):
