@@ -88,18 +88,19 @@ def report(error: Exception, *, debug: bool) -> str:
 
 
 @contextlib.contextmanager
-def reading(source: Path) -> Generator[None]:
-    """Turn errors from reading a journal or trace into a `Problem` with a one-line message."""
+def reading(*sources: Path) -> Generator[None]:
+    """Turn errors from reading journals or a trace into a `Problem` with a one-line message."""
     try:
         yield
     except (JournalError, ValueError) as exc:
         said = one_line(str(exc))
-        msg = said if str(source) in said else f"{source}: {said}"
+        named = any(str(source) in said for source in sources)
+        msg = said if named else f"{sources[0]}: {said}"
         raise Problem(msg) from exc
     except ImportError as exc:
         raise Problem(str(exc)) from exc
     except OSError as exc:
-        msg = f"{source} can't be read: {exc.strerror or exc}"
+        msg = f"{exc.filename or sources[0]} can't be read: {exc.strerror or exc}"
         raise Problem(msg) from exc
 
 

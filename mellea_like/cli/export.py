@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -193,9 +194,12 @@ def run(options: ExportOptions, _signals: SignalHandler) -> int:
     except (JournalError, ImportError) as exc:
         raise Problem(one_line(str(exc))) from exc
     except ValueError as exc:
-        said = one_line(str(exc).removeprefix("export: "))
-        for name, written in option_names(ExportOptions).items():
-            said = said.replace(f" {name} says", f" {written} says")
+        names = option_names(ExportOptions)
+        said = re.sub(
+            r"^\w+|\b\w+_\w+\b|\b\w+(?= says)",
+            lambda name: names.get(name[0], name[0]),
+            one_line(str(exc).removeprefix("export: ")),
+        )
         raise Problem(said, Exit.USAGE) from exc
     card = "" if made.card is None else f" {made.card} describes where it comes from."
     if not options.quiet or not made.rows:

@@ -55,7 +55,7 @@ def run(options: PlanOptions, _signals: SignalHandler) -> int:
         raise Problem(msg, Exit.USAGE)
     from mellea_like.estimate.planner import plan  # noqa: PLC0415 (few commands need it)
 
-    with reading(options.sources[0]):
+    with reading(*options.sources):
         made = plan(options.sources, options.target)
     text = json.dumps(made.to_dict()) if options.json else printable(str(made))
     write_output(f"{text}\n")

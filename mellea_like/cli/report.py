@@ -167,7 +167,7 @@ def _of_several(
     if options.item is not None:
         msg = "--item is for one journal: name the one that has the item"
         raise Problem(msg, Exit.USAGE)
-    with reading(options.sources[0]):
+    with reading(*options.sources):
         run = Run(*options.sources)
         items = (
             {**item, "id": number, "label": f"{item['journal']} #{item['id']}: {item['label']}"}
@@ -196,7 +196,7 @@ def _of_two(
     if STANDARD in (*options.sources, other):
         msg = "a journal can't be read from standard input: name its file"
         raise Problem(msg, Exit.USAGE)
-    with reading(options.sources[0]):
+    with reading(*options.sources):
         one = Run(*options.sources)
     with reading(other):
         runs = (one, Run(other))
@@ -285,13 +285,15 @@ def _read_trace(raw: bytes) -> dict[str, Any]:
         msg = f"this isn't a trace of a call: it is larger than {MOST // 2**20} MiB"
         raise ValueError(msg)
     try:
-        return SamplingResult[Any].from_dict(json.loads(raw)).to_dict()
+        result = SamplingResult[Any].from_dict(json.loads(raw))
     except (RecursionError, UnicodeDecodeError, json.JSONDecodeError) as exc:
         msg = (
             "this is neither a journal of `mellea-like batch` nor a trace written by `mellea-like"
             " sample --trace`"
         )
         raise ValueError(msg) from exc
+    with damage("trace of a call"):  # Not all values have been checked.
+        return result.to_dict()
 
 
 def _check_output(path: Path, source: Path) -> None:

@@ -233,7 +233,7 @@ class DrawPlan:
         if cut := self.curve.cut:
             yield (
                 f"{plural(cut, 'draw')} were cancelled (by a race or a time limit): each may have"
-                " passed or failed, so the intervals are wide. A run with --lanes 1 tells more."
+                " passed or failed, so the intervals are wide. A run with one lane tells more."
             )
         yield f"Never pass: at most {percent(self.curve.hopeless, 1)} of the items."
         yield from self._answer()
@@ -272,7 +272,7 @@ class DrawPlan:
         if not self.splits:
             return
         yield ""
-        yield "Expected for each item, by loop_budget x concurrency_budget:"
+        yield "Expected for each item, by attempts x lanes:"
         for split in self.splits:
             mark = "  <- suggested (least requests x seconds)" if split is self.suggestion else ""
             yield f"{_budgets(split):>12}  {self._takes(split)}{mark}"

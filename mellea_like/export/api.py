@@ -264,6 +264,12 @@ def _check(format: Format, how: ExampleRules) -> None:
     for name in ("min_chars", "max_chars"):
         if (limit := getattr(how, name)) is not None:
             whole_number(f"export: {name}", limit, least=0)
+    if how.min_chars is not None and how.max_chars is not None and how.min_chars > how.max_chars:
+        msg = (
+            f"export: min_chars {how.min_chars} is more than max_chars {how.max_chars}: no reply"
+            " could be kept"
+        )
+        raise ValueError(msg)
     if how.prompt == "bare" and how.keep_repairs:
         msg = (
             "export: prompt bare can't be combined with keep_repairs, which keeps prompts as they"

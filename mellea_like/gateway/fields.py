@@ -342,8 +342,12 @@ def read_fields(
             if not says_nothing(value):
                 _refuse_unknown(name)
         elif not any(value == idle and type(value) is type(idle) for idle in field.idle):
-            why = f": {field.note}" if field.note else ""
-            refuse(name, f"the gateway doesn't support this{why}", UNSUPPORTED)
+            msg = (
+                f"the gateway doesn't support this: {field.note}"
+                if field.fate == "refused"
+                else "this model doesn't accept this field"
+            )
+            refuse(name, msg, UNSUPPORTED)
     return honoured, forwarded
 
 

@@ -96,8 +96,12 @@ def call_text(trace: Mapping[str, Any]) -> str:
     Returns:
         The lines. They may contain control characters, so escape them before printing them to a
         terminal.
+
+    Raises:
+        ValueError: ``trace`` isn't the record of a call.
     """
-    return "\n".join(line for line in _lines(TraceView(trace)) if line)
+    with damage("trace of a call"):
+        return "\n".join(line for line in _lines(TraceView(trace)) if line)
 
 
 def _lines(trace: TraceView) -> list[str]:

@@ -326,7 +326,7 @@ class StrategySpec(Section):
                 f"{self.select!r} needs {wanted} replies that pass, but"
                 f" {self.written('attempts')} {self.attempts} times"
                 f" {self.written('lanes')} {self.lanes} makes only {draws}: use larger"
-                f" numbers, or a smaller {self.written('n')}"
+                f" numbers, or a smaller {'K' if self.n is None else self.written('n')}"
             )
             raise ValueError(msg)
         return self

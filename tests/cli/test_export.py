@@ -72,6 +72,17 @@ def test_standard_output_is_for_pipes(command, journal):
         (("--format", "sft", "-o", "-", "--pairs", "all"), 2, "single replies, to which --pairs"),
         (("--format", "csv", "-o", "-", "--min-margin", "1"), 2, "to which --min-margin says noth"),
         (("--format", "jsonl", "-o", "-", "--keep-repairs"), 2, "to which --keep-repairs says"),
+        (
+            ("--format", "sft", "-o", "-", "--prompt=bare", "--keep-repairs"),
+            2,
+            "--prompt bare can't be combined with --keep-repairs, which keeps prompts",
+        ),
+        (("--format", "sft", "-o", "-", "--drop=late"), 2, "--drop must be one of incomplete,"),
+        (
+            ("--format", "sft", "-o", "-", "--min-chars=9", "--max-chars=8"),
+            2,
+            "--min-chars 9 is more than --max-chars 8: no reply could be kept",
+        ),
         (("--format", "dpo", "-o", "no/where"), 3, "there is no directory"),
         (("--format", "dpo", "-o", "."), 3, "is a directory"),
         (("--format", "dpo", "-o", "run.db"), 3, "already exists"),

@@ -17,6 +17,7 @@ def test_it_says_how_many_draws_and_with_which_budgets(command, journal):
     assert (code, err) == (0, "")
     assert out.startswith("40 items, ")
     assert "For 70 % it takes " in out
+    assert "Expected for each item, by attempts x lanes:\n" in out
     assert "<- suggested" in out
     assert "Fails most often: the reply starts with the word 'passing' (" in out
     assert "\x1b" not in out
@@ -55,6 +56,14 @@ def test_a_target_out_of_range_is_bad_usage(command, journal, target):
     code, out, err = command("plan", str(journal), "--target", target)
     assert (code, out) == (2, "")
     assert err == f"mellea-like: --target must be between 0 and 1, not {target}\n"
+
+
+@pytest.mark.parametrize("what", ["plan", "report"])
+def test_of_several_journals_the_one_that_is_missing_is_named(command, journal, tmp_path, what):
+    gone = tmp_path / "gone.db"
+    code, out, err = command(what, str(journal), str(gone))
+    assert (code, out) == (3, "")
+    assert err == f"mellea-like: journal {gone}: there is no such file\n"
 
 
 def test_what_is_no_journal_is_an_error(command, tmp_path):

@@ -196,6 +196,20 @@ def test_anything_else_is_an_error_that_says_what_is_wanted(command, tmp_path, c
     assert not (tmp_path / "report.html").exists()
 
 
+@pytest.mark.parametrize("output", [[], ["-o", "-"]], ids=["a text", "a page"])
+@pytest.mark.parametrize(
+    "wrong", [{"depth": "x"}, {"usage": {"requests": [], "input_tokens": 1, "output_tokens": 1}}]
+)
+def test_a_trace_with_a_wrong_value_is_damaged(command, tmp_path, wrong, output):
+    path = tmp_path / "trace.json"
+    made = trace_of(("failed", 3), ("passed", 5), best=1)
+    made["slices"][0] |= wrong
+    path.write_text(json.dumps(made))
+    code, out, err = command("report", str(path), *output)
+    assert (code, out) == (3, "")
+    assert err.startswith(f"mellea-like: {path}: this trace of a call is damaged: ")
+
+
 def test_a_source_that_is_missing_or_a_directory_is_an_error(command, tmp_path):
     code, _, err = command("report", str(tmp_path / "gone"))
     assert (code, err) == (

@@ -99,6 +99,22 @@ def test_a_sighup_reads_the_configuration_again_and_drops_no_request(config, wor
     assert "Traceback" not in said + err
 
 
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_under_nohup_a_sighup_reads_the_configuration_again_too(config, workers):
+    text = "upstreams: {toy: {kind: markov}}\nmodels: {old: {upstream: toy}}\nserver: {port: 0}\n"
+    config.write_text(text)
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # As nohup does; the command inherits it.
+    try:
+        with serving("-c", str(config), "--workers", workers) as (process, url):
+            config.write_text(text.replace("old:", "new:"))
+            process.send_signal(signal.SIGHUP)
+            wait_until(lambda: [models(url) for _ in range(8)] == [["new"]] * 8)
+            process.terminate()
+            assert process.wait(30) == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def test_workers_share_a_port_and_their_metrics_and_end_their_requests_at_a_stop(config):
     release = threading.Event()
     with OpenAIServer(Answer("slow", until=release.is_set)) as upstream:

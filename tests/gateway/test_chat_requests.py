@@ -302,6 +302,7 @@ def test_what_becomes_of_known_fields_is_configured():
     with pytest.raises(Refusal) as caught:
         read(rules, tools=TOOLS)
     assert caught.value.param == "tools"
+    assert str(caught.value) == "tools: this model doesn't accept this field"
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import ClassVar, Literal, get_args
 
@@ -11,7 +11,7 @@ from mellea_like.batch.journal.records import KeptText  # noqa: TC001 (typer rea
 from mellea_like.batch.orders import OrderName  # noqa: TC001 (typer reads the annotations)
 from mellea_like.cli.draw_options import ATTEMPTS, CHECKS, DRAWS, PANELS, DrawOptions
 from mellea_like.cli.exit_codes import Exit, Problem
-from mellea_like.cli.option_fields import REQUIRED, argument, option
+from mellea_like.cli.option_fields import REQUIRED, argument, option, option_names
 from mellea_like.export.example_selection import Drop, Reasoning
 from mellea_like.requirements.expressions import CHECK_FORMS, CODE_FORMS
 from mellea_like.sampling import why_not_together
@@ -260,6 +260,26 @@ class BatchOptions(DrawOptions):
         if self.resume and self.journal is None:
             msg = "--resume needs the journal of the run: add --journal FILE"
             raise Problem(msg, Exit.USAGE)
+        if self.journal is None and self.journal_text != "all":
+            msg = f"--journal-text {self.journal_text} is for a journal: add --journal FILE"
+            raise Problem(msg, Exit.USAGE)
+        self._check_results()
+        if self.batch_api is None:
+            self._check_no_jobs()
+        else:
+            self._check_jobs()
+        if self.order == "breadth":
+            self._check_rounds()
+        if self.processes > 1:
+            self._check_processes()
+        _ = self.similarity
+
+    def _check_results(self) -> None:
+        """Refuse contradictory options for OUT."""
+        least, most = self.min_chars, self.max_chars
+        if least is not None and most is not None and least > most:
+            msg = f"--min-chars {least} is more than --max-chars {most}: OUT would be empty"
+            raise Problem(msg, Exit.USAGE)
         if self.failed is not None and self.keep != "all":
             msg = (
                 f"--keep {self.keep} can't be combined with --failed, which keeps the rows that did"
@@ -276,13 +296,15 @@ class BatchOptions(DrawOptions):
         if self.reasoning == "inline" and self.json_schema is not None:
             msg = "--reasoning inline would break the JSON of --schema: use field"
             raise Problem(msg, Exit.USAGE)
-        if self.batch_api is not None:
-            self._check_jobs()
-        if self.order == "breadth":
-            self._check_rounds()
-        if self.processes > 1:
-            self._check_processes()
-        _ = self.similarity
+
+    def _check_no_jobs(self) -> None:
+        """Refuse options for jobs, which would change nothing without ``--batch-api``."""
+        names = option_names(type(self))
+        for one in fields(self):
+            of_jobs = one.name in names and one.metadata["typer"].rich_help_panel == JOBS
+            if of_jobs and getattr(self, one.name) != one.default:
+                msg = f"{names[one.name]} is for a batch API: add --batch-api NAME"
+                raise Problem(msg, Exit.USAGE)
 
     def _check_jobs(self) -> None:
         """Check which options ``--batch-api`` needs or excludes, and set ``order`` to breadth."""

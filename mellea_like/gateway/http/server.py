@@ -183,9 +183,11 @@ async def _watch_signals(
     watched = [signal.SIGTERM, signal.SIGINT]
     if hung_up is not None:
         watched.append(signal.SIGHUP)
-    terminal = os.isatty(2)  # A closed terminal isn't one any more.
     before = {number: signal.getsignal(number) for number in watched}
-    ours = [number for number, handler in before.items() if handler is not signal.SIG_IGN]
+    ignored = {number for number, handler in before.items() if handler is signal.SIG_IGN}
+    # A closed terminal isn't one any more. Under nohup, which ignores SIGHUP, that doesn't matter.
+    terminal = os.isatty(2) and signal.SIGHUP not in ignored
+    ours = [number for number in watched if number not in ignored or number == signal.SIGHUP]
     try:
         with anyio.open_signal_receiver(*ours) as signals:
             async for received in signals:

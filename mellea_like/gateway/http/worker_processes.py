@@ -124,7 +124,8 @@ class Supervisor:
         self._on_stop = on_stop
         self._on_end = on_end
         self._selector = selectors.DefaultSelector()
-        self._terminal = os.isatty(2)
+        nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        self._terminal = os.isatty(2) and not nohup
         self._signals = 0
         self._stops_at = self._stopped = 0.0
         self._was_ready = self._explained = False
@@ -296,7 +297,8 @@ def _signals_as_bytes() -> Generator[tuple[socket.socket, socket.socket]]:
     woke = signal.set_wakeup_fd(write.fileno(), warn_on_full_buffer=False)
     try:
         for number in SIGNALS:
-            if signal.getsignal(number) is not signal.SIG_IGN:
+            # Under nohup, SIGHUP still means to read the configuration again.
+            if number == signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
                 before[number] = signal.signal(number, _do_nothing)
         yield read, write
     finally:
