@@ -239,6 +239,8 @@ class _Checks:
         if spent is not None:
             warn(f"mellea-like: stopped early: {in_options(str(spent))}")
             return Exit.NOTHING_PASSED
+        if self._statuses["errored"] == self._statuses.total():
+            return Exit.SETUP
         passed = self._statuses["passed"] == self._statuses.total()
         return Exit.PASSED if passed else Exit.NOTHING_PASSED
 

@@ -45,7 +45,7 @@ STATUSES = {
     "passed": "passed",
     "failed": "failed: {} passed",
     "errored": "errored: an exception ended them",
-    "unfinished": "not finished yet",
+    "unfinished": "not finished: stopped before, or to be tried again after an error",
 }
 """Descriptions of the items' statuses."""
 

@@ -28,7 +28,7 @@ def test_a_run_that_goes_on_says_so():
     items = [item(0, trace_of(("passed", 1))), item(1, None, status="unfinished")]
     lines = run_text(run_of(items, ended=None), items)
     assert "started 2026-03-14 09:00:00 UTC, not finished" in lines
-    assert "1 not finished yet" in lines
+    assert "1 not finished: " in lines
 
 
 def test_items_that_failed_are_named_in_a_line_each():
