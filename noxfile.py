@@ -137,6 +137,13 @@ class Environment:
 
 
 @nox.session
+def environment(session: nox.Session) -> None:
+    """Install what all of CI's sessions share, so that they can then run side by side."""
+    for group in ("test", "ray", "lint", "docs", "typing", "data", "package", "browser"):
+        Environment(session, group)
+
+
+@nox.session
 def tests(session: nox.Session) -> None:
     """Run the tests; arguments after ``--`` go to pytest instead."""
     environment = Environment(session, "test")
