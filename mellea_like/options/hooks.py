@@ -124,7 +124,8 @@ def _object(
         raise _refused(plugin, after.hook, why)
     if before.passed and not after.passed:
         approval = Requirement(f"approved by plugin {plugin}", check_only=True)
-        objections.append((approval, ValidationResult(passed=False, reason=str(after.reason))))
+        verdict = ValidationResult(passed=False, reason=str(after.reason or ""))
+        objections.append((approval, verdict))
     return after
 
 

@@ -249,6 +249,19 @@ async def test_post_check_may_turn_a_pass_into_a_failure():
     assert result.slices[0].validations[0][0] is yes
 
 
+@pytest.mark.parametrize("reason", [None, ""])
+async def test_a_failure_by_a_plugin_without_a_reason_names_the_plugin(reason):
+    @hook(HookType.VALIDATION_POST_CHECK)
+    async def picky(payload):
+        return payload.model_copy(update={"passed": False, "reason": reason})
+
+    result = await RejectionSamplingStrategy(by_iteration({1: "yes"}), plugins=[picky]).sample(
+        "do", [yes]
+    )
+    [problem] = result.slices[0].problems
+    assert problem.endswith("picky")
+
+
 @pytest.mark.parametrize("value", [True, 1, "yes", None])
 async def test_post_check_may_not_turn_a_failure_into_a_pass(value):
     @hook(HookType.VALIDATION_POST_CHECK)
