@@ -231,9 +231,9 @@ async def check(
 ) -> CheckResult[Any]:
     """Check a reply that already exists, exactly as a draw is checked.
 
-    Stages, threads, time limits and validation hooks work as in a draw. Cheap checks run first. If
-    one of them fails, the more expensive checks are skipped. A reply that is cut off, refused,
-    empty or not parseable fails without being checked.
+    Threads, time limits, validation hooks and the stages of checking work as in a draw. Cheap
+    checks run first. If one of them fails, the more expensive checks are skipped. A reply that is
+    cut off, refused, empty or not parseable fails without being checked.
 
     Args:
         reply: the reply: its text, a `Message` or `Generation`, or an OpenAI-style message or

@@ -173,7 +173,7 @@ class CacheError(BackendError):
 
 
 class SamplingFailed(MelleaError):
-    """No draw passed all its requirements.
+    """No draw passed all its requirements, or the selection's decision isn't complete.
 
     Args:
         message: the failure and its reason.
@@ -322,8 +322,8 @@ class ToolError(MelleaError):
         tool: the tool's name.
 
     Attributes:
-        answers: the messages that answer the calls made by `SamplingResult.run_tools`; the last
-            one answers the failed call.
+        answers: the messages that answer the tool calls run by `SamplingResult.run_tools`; the last
+            message answers the failed call.
     """
 
     answers: tuple[Message, ...] = ()

@@ -3,8 +3,8 @@
 An item is a prompt with its requirements. Its record is a pair ``(draws, passes)``. A call that
 stops at its first pass has the pair (draws until then, 1). Then the ratio passes / draws is biased
 upwards, because a pass at the first draw looks like a rate of 1. So the coverage is estimated from
-likelihoods instead. A likelihood is the same whether a fixed number or the first pass ended the
-draws (Berger and Wolpert, The Likelihood Principle, 1988).
+likelihoods instead. A likelihood is the same whether the draws ended at a fixed number or at the
+first pass (Berger and Wolpert, The Likelihood Principle, 1988).
 
 If draws raced and some were cancelled, the record is ``(draws, passes, cut)``, and ``cut`` is the
 number of cancelled draws. The draws that ended first are not a random sample, but all draws that
@@ -175,9 +175,10 @@ class Coverage(NamedTuple):
 
     Attributes:
         draws: the number of draws of each item.
-        share: the estimated share of the items that pass, from 0 to 1. Up to the measured number of
-            draws, if none was cancelled, it is the most likely share. Otherwise it is the middle
-            of the interval. Beyond the measured number, it is at least the share at that number.
+        share: the estimated share of the items that pass, from 0 to 1. It is the most likely share
+            if ``draws`` is at most the measured number and no draw was cancelled. Otherwise it is
+            the middle of the interval. Beyond the measured number, it is at least the share at
+            that number.
         low: the lower end of the share's 95 % interval.
         high: the upper end of the interval.
         extrapolated: whether no item had this many draws.
@@ -197,7 +198,7 @@ class CoverageCurve:
     Nothing is assumed about how pass rates are distributed over items. An interval contains the
     results of all distributions that fit the draws nearly as well as the best one, with a log
     likelihood that is at most 1.92 lower. So an interval is wide if the draws say little, as with
-    one draw of each item. Pass rates between 0 and 1 in 4,050 are not represented, so for items
+    one draw of each item. Pass rates above 0 but below 1/4050 are not represented, so for items
     with thousands of draws of which hardly any pass, the coverage is overestimated.
 
     Args:
@@ -387,7 +388,7 @@ class _Mixture:
         return min(most, max(of_rate))
 
     def _toward(self, weights: _Weights, fitting: _Weights, lack: float) -> _Weights:
-        """Mix ``fitting`` with as much of ``weights`` as possible, so that the mixture still fits.
+        """Mix ``fitting`` with as much of ``weights`` as possible while the mixture still fits.
 
         A distribution fits if its mean log likelihood is at most ``lack`` below the best one's.
         """
@@ -498,7 +499,7 @@ def _between(start: _Weights, end: _Weights, place: int, step: float) -> float:
 
 
 def _likelihoods(draws: int, passes: int) -> list[float]:
-    """Return the likelihood of an item's draws at each of the rates, relative to the highest."""
+    """Return, for each rate, the likelihood of an item's draws, relative to the best rate's."""
     logs = [-math.inf if passes else 0.0]
     logs += [passes * math.log(p) + (draws - passes) * math.log1p(-p) for p in RATES[1:-1]]
     logs.append(-math.inf if passes < draws else 0.0)

@@ -171,8 +171,8 @@ class Reward:
             The reward, from 0 to 1.
 
         Raises:
-            Exception: the error that kept a requirement from being judged, or an error of calling
-                the reward.
+            Exception: the error that kept a requirement from being judged, or an error that calling
+                the reward raises.
         """
         result = await self._check(completion, prompt, {"prompt": prompt, **row})
         found = self._reward_of(result)
@@ -199,7 +199,7 @@ class Reward:
         Raises:
             TypeError: an argument is of the wrong type.
             ValueError: there isn't one prompt for each completion.
-            Exception: the other errors of calling the reward.
+            Exception: any other error that calling the reward raises.
         """
         count = len(completions)
         if isinstance(completions, str) or isinstance(prompts, str):

@@ -147,7 +147,7 @@ class _JudgeScore:
 
 
 def expected_score(reply: Generation, said: float, low: float, high: float) -> float:
-    """Return the probability-weighted mean of the possible scores, or ``said`` without logprobs."""
+    """Return the probability-weighted mean of the scores; ``said`` if there are no logprobs."""
     tokens = reply.logprobs
     found = list(_SCORE.finditer("".join(token.text for token in tokens)))
     if not found:

@@ -66,9 +66,9 @@ class ComparisonReport:
             None if there are no labelled pairs with answers.
         consistent: the share of pairs on which the judge gave the same answer in both orders; None
             if there are no pairs with answers.
-        prefers_first: among the pairs on which the judge contradicts itself, the share on which it
-            prefers the reply that it reads first. An unbiased judge has 0.5. None if there are no
-            such pairs.
+        prefers_first: among the pairs on which the judge prefers different replies in the two
+            orders, the share on which it prefers the reply that it reads first. An unbiased judge
+            has 0.5. None if there are no such pairs.
         undecided: the number of pairs without a readable answer. The shares leave them out.
         usage: the cost of all comparisons.
         why_undecided: the reason why the first undecided pair has no answer; None if all pairs are

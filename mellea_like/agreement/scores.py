@@ -59,7 +59,7 @@ class ScoreReport:
 
     @property
     def undecided(self) -> int:
-        """The number of rows without a score, which all other figures leave out."""
+        """The number of rows without a score; all other figures leave these rows out."""
         return self.scores.count(None)
 
 

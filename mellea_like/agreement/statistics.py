@@ -53,7 +53,7 @@ class Decisions:
         both_passed: the number of rows that both the judge and people passed.
         only_judge_passed: the number of rows that the judge passed and people failed.
         only_people_passed: the number of rows that the judge failed and people passed.
-        both_failed: the number of rows that both failed.
+        both_failed: the number of rows that both the judge and people failed.
         confidence: the probability that an interval contains the true number, between 0 and 1.
     """
 

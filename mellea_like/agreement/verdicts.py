@@ -61,7 +61,7 @@ class JudgeReport:
         undecided: the number of rows whose first verdict was missing or unreadable. The shares
             leave them out.
         self_agreement: the probability that two verdicts on the same row agree; None if no row has
-            two verdicts. Its interval is Wilson's for the number of rows, which is somewhat too
+            two verdicts. Its interval, which is Wilson's for the number of rows, is somewhat too
             wide.
         wrong: the indices of the rows on which the judge disagrees with people.
         why_undecided: the reason why the first undecided row has no verdict. None if all rows are
@@ -129,10 +129,10 @@ async def agreement(
     first verdict is compared with the label. All verdicts together show how often the judge agrees
     with itself. A backend that caches replies always agrees with itself.
 
-    The numbers hold only for similar replies. So label replies like the ones that the judge will
-    see, including enough that fail. The intervals assume that rows are independent, so don't label
-    several drafts of one reply. People aren't always right either: two people rarely have a kappa
-    of 1.
+    The numbers hold only for replies like the labelled ones. So label replies like those that the
+    judge will see, including enough that fail. The intervals assume that rows are independent, so
+    don't label several drafts of one reply. People aren't always right either: two people rarely
+    have a kappa of 1.
 
     Args:
         labelled: the replies with their labels.

@@ -81,7 +81,7 @@ def messages_body(
 ) -> dict[str, Any]:
     """Return the body of a request to the Messages API.
 
-    The names of messages and earlier reasoning are left out, because the API has no fields for
+    Earlier reasoning and the names of messages are left out, because the API has no fields for
     them.
 
     Args:
@@ -223,7 +223,7 @@ class _Conversation:
 def _blocks(
     content: str | Sequence[Part], where: str, *, model: bool = False
 ) -> list[dict[str, Any]]:
-    """Return a message's content as blocks of the API; blank texts, which it refuses, are left out.
+    """Return a message's content as the API's blocks, without blank texts, which the API refuses.
 
     ``model`` means that the model wrote the message.
     """
@@ -330,7 +330,7 @@ def _check_thinking(body: Mapping[str, Any], most: int) -> None:
 
 
 class MessageReply(Gathered):
-    """Reads a whole message of the API, which is a reply that wasn't streamed."""
+    """Reads a reply that wasn't streamed: one whole message of the API."""
 
     def __init__(
         self, meter: RequestMeter, model: str | None = None, output: OutputTool | None = None

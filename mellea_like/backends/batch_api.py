@@ -199,7 +199,7 @@ class BatchAPI(Protocol):
         ...
 
     def usage(self, outcome: JobOutcome) -> Usage:
-        """Return the cost of a request: one request and its tokens, or nothing if it never ran."""
+        """Return a request's cost: its tokens and the request itself; nothing if it never ran."""
         ...
 
     # Jobs
@@ -257,7 +257,7 @@ class BatchAPI(Protocol):
         Returns:
             The job's state, if the provider lists the job. ``"perhaps"`` means that a running job
             may be the right one: ask again later. None means that the provider doesn't list the
-            job, but a new job may appear in the list some seconds late. A job of somebody else is
+            job, but a new job may appear in the list some seconds late. Somebody else's job is
             never returned.
 
         Raises:

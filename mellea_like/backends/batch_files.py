@@ -86,7 +86,7 @@ async def mapped(path: Path) -> AsyncGenerator[Mapped]:
         path: the file, which must not be empty.
 
     Yields:
-        The mapped file. Its ``read`` only copies memory, so reading a part needs no thread.
+        The mapped file. Reading a part of it just copies memory, and so needs no thread.
     """
     opened = await run_in_thread(_map, path)
     try:

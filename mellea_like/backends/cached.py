@@ -187,7 +187,7 @@ class CachedBackend(BackendWrapper):
         return await self.prune(0)
 
     async def prune(self, keep: int) -> int:
-        """Delete all replies but the newest, whichever backend or process wrote the replies.
+        """Delete all but the newest replies, regardless of which backend or process wrote them.
 
         The newest replies are those written last. A hit does not make a reply newer.
 

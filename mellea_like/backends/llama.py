@@ -168,7 +168,7 @@ class ServerProcess:
 class LlamaCppBackend(OpenAIBackend):
     """Runs a llama.cpp server for one GGUF file.
 
-    Enter it with ``async with``, or in a script with ``with``. The server runs inside the block,
+    Enter it with ``async with`` or, in a script, with ``with``. The server runs inside the block,
     for any number of event loops, and stops when the block ends. It also stops when this process
     ends, even if this process is killed. Only this process can use the server: it listens on the
     loopback interface and requires a key that is generated for it.
@@ -336,7 +336,7 @@ class LlamaCppBackend(OpenAIBackend):
 
 
 async def _whole(function: Callable[..., object], *arguments: object) -> object:
-    """Run a function in a thread to its end, even if the caller is cancelled; return the result."""
+    """Run a function to its end in a thread, even if the caller is cancelled; return the result."""
     result: object = None
     with anyio.CancelScope(shield=True):
         result = await run_in_thread(function, *arguments)

@@ -59,7 +59,7 @@ def help_sentences() -> tuple[str, ...]:
 
 
 def prose_of(pages: Iterable[str]) -> tuple[str, ...]:
-    """Return the sentences in the help pages that are plain English, without duplicates."""
+    """Return the plain English sentences of the help pages, without duplicates."""
     found: dict[str, None] = {}
     for page in pages:
         for paragraph in page.split("\n\n"):

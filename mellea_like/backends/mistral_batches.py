@@ -1,7 +1,8 @@
-"""Mistral's batch jobs, with the official SDK's types and client.
+"""Mistral's batch jobs, with the official SDK's types and HTTP library.
 
 The SDK's asynchronous methods call `asyncio.to_thread`, so they don't run on trio. Therefore this
-module uses the SDK's HTTP client to send requests, and the SDK's types to write and read them.
+module sends requests with httpx2, the SDK's HTTP library. From the SDK itself, it uses the types of
+requests and answers.
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ class OpenAIBackend:
         trust_env: whether to use the environment's proxy settings. It has no effect with
             ``client``.
         keep_alive: whether connections stay open between requests. With None, they stay open,
-            except to servers on this machine: a new connection to these costs nothing, and
+            except those to servers on this machine: there a new connection costs nothing, and
             llama.cpp's server sometimes closes an old one just as the next request is sent.
         max_connections: the largest number of open connections of an event loop, 1 or more.
             Further requests wait for a free connection, and only ``total_timeout`` limits this

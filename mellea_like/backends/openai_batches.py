@@ -106,8 +106,8 @@ class OpenAIBatches(SDKBatches):
 
     Raises:
         TypeError: ``client`` isn't an `openai.AsyncOpenAI`, or the model has no name.
-        ValueError: ``base_url`` isn't an HTTP URL, ``client`` is combined with a key or a URL, or
-            ``output`` or ``api`` is unknown, or ``output`` is ``"auto"``.
+        ValueError: ``base_url`` isn't an HTTP URL, ``client`` is combined with a key or a URL,
+            ``output`` is unknown or ``"auto"``, or ``api`` is unknown.
     """
 
     def __init__(

@@ -91,7 +91,7 @@ def _demand(body: dict[str, Any], output: Demand, *, official: bool) -> None:
 
 
 def output_tool(tool: OutputTool, *, official: bool) -> dict[str, Any]:
-    """Return the output tool, whose arguments are the reply, in the protocol's form."""
+    """Return, in the protocol's form, the output tool whose arguments are the reply."""
     function: dict[str, Any] = {"name": tool.name, "description": tool.description}
     if not official:
         # Other servers may not know "strict", and enforce the schema anyway.

@@ -76,7 +76,7 @@ class EventDecoder:
         return found
 
     def finish(self) -> list[bytes]:
-        """Handle the end of the body; return the data of a last event that no blank line ended."""
+        """Handle the end of the body; return the last event's data if no blank line followed it."""
         found: list[bytes] = []
         for line in (bytes(self._line), b""):
             self._read(line, found)

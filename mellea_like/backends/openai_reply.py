@@ -319,9 +319,8 @@ class Reply(Gathered):
 class Replies:
     """Collects several replies to one request, whose chunks are interleaved.
 
-    A reply that has ended is handed over at once if another reply is still arriving. If no other
-    reply is arriving, it may be the last reply, and is kept until the usage arrives at the end of
-    the stream.
+    A reply that has ended is handed over at once if another reply is still arriving. Otherwise it
+    may be the last reply, so it is kept until the usage arrives at the end of the stream.
     """
 
     def __init__(

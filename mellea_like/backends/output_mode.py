@@ -1,9 +1,9 @@
 """How to ask a server for typed output, and what to do if it refuses one way of asking.
 
 Nothing here waits or knows a wire format. A backend has an `OutputModes` and takes an
-`OutputAttempt` from it for each request with a format. It writes the attempt's `Demand` in its own
-protocol, and passes refusals to the attempt. After a refusal, the backend immediately sends the
-request again in the next mode, within the same draw. The refused request counts as a request
+`OutputAttempt` from it for each request with a format. The backend writes the attempt's `Demand` in
+its own protocol, and passes refusals to the attempt. After a refusal, the backend immediately sends
+the request again in the next mode, within the same draw. The refused request counts as a request
 without tokens.
 """
 
@@ -222,7 +222,7 @@ def _bounded(schema: dict[str, Any]) -> str:
 
 
 def _without(schema: Any, dropped: tuple[str, ...], *, names: bool = False) -> Any:
-    """Return a schema without the keywords in ``dropped``; properties of these names are kept."""
+    """Return a schema without the keywords in ``dropped``; properties with such names are kept."""
     if isinstance(schema, list):
         return [_without(part, dropped) for part in cast("Sequence[Any]", schema)]
     if not isinstance(schema, dict):
@@ -303,8 +303,8 @@ _Refused = tuple["str | None", str, Mode]
 class OutputModes:
     """Decides how a backend asks for typed output: in a fixed mode, or in one that works.
 
-    It remembers which modes a server refused for a model. If the server refused only the schema in
-    a request, it remembers the mode for that schema alone.
+    It remembers which modes a server refused for a model. If the server refused a mode only because
+    of the request's schema, this mode is skipped for that schema alone.
 
     Args:
         output: the mode. ``"auto"`` tries one mode after the other until the server accepts one.

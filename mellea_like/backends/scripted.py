@@ -92,10 +92,10 @@ class ScriptedBackend:
     requests in the order they arrived.
 
     Args:
-        replies: the script, which is a sequence or a rule. Requests take the items of a sequence
-            in the order of their arrival. An item is a text, a `Generation`, an exception (an
-            instance or a class) to raise, or a `Reply` with its timing. A rule is a callable that
-            takes each request and returns an item, or an awaitable of one.
+        replies: the script, which is a sequence or a rule. With a sequence, the first request to
+            arrive gets the first item, and so on. An item is a text, a `Generation`, an exception
+            (an instance or a class) to raise, or a `Reply` with its timing. A rule is a callable
+            that takes each request and returns an item, or an awaitable of one.
         delay: the seconds until each reply. With 0, the reply comes after exactly one checkpoint.
         cycle: whether to start the sequence again when it is used up, instead of raising an error.
         can_judge: whether the backend may judge requirements.

@@ -1,4 +1,4 @@
-"""The common part of the batch APIs: sending requests with an SDK, downloads, and replies."""
+"""The common part of the batch APIs: requests through an SDK, downloads, and replies."""
 
 from __future__ import annotations
 
@@ -317,7 +317,7 @@ class SDKBatches(ABC):
 
     @abstractmethod
     async def _upload(self, client: Any, intention: Intention, lines: Path) -> str:
-        """Upload a job's file, and return the provider's id of it.
+        """Upload a job's file, and return the id that the provider gave the file.
 
         If the provider takes the requests only when the job is created, return the path instead.
         """

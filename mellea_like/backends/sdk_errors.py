@@ -172,7 +172,7 @@ class Translator:
         return _named(error, told.get("code"), told.get("param"), told.get("type"))
 
     def malformed(self, what: str, body: str = "", *, began: bool = True) -> MalformedResponse:
-        """Return the error for an unreadable response, with the given hint if no reply began."""
+        """Return the error for an unreadable response, with the ``hint`` if no reply began."""
         shown = f": {self.clean(body)}" if body else ""
         hint = "" if began else self._hint
         return MalformedResponse(f"{self._url} sent {what}{shown}{hint}")

@@ -28,7 +28,7 @@ STATUSES: dict[int, tuple[type[BackendError], bool | None]] = {
 
 
 def kind_of_status(status: int) -> tuple[type[BackendError], bool | None]:
-    """Return the error class for an HTTP status, and whether to retry (None for its default)."""
+    """Return an HTTP status's error class, and whether to retry (None for the class's default)."""
     failed = BackendUnavailable if status >= 500 else InvalidRequest  # noqa: PLR2004
     return STATUSES.get(status, (failed, None))
 

@@ -107,8 +107,8 @@ class SimulatedBackend:
         error_rate: the share of requests that end with a 503, at some time within their latency.
         rate_limit_rate: the share of requests that are immediately refused with a 429.
         retry_after: the wait in seconds that a 429 asks for; None if a 429 asks for no wait.
-        output_tokens: the mean number of words in a reply. Each reply has between half and one and
-            a half times as many, and at most ``options.max_tokens``.
+        output_tokens: the mean number of words in a reply. Each reply has 0.5 to 1.5 times as
+            many, but at most ``options.max_tokens``.
         model: the model's name, for records.
 
     Raises:

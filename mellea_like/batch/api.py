@@ -215,16 +215,16 @@ def sample_many(
             the items that the budget stopped are sampled when the run is resumed.
         in_order: whether results come in the order of the items. By default they come as soon as
             they are ready, so a slow item doesn't hold up the others.
-        order: ``"depth"`` makes all draws of an item in one turn. ``"breadth"`` works in rounds: it
-            makes the first draw of every item, then the second draw of the items that need one,
-            and so on. If the budget can't pay for all draws, more items pass with ``"breadth"``
-            (Reset and Discard, https://arxiv.org/abs/2601.21522). In each round, an item continues
-            from its earlier draws and repairs. Waiting items are kept in the journal, or in memory
-            if there is none. With ``in_order``, results come after the last round. Breadth needs a
-            strategy with a concurrency budget of 1, no schedule and no stages with budgets. Of the
-            selection objects, only `Collect` and `Vote` without weights are allowed; `BatchJobs`
-            allows the others, too. A journal must have ``text="all"``. Time limits and plugins
-            treat all draws of an item as one call.
+        order: ``"depth"`` makes all draws of an item without a break. ``"breadth"`` works in
+            rounds: it makes the first draw of every item, then the second draw of the items that
+            need one, and so on. If the budget can't pay for all draws, more items pass with
+            ``"breadth"`` (Reset and Discard, https://arxiv.org/abs/2601.21522). In each round, an
+            item continues from its earlier draws and repairs. Waiting items are kept in the
+            journal, or in memory if there is none. With ``in_order``, results come after the last
+            round. Breadth needs a strategy with a concurrency budget of 1, no schedule and no
+            stages with budgets. Of the selection objects, only `Collect`, and `Vote` without
+            weights, are allowed; `BatchJobs` allows the others, too. A journal must have
+            ``text="all"``. Time limits and plugins treat all draws of an item as one call.
         fail_fast: whether the first item that fails ends the run. Items in flight are then
             cancelled, and the iteration raises the error that the item's ``unwrap`` raises. With
             a journal, that item is sampled again when the run is resumed.
@@ -239,9 +239,9 @@ def sample_many(
             texts regardless of case and spaces. A number between 0 and 1 also refuses
             near-duplicates. These are texts whose sets of three-word sequences have at least this
             Jaccard similarity, estimated by MinHash to within 0.1; this needs the extra
-            ``dedupe``. While a reply is being checked, no other item can have the same one. With a
-            journal, replies in the journal are compared too. Replies that call tools aren't
-            compared.
+            ``dedupe``. While a reply is being checked, the same reply to another item already
+            fails. With a journal, replies in the journal are compared too. Replies that call tools
+            aren't compared.
         on_progress: a plain function that is called on the event loop with the progress of the
             run: at the start, at the end, and after changes, at most every half second. If the
             function raises, the exception is logged, and the function isn't called again.

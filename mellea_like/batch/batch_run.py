@@ -236,7 +236,7 @@ class BatchRun(Generic[T, I]):
                 raise cancellation from None
 
     async def _read(self, order: Order, queue: MemoryObjectSendStream[Job]) -> None:
-        """Run the reader: let ``order`` queue the items, and keep any error for the batch's end."""
+        """Run the reader: ``order`` queues the items, and an error is kept for the batch's end."""
         with queue, self._reading:
             try:
                 await order.feed()

@@ -95,7 +95,7 @@ def _given(
     own: Callable[[Any], Requirements] | None,
     item: Any,
 ) -> GivenReply[Any]:
-    """Return an item as an action that has its reply already, and requirements of the item."""
+    """Make the action of an item. The action has the item's reply and requirements."""
     return GivenReply(
         item if reply is None else reply(item),
         None if action is None else action(item),

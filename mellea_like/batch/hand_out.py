@@ -21,7 +21,7 @@ __all__ = ["HandOut", "HeldBack"]
 
 
 class HandOut:
-    """Hands the results that are ready to the consumer, one at a time.
+    """Hands results to the consumer as they become ready, one at a time.
 
     Taking a result frees a place in the ``window``, the semaphore that limits the items on their
     way to the consumer. If ``ordered``, results are handed out by ascending item id, and a missing
@@ -43,7 +43,7 @@ class HandOut:
         self._news.set()
 
     def end(self) -> None:
-        """Note that no more results come. Missing results no longer hold up later ones."""
+        """Record that no more results come. Missing results no longer hold up later ones."""
         if self._ordered:
             self._results = OrderedDict(sorted(self._results.items()))
         self._ended = True

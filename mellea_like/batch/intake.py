@@ -73,7 +73,7 @@ class Intake:
         self.tally.changed()
 
     def job_done(self) -> None:
-        """Note that a worker is done with a job."""
+        """Record that a worker is done with a job."""
         self._unfinished -= 1
         self._done.set()
 

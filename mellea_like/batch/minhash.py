@@ -97,7 +97,7 @@ class NearTexts:
                 table[key] = left
 
     def settle(self, item: int) -> None:
-        """Keep the item's remaining replies for good, and forget the data for removing them."""
+        """Keep the item's remaining replies for good, and drop the data needed to remove them."""
         self._claimed.pop(item, None)
 
     def _signature(self, reply: str) -> bytes:

@@ -140,7 +140,7 @@ class Tally:
         )
 
     def changed(self) -> None:
-        """Note that the progress has changed, so that `report` reports it."""
+        """Record that the progress has changed, so that `report` reports it."""
         self._news.set()
 
     async def report(self) -> None:

@@ -60,9 +60,10 @@ class Source:
                 warn("closing the source of the batch failed: %s: %s", type(exc).__name__, exc)
 
     def ended_early(self, taken: int, position: int) -> Exception:
-        """Return the error of an iteration that ended at a position, after ``taken`` in the first.
+        """Return the error of a later round in which the source ended early, at ``position``.
 
-        If the iteration itself raised nothing, this is its ``error`` from now on.
+        ``taken`` is the number of items in the first round. If the source itself raised nothing,
+        its ``error`` is the returned error from now on.
         """
         if self.error is None:
             msg = (

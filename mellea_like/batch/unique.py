@@ -61,7 +61,7 @@ class Index(Protocol):
         """Remove the reply that an item made in an iteration."""
 
     def settle(self, item: int) -> None:
-        """Keep the item's remaining replies for good, and forget the data for removing them."""
+        """Keep the item's remaining replies for good, and drop the data needed to remove them."""
 
 
 class UniqueReplies:
@@ -113,7 +113,7 @@ class UniqueReplies:
 
     @contextmanager
     def item(self, job: Job, listener: Callable[[Slice], None] | None) -> Generator[Sampling]:
-        """Enter a block that samples an item, and then release replies that can't win any more.
+        """Enter a block that samples an item; its end releases replies that can't win any more.
 
         Yields:
             The listener for the item's draws. The block sets its ``outcome``.
@@ -191,7 +191,7 @@ class Sampling:
 
 
 class _Exact:
-    """An `Index` that finds replies equal after normalization. It keeps only digests of texts."""
+    """An `Index` that finds replies with equal normalized forms. It keeps only digests of texts."""
 
     compares_values = True
 

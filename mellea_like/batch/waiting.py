@@ -68,11 +68,11 @@ class WaitingItem(NamedTuple):
 def earlier_draws(stored: StoredItem, work: Work, *, passed: bool = False) -> WaitingItem:
     """Return an unfinished item with the draws that it can continue from.
 
-    Draws at the end of the record must be repeated if they were cancelled, passed, or had a
-    permanent error, so they are left out. With ``passed``, or if the selection waits for more
-    draws, draws that passed are kept. In an escalation, a draw with a permanent error is kept,
-    because the error ends only one stage, unless the last stage has ended with such an error, too.
-    If the journal lacks a text that a repair or a selection could need, all draws are left out.
+    Draws at the end of the record that were cancelled, that passed or that had a permanent error
+    must be repeated, so they are left out. With ``passed``, or if the selection waits for more
+    draws, draws that passed are kept. In an escalation, a permanent error ends only one stage, so
+    a draw with such an error is kept, unless the last stage has ended with one. If the journal
+    lacks a text that a repair or a selection could need, all draws are left out.
     """
     settings = work.strategy.settings
     several = passed or not isinstance(settings.selection, str)

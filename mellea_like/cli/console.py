@@ -1,4 +1,4 @@
-"""Consoles of the library rich, and a live view on standard error."""
+"""Consoles of the ``rich`` library, and a live view on standard error."""
 
 from __future__ import annotations
 

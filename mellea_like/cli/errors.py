@@ -53,7 +53,7 @@ def sentence(error: Exception, *, debug: bool = False) -> str:
 
 
 def in_options(message: str) -> str:
-    """Replace the library's names in a budget's error by the names of options."""
+    """Replace the library's names in a budget's error with the names of options."""
     names = {value: kind for kind, value in BUDGETS.items()}
     found = re.sub(
         r"a higher (\w+) limit", lambda m: f"a higher --budget {names.get(m[1], m[1])}", message

@@ -100,7 +100,7 @@ def option_names(options: type[DataclassInstance]) -> dict[str, str]:
 
 
 def read_section(section: type[S], given: Mapping[str, Any], names: Mapping[str, str]) -> S:
-    """Build a ``section`` from values. ``names`` maps fields to the options that errors name."""
+    """Build a ``section`` from values. ``names`` maps its fields to options, for use in errors."""
     try:
         return section.model_validate(given, context={"options": names})
     except ImportError as exc:

@@ -114,7 +114,7 @@ def run(options: ReportOptions, _signals: SignalHandler) -> int:
 
 
 def _prices(given: Sequence[str]) -> dict[str, Any]:
-    """Return the values of ``--price`` as a journal stores prices; an empty dict without values."""
+    """Return the values of ``--price`` in a journal's format for prices; an empty dict if none."""
     found: dict[str, Price] = {}
     for text in given:
         model, equals, price = text.rpartition("=")

@@ -89,7 +89,7 @@ class SignalHandler:
 
 @contextlib.contextmanager
 def terminable() -> Generator[SignalHandler]:
-    """Handle Ctrl-C, SIGTERM and SIGHUP during the block; signals ignored before stay ignored."""
+    """Handle Ctrl-C, SIGTERM and SIGHUP during the block, except those already ignored."""
     signals = SignalHandler()
     before: dict[int, Any] = {}
     try:

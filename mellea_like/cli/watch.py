@@ -65,7 +65,7 @@ COMMAND = WatchCommand
 
 @dataclass(frozen=True, kw_only=True)
 class WatchOptions:
-    """The options of ``mellea-like watch``, and the command after the two dashes."""
+    """The options of ``mellea-like watch``, and the command after ``--``."""
 
     command: list[str] = field(default_factory=list[str])
     paths: list[Path] = argument("PATHS", "Files, and directories with everything in them.")

@@ -1,4 +1,4 @@
-"""The base class of the coalescers, which owns their tasks and leaves no caller waiting."""
+"""The base class of the coalescers: it owns their tasks, and leaves no caller waiting."""
 
 from __future__ import annotations
 

@@ -52,22 +52,22 @@ class ChoicesBackend(BackendWrapper, BackgroundService):
     """A backend that merges equal requests into one request for several choices (``n``).
 
     If the first requests of a call's lanes arrive together, they become one request, whose prompt
-    the server reads and bills once. They arrive together with the schedule `Eager`, unless a
+    the server reads and bills once. With the schedule `Eager`, they do arrive together, unless a
     limiter around this backend delays some of them. Each choice is the reply of one draw: it
-    streams, is checked early, and ends independently of the others. When one draw wins, or none is
-    needed any more, the joint request is closed. A draw that loses earlier doesn't affect the
+    streams, is checked early, and ends independently of the others. When one draw wins, or no draw
+    is needed any more, the joint request is closed. A draw that loses earlier doesn't affect the
     others. The server still finishes the losing choice, because a single choice can't be closed.
 
     The prompt's tokens are split evenly between the draws that share a request. The usage of a draw
     is its share of the prompt, and the tokens of its reply that had arrived when it ended. The draw
-    that ends last also gets all other tokens, and the joint request counts as its request, because
-    the exact cost isn't known earlier. Since the split is an estimate, the request counts as one
-    of ``unknown`` cost, even if the total is known.
+    that ends last also gets the remaining tokens, and the joint request counts as its request,
+    because the exact cost isn't known earlier. Since the split is an estimate, the request is
+    counted in `Usage.unknown`, even if the total is known.
 
     The joint request has the seed of the first draw. The other seeds are not used, so draws are
     only as repeatable as their timing.
 
-    Some servers ignore ``n`` (Ollama, Anthropic) and send one choice. This backend notices that,
+    Some servers (Ollama, Anthropic) ignore ``n`` and send one choice. This backend notices that,
     and sends the other requests and all later ones separately. It does the same if the server
     refuses ``n``.
 

@@ -9,7 +9,7 @@ __all__ = ["GatheringWindow", "due_at"]
 
 
 class GatheringWindow(NamedTuple):
-    """When gathering ends: seconds without a new item, seconds in all, or number of items."""
+    """The limits that end gathering: seconds without a new item, total seconds, number of items."""
 
     quiet: float
     max_wait: float

@@ -106,7 +106,7 @@ class Options:
         return type(self), (*given[:-1], dict(self.extra))
 
     def over(self, defaults: Options) -> Options:
-        """Return these options, with the fields that are not set filled in from defaults.
+        """Return these options, with unset fields filled in from defaults.
 
         Args:
             defaults: the options to fill in from.
@@ -154,8 +154,8 @@ class Options:
         Raises:
             TypeError: ``options`` isn't an `Options`, a mapping or None, or an option is of the
                 wrong type.
-            ValueError: the mapping has an unknown name, or a number is out of range. Options of one
-                provider go into ``extra``.
+            ValueError: the mapping has an unknown name, or a number is out of range. A provider's
+                own options go into ``extra``.
         """
         if options is None:
             return cls() if defaults is None else defaults
@@ -290,7 +290,7 @@ class Request:
 
 
 class CallPiece(str):
-    """A piece of a tool call in a streamed reply. As a string, it is empty, as it isn't text.
+    """A piece of a tool call in a streamed reply. It isn't text, so the string itself is empty.
 
     Args:
         number: the index of the call in the reply, from 0.
@@ -498,7 +498,7 @@ class BackendWrapper:
         return stream
 
     async def _whole(self, request: Request) -> Generation:
-        """Answer a request by ``_stream``, and return only the whole reply."""
+        """Answer a request through ``_stream``, and return only the whole reply."""
         async with self._stream(request) as pieces:
             async for piece in pieces:
                 if not isinstance(piece, str):
@@ -513,7 +513,7 @@ class BackendWrapper:
 
 
 def innermost(backend: Backend) -> Backend:
-    """Return the backend inside all wrappers, which sends the requests."""
+    """Return the backend inside all wrappers: the one that sends the requests."""
     while isinstance(backend, BackendWrapper):
         backend = backend.inner
     return backend

@@ -16,8 +16,8 @@ __all__ = ["caused_by", "first_error"]
 def caused_by(error: Exception, cause: BaseException) -> Exception:
     """Give an error a cause, and return it. Return a copy if the error itself led to the cause.
 
-    For example, a judge's error about a spent budget may have led to the error of a draw. If it
-    then got the draw's error as its cause, the causes would form a circle.
+    For example, a judge's error about a spent budget may have led to the error of a draw. If the
+    judge's error then got the draw's error as its cause, the causes would form a circle.
     """
     if _led_to(cause, error):
         error = type(error)(str(error))

@@ -1,4 +1,4 @@
-"""Recognize connection errors that Python or an HTTP library raises, and not this library."""
+"""Recognize connection errors raised by Python or an HTTP library, rather than by this library."""
 
 from __future__ import annotations
 

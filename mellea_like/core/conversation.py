@@ -73,8 +73,8 @@ class Message:
         tool_calls: the tools that an assistant's message calls.
         tool_call_id: the id of the call that a tool's message answers.
         reasoning: the model's reasoning before this message, if the server reports it.
-        extra: more fields for servers of OpenAI's chat protocol, which are sent unchanged. With a
-            field ``reasoning``, no ``reasoning_content`` is sent.
+        extra: more fields for servers of OpenAI's chat protocol, which are sent unchanged. If one
+            of them is ``reasoning``, no ``reasoning_content`` is sent.
 
     Raises:
         ValueError: the role is unknown, a tool's message lacks the id of its call, or a message of
@@ -164,8 +164,8 @@ class Message:
     def from_dict(cls, message: Mapping[str, Any]) -> Message:
         """Read a message in OpenAI's chat protocol.
 
-        The role ``"developer"`` becomes ``"system"``. A refusal becomes the content if there is
-        none, and ``reasoning_content`` or ``reasoning`` becomes the reasoning. Other fields are
+        The role ``"developer"`` becomes ``"system"``. If there is no content, a refusal becomes the
+        content. ``reasoning_content`` or ``reasoning`` becomes the reasoning. Other fields are
         ignored.
 
         Args:
@@ -365,7 +365,7 @@ class Action(Protocol[T_co]):
 if TYPE_CHECKING:
 
     class PlainText(Protocol[T_co]):
-        """Stands for ``str`` in `Asked`, so that type checkers infer that the reply is a ``str``.
+        """Replaces ``str`` in `Asked`, so that type checkers infer that the reply is a ``str``.
 
         With ``str`` itself, they would infer that the reply to a ``str | Action[int]`` is an int.
         """

@@ -58,7 +58,7 @@ class Decision:
         kind: the selection: ``"best-of"``, ``"vote"``, ``"collect"``, ``"consensus"``,
             ``"tournament"``, or the name of your own.
         winners: the chosen iterations, best first. Only ``"collect"`` has more than one. Empty if
-            nothing passed, or if no answer of a vote reached the share that it needs.
+            nothing passed, or if, in a vote, no answer reached the required share.
         reason: why there were no further draws and, if the decision isn't complete, what was
             missing.
         complete: whether there are as many winners as were asked for.

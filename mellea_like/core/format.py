@@ -71,7 +71,7 @@ def cache_key(format: Any) -> type | FormatKey:
 
 
 def cached_format(key: type | FormatKey) -> Any:
-    """Return the format that a cache key stands for."""
+    """Return the format from which a cache key was made."""
     return key.format if isinstance(key, FormatKey) else key
 
 
@@ -129,7 +129,7 @@ def strip_fence(text: str) -> str:
 
 
 def parse_json(format: Any, text: str) -> Any:
-    """Read a text, with or without a Markdown fence around it, as JSON of a type."""
+    """Read a JSON text, with or without a Markdown fence around it, as a value of a type."""
     whole = strip_fence(text)
     value = _validated(adapter_of(format).validate_json, whole)
     refuse_repeated_keys(whole)
@@ -459,7 +459,7 @@ def why_unread(error: ValueError) -> str:
 
 
 def why_broken(title: str, said: str) -> str:
-    """Return the message that a reply is JSON, but not of the type called ``title``."""
+    """Return the message for a reply that is JSON, but not of the type called ``title``."""
     return f"the reply isn't a valid {bounded(title, 100)}: {said}"
 
 

@@ -236,7 +236,7 @@ class Admission(Protocol):
     """The limits that admitted a request. They are asked again before a retry."""
 
     async def readmit(self, request: Request, error: Exception, backend: Backend | None) -> None:
-        """Settle the failed try with the limits, and wait until they admit the next try.
+        """Tell the limits that the last try failed, and wait until they admit the next try.
 
         If a limit refuses the next try, ``error`` is raised.
         """
@@ -314,9 +314,9 @@ class Meter:
     A backend calls `start` for each request that it sends, and keeps the returned count up to
     date. So the known cost survives if the request breaks or is cancelled. A backend that fails or
     is cancelled before it has sent anything calls `sent_nothing`. If a backend calls neither, the
-    cost that its reply states is counted, or else one request of unknown cost. Code that retries a
-    request calls `readmit` before each retry, so that budgets can refuse it, and gives each try its
-    own meter with `attempt` and `finish`.
+    meter counts the cost that its reply states or, if the reply states none, one request of unknown
+    cost. Code that retries a request calls `readmit` before each retry, so that budgets can refuse
+    it, and gives each try its own meter with `attempt` and `finish`.
 
     Attributes:
         admission: the limits that admitted the request; None without limits.
@@ -378,8 +378,8 @@ class Meter:
     def finish(self, reply: Generation | None) -> Usage:
         """End a try.
 
-        If the backend didn't use this meter, the cost that the reply states is counted, or else one
-        request of unknown cost.
+        If the backend didn't use this meter, the meter counts the cost that the reply states or, if
+        the reply states none, one request of unknown cost.
 
         Args:
             reply: the reply, or None if there was none.

@@ -1,4 +1,4 @@
-"""An action whose reply already exists. Sampling it checks this reply and generates no other."""
+"""An action whose reply already exists. ``sample`` checks this reply and generates no other."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class GivenReply(Generic[T]):
     Args:
         reply: the reply.
         action: the task that the reply answers, as for ``sample``; None if the task is unknown.
-            Judges see the task, it may have requirements, and it parses the reply.
+            The task is shown to judges, may have requirements, and parses the reply.
         requirements: further requirements of this reply.
 
     Raises:

@@ -32,10 +32,11 @@ class LedgerRow(NamedTuple):
         requests: the number of requests sent.
         input_tokens: tokens of prompts, as far as they are known.
         output_tokens: tokens of replies, as far as they are known.
-        wasted_tokens: 0 if the draw won or helped to decide who won; otherwise, all its tokens. A
-            draw helped to decide if a selection gave it a score or a vote, or compared it. A draw
-            that failed, came too late or was cancelled did not help. ``Collect`` needs the draws
-            that it keeps. With ``"first"`` and ``"ordered"``, only the winner is not wasted.
+        wasted_tokens: 0 if the draw won or helped to decide who won; otherwise, all its tokens. If
+            a selection gave a draw a score or a vote, or compared it, the draw helped to decide. A
+            draw that failed, came too late or was cancelled did not help. With ``Collect``, only
+            the draws that it keeps are not wasted; with ``"first"`` and ``"ordered"``, only the
+            winner.
         unknown: requests whose cost the server did not report.
         saved_tokens: for a reply that was rejected while it was still arriving, an estimate of the
             tokens that were saved: the mean length of the call's complete replies, less the tokens
@@ -116,7 +117,8 @@ class Ledger:
         comparisons: the cost of a `Tournament`'s comparisons, which isn't part of any row and is
             not wasted. None if nothing was compared.
         shares: the cost of all rows as triples of a stage, a model and its cost, because the judge
-            may be a different model from the one that drew. If it is empty, rows aren't split.
+            may be a different model from the one that drew. If it is empty, each row's cost
+            counts for the row's own stage and model.
         compared_by: the model that made the comparisons; None if it is unknown.
     """
 

@@ -81,11 +81,11 @@ def prompt_at(prompts: Sequence[Any], place: int) -> list[Mapping[str, Any]]:
 def prompt_since(
     prompts: Sequence[Any], place: int, known: Container[int]
 ) -> tuple[int | None, list[Mapping[str, Any]]]:
-    """Return the nearest conversation in ``known`` that the one at ``place`` continues.
+    """Find the nearest conversation in ``known`` that the conversation at ``place`` continues.
 
     Returns:
-        The index of that conversation, and the messages that the one at ``place`` adds to it. If
-        there is none, the index is None, and the messages are all those of the one at ``place``.
+        The index of the conversation found, and the messages that the conversation at ``place``
+        adds to it; if none was found, None and all messages of the conversation at ``place``.
     """
     parts: list[list[dict[str, Any]]] = []
     before: int | None = place

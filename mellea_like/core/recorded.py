@@ -58,7 +58,7 @@ class RecordedAction:
 
 
 class RecordedError(MelleaError):
-    """Replaces a recorded error whose class can't be called again; ``type`` names the class."""
+    """Replaces a recorded error that can't be made again from its class, which ``type`` names."""
 
     def __init__(self, message: str = "", *, type: str = "RecordedError") -> None:  # noqa: A002 (the record's word)
         super().__init__(message)

@@ -67,8 +67,9 @@ class CheckStage(IntEnum):
 class Requirement:
     """A condition in words with an optional validator; without one, a judge model judges it.
 
-    A plain function runs in a thread, so it may block; an async one runs on the event loop.
-    Requirements combine with ``&``, ``|`` and ``~``. They are immutable and compare by identity.
+    A validator that is a plain function runs in a thread, so it may block; an async one runs on the
+    event loop. Requirements combine with ``&``, ``|`` and ``~``. They are immutable and compare by
+    identity.
 
     Args:
         description: the condition, in words that a model understands.
@@ -329,8 +330,8 @@ def at_least(number: int, *parts: Requirement | str) -> Requirement:
         *parts: the requirements. A judge model judges those that are plain texts.
 
     Returns:
-        The requirement. Its reason names the parts that were met or failed, and how many were met
-        if all were checked. Its score is the ``number``-th highest of the parts' scores.
+        The requirement. Its reason names the parts that were met or failed and, if all were
+        checked, how many were met. Its score is the ``number``-th highest of the parts' scores.
 
     Raises:
         TypeError: a part is neither a requirement nor a text, or the number isn't an int.
@@ -354,7 +355,7 @@ def at_least(number: int, *parts: Requirement | str) -> Requirement:
 
 
 def ready_made(make: Callable[P, Requirement]) -> Callable[P, Requirement]:
-    """Decorate a factory of requirements so that these can be pickled, although closures can't.
+    """Decorate a factory so that its requirements can be pickled, although they contain closures.
 
     A pickled requirement consists of the factory and its arguments.
     """
@@ -369,7 +370,7 @@ def ready_made(make: Callable[P, Requirement]) -> Callable[P, Requirement]:
 
 
 def _place_of(requirement: Requirement) -> tuple[str, str] | None:
-    """Return the module and name that a requirement made by a decorator has; None for others."""
+    """Return the module and name of a requirement made by a decorator; None for others."""
     # Such a validator can't be pickled by name, because its name now means the requirement.
     module = getattr(requirement.validator, "__module__", None)
     name = getattr(requirement.validator, "__qualname__", "<locals>")

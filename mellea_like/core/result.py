@@ -40,7 +40,7 @@ class StopReason(StrEnum):
     """
 
     PASSED = "passed"
-    """A draw met every requirement, or as many draws did as the selection needs."""
+    """Enough draws met every requirement: one, or as many as the selection needs."""
     EXHAUSTED = "exhausted"
     """All attempts are spent, and no error ended a lane."""
     TIMEOUT = "timeout"
@@ -128,13 +128,13 @@ class SamplingResult(Generic[T]):
     def value(self) -> T | None:
         """The winner's parsed value, which may be None.
 
-        It is also None if no draw passed, or if the winner calls tools instead of answering.
+        It is also None if `success` is False, or if the winner calls tools instead of answering.
         """
         return cast("T", self.best.value) if self.success else None
 
     @property
     def text(self) -> str | None:
-        """The winner's text, or None if no draw passed.
+        """The winner's text, or None if `success` is False.
 
         After a failure, ``best.text`` has the text of the best failed draw.
         """
@@ -149,7 +149,7 @@ class SamplingResult(Generic[T]):
         reply. It leaves out repairs and rejected replies; ``best.context_after`` has them all.
 
         Raises:
-            SamplingFailed: no draw passed.
+            SamplingFailed: `success` is False.
         """
         won = self._winner()
         lane = [s for s in self.slices if s.chain == won.chain and s.messages]
@@ -174,7 +174,7 @@ class SamplingResult(Generic[T]):
     def winners(self) -> tuple[Slice, ...]:
         """The draws that won, best first.
 
-        There are up to k with ``Collect(k)``, else one; none if no draw passed.
+        With ``Collect(k)``, there are at most k; with other selections, at most one.
         """
         if self.decision is None:
             return (self.best,) if self.success else ()
@@ -188,7 +188,7 @@ class SamplingResult(Generic[T]):
 
     @property
     def tool_calls(self) -> tuple[ToolCall, ...]:
-        """The tools that the winner calls, with parsed arguments; empty if no draw passed.
+        """The tools that the winner calls, with parsed arguments; empty if `success` is False.
 
         None of them has run; `run_tools` runs them.
         """
@@ -225,7 +225,7 @@ class SamplingResult(Generic[T]):
             value, as JSON unless it is a ``str``.
 
         Raises:
-            SamplingFailed: no draw passed.
+            SamplingFailed: `success` is False.
             ToolError: a tool raised, and ``on_error`` is ``"raise"``.
             ValueError: a tool has no function, or is in neither this result nor ``tools``. In that
                 case, no tool has run.
@@ -242,8 +242,8 @@ class SamplingResult(Generic[T]):
             The value.
 
         Raises:
-            SamplingFailed: no draw passed. The message has the problems of the best failure and the
-                number of errors; the cause is the first error, if there was any.
+            SamplingFailed: `success` is False. The message has the problems of the best failure and
+                the number of errors; the cause is the first error, if there was any.
             UnansweredToolCalls: the winner calls tools instead of answering. This is also a
                 `SamplingFailed`.
         """

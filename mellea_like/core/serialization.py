@@ -96,9 +96,9 @@ def outline(
 ) -> tuple[dict[str, Any], list[list[int]]]:
     """Write a call's record without its slices and their cost.
 
-    The second part of the result has, for each slice, its iteration and the indices of its context
-    and its prompt in ``prompts``. ``write`` converts a message to plain data; the default
-    writes it as records do.
+    The second value returned has, for each slice, its iteration and the indices of its context and
+    its prompt in ``prompts``. ``write`` converts a message to plain data; the default writes it
+    as records do.
     """
     prompts = Prompts()
     place = prompts.place

@@ -144,8 +144,8 @@ class Slice:
 
         A permanent error is a backend's error that isn't retryable, or an exception that doesn't
         come from a backend, a connection, a requirement or a tool. A requirement's error is
-        permanent only if it was caused by a permanent error of the judge. The error that a joint
-        reply lacks this draw's answer is not permanent.
+        permanent only if it was caused by a permanent error of the judge. A `MissingAnswer`,
+        raised if a joint reply lacks this draw's answer, is not permanent.
         """
         error = self.error
         if isinstance(error, RequirementError) and isinstance(error.__cause__, BackendError):

@@ -56,7 +56,7 @@ class Spec:
         return any(extra.get("tools") or extra.get("functions") for extra in extras)
 
     def value_of(self, reply: Generation, action: Action[Any]) -> Any:
-        """Return the parsed value of a reply; None if the reply calls tools of the call.
+        """Return the parsed value of a reply; None if there are ``tools`` and the reply calls some.
 
         Raises:
             ValueError: the reply doesn't parse.

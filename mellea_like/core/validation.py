@@ -46,7 +46,7 @@ class ValidationResult:
         passed: whether the requirement is met.
         reason: why it is met or not. Write it for the model, because the next prompt includes it.
         score: how well it is met, from 0.0 to 1.0, or None. Scores decide which failure is the
-            best. Any real number is converted to a float (``Decimal``, ``Fraction``, numpy's).
+            best. Any real number, such as a ``Decimal`` or one of numpy's, is converted to a float.
 
     Attributes:
         status: passed, failed, errored or skipped.

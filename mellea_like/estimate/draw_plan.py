@@ -156,7 +156,7 @@ class DrawPlan:
 
     @property
     def coverage(self) -> tuple[Coverage, ...]:
-        """The coverage with 1, 2, 4, ... draws, with ``needed``, and with the most measured draws.
+        """The coverage with 1, 2, 4, ... draws, ``needed`` draws, and the most draws of an item.
 
         The numbers of draws extend up to twice the measured or the needed number, whichever is
         greater.

@@ -108,7 +108,7 @@ def export(
     """Make a training file or a table from a run's journals.
 
     Items are read one by one, so a run with a million items takes no more memory than a short one.
-    The file replaces an existing one only when it is complete. If the run is still running, its
+    An existing file is replaced only when the new one is complete. If the run is still running, its
     finished items are exported.
 
     All replies to an item are written with the item's prompt, as preference training requires. By
@@ -143,8 +143,9 @@ def export(
         max_per_item: the most rows per item; for ``"kto"``, per item and label. By default,
             ``"sft"``, ``"prompt-completion"`` and ``"openai"`` take an item's winners (one, or all
             that `Collect` kept), and other formats have no limit.
-        select: which replies that passed come first: the ``"best"`` (winners, then by score), the
-            ``"shortest"``, or ``"random"`` ones. With ``pairs="all"``, which pairs come first.
+        select: which of the replies that passed come first: the ``"best"`` (winners, then by
+            score), the ``"shortest"``, or ``"random"`` ones. With ``pairs="all"``, which pairs come
+            first.
         seed: the seed of random choices. An item's choices depend only on the seed and the item,
             so they can be repeated.
         keep_repairs: write a repair with its real prompt, the conversation that was sent, instead
@@ -173,10 +174,10 @@ def export(
 
     Raises:
         TypeError: an argument is of the wrong type.
-        ValueError: an argument is out of range, or doesn't fit ``format``: the name of ``output``,
-            or an option that the format doesn't have.
+        ValueError: an argument is out of range, or the name of ``output`` or another argument
+            doesn't fit ``format``.
         JournalError: a journal can't be read, or doesn't keep the texts that this format needs.
-        ImportError: pyarrow is missing, which Parquet needs: the extra ``arrow``.
+        ImportError: Parquet needs pyarrow, which is missing; install the extra ``arrow``.
         OSError: the file can't be written.
     """
     how = ExampleRules(

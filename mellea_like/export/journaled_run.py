@@ -108,9 +108,9 @@ class Run:
         """Read all draws into a table, for `polars.from_arrow` and other functions.
 
         Each draw is a row with the columns of an export in the format ``"parquet"``. An item
-        without draws also has a row. The table holds all draws in memory. If they are too many,
-        pass the `Run` itself to the other tool, or export it to a file. Lone surrogates are
-        replaced by U+FFFD, and the number of such rows is logged.
+        without draws also has a row. The table holds all draws in memory. If there are too many for
+        that, pass the `Run` itself to the other tool, or export it to a file. Lone surrogates are
+        replaced by U+FFFD, and the number of rows that this changes is logged.
 
         Returns:
             A `pyarrow.Table`.

@@ -42,7 +42,7 @@ UNKNOWN = "unknown_parameter"
 
 
 class Field(NamedTuple):
-    """How a field is handled. A refused field is ignored instead if its value is in ``idle``."""
+    """How a field is handled. A value in ``idle`` is ignored even if the field is refused."""
 
     fate: Fate
     note: str = ""
@@ -322,7 +322,7 @@ def says_nothing(value: object) -> bool:
 def read_fields(
     body: Mapping[str, Any], table: Mapping[str, Field], rules: FieldRules
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the fields of a body that the gateway uses, and those that it forwards unchanged.
+    """Return the body's fields that the gateway uses, and those that it forwards unchanged.
 
     A field that the rules refuse raises a `Refusal`.
     """
@@ -380,7 +380,7 @@ def _fate(name: str, table: Mapping[str, Field], rules: FieldRules) -> Fate:
 
 
 def why_kept_out(place: str, name: str) -> str:
-    """Return the reason why all rules refuse an unknown field; empty if they don't.
+    """Return the reason to refuse an unknown field whatever the rules are; empty if there is none.
 
     ``place`` is the kind of object that has the field: ``message``, ``part`` or ``tool``.
     """

@@ -1,4 +1,4 @@
-"""Metrics in Prometheus's format, which contain only names from the configuration and numbers."""
+"""Metrics in Prometheus's format. They contain only numbers and names from the configuration."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def share_metrics(directory: str, worker: int) -> None:
 
 
 def forget_worker(directory: str, worker: int) -> None:
-    """Remove the requests that a worker had under way from the gauges, once it has ended."""
+    """After a worker has ended, subtract its requests under way from the gauges."""
     cast("Any", multiprocess).mark_process_dead(worker, directory)
 
 

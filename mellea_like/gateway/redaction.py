@@ -1,7 +1,7 @@
 """Redaction: no prompt, reply or key appears in a log or in another caller's error.
 
-The gateway's own log lines consist of names from its configuration, numbers and classes. This
-module handles the errors of upstreams, and the log records of other code in the same process.
+The gateway's own log lines consist of names from its configuration, numbers and names of classes.
+This module handles the errors of upstreams, and the log records of other code in the same process.
 """
 
 from __future__ import annotations

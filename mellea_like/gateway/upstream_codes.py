@@ -109,7 +109,7 @@ def known_of(error: BackendError) -> Known:
 
 
 def keep_known(error: BackendError, of: BackendError) -> None:
-    """Copy the parts that callers may see from ``of``, an upstream's error, to our ``error``."""
+    """Add to ``error`` those parts of ``of``, an upstream's error, that callers may see."""
     code = of.code if of.code in CODES else None
     if code is None and of.status in (400, 413, 422) and _TOO_LONG.search(of.said):
         code = CONTEXT_LENGTH

@@ -203,7 +203,7 @@ def unregister(plugin: Pluggable) -> None:
 
 
 def snapshot(plugins: Iterable[Handler]) -> tuple[Handler, ...]:
-    """Return the handlers of all active plugins and the given ones, in the order they run in."""
+    """Return the active plugins' handlers and those in ``plugins``, in the order they run in."""
     process_wide = (handlers for _, handlers in _process_wide.values())
     scoped = (plugin_set.handlers for plugin_set in _scoped.get())
     unique: dict[tuple[object, HookType], Handler] = {}

@@ -39,8 +39,8 @@ class HookMode(StrEnum):
     SEQUENTIAL = "sequential"
     """Handlers run one after another, by priority, and the call waits for them.
 
-    They may change the payload or raise `Blocked`. A failure ends the call, except at the hook for
-    its end, which only logs the failure.
+    They may change the payload or raise `Blocked`. A failure ends the call. At the hook for the end
+    of the call, a failure is only logged.
     """
     OBSERVE = "observe"
     """Handlers run concurrently, and the call waits for them. They can't change the payload.
@@ -48,7 +48,7 @@ class HookMode(StrEnum):
     A failure is logged. After three in a row, the plugin's observing handlers don't run any more.
     """
     BACKGROUND = "background"
-    """The call doesn't wait for handlers, except for at most 2 s at its end.
+    """The call doesn't wait for handlers, except for up to 2 s at the end of the call.
 
     A failure is logged.
     """

@@ -89,7 +89,7 @@ class Call(ABC):
         """Make the plan and the options that the loop budget requires."""
 
     def add(self, options: Sequence[Option]) -> None:
-        """Add options, which are wrapped by those that the call has already."""
+        """Add options, which are wrapped by the options that the call already has."""
         self.options += tuple(options)
         for option in options:
             option.call = self

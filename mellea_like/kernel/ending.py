@@ -98,7 +98,7 @@ def _stop_of_itself(facts: Facts, sampling_id: str) -> Stop:
 def _without_an_answer(
     best: int | None, stopped: Stop, slices: Sequence[Slice], sampling_id: str
 ) -> Ending:
-    """Decide how a call ended that has neither an answer nor an error that it must raise."""
+    """Decide how a call without an answer ended, if there is no error that it must raise."""
     if best is not None:
         return Ending(best, stopped.reason, None, stopped.detail)
     errors = [s.error for s in slices if s.error is not None]

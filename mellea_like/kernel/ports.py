@@ -47,7 +47,8 @@ __all__ = [
 class Ask:
     """A draw that may start now, as data that depends only on the records of earlier draws.
 
-    The fields up to ``depth`` are the draw's turn. Another object for it would cost a draw 0.2 µs.
+    The fields up to ``depth`` are the draw's turn. Keeping them in a separate object would cost
+    0.2 µs per draw.
     """
 
     iteration: int
@@ -177,7 +178,7 @@ class Option:
     uses: ClassVar[tuple[str, ...]] = ()
     """The ports that the class overrides; the others cost nothing."""
     hears: ClassVar[Outcome | None] = None
-    """The only outcome of which ``hear`` gets slices; None means that it gets all slices."""
+    """If set, ``hear`` gets only slices with this outcome; if None, it gets all slices."""
 
     def __init_subclass__(cls) -> None:
         ports = {name: port for name, port in vars(Option).items() if not name.startswith("_")}
@@ -215,7 +216,7 @@ class Option:
         await go(loop_budget)
 
     def hear(self, slice_: Slice) -> Ruling | None:
-        """Return the consequences of a slice, or None, in the step that records the slice."""
+        """Return a ruling on a slice, or None. Called in the step that records the slice."""
         del slice_
         return None
 

@@ -183,7 +183,7 @@ class Race:
         return self._begun and not self._alive
 
     def _accept(self, fatal: BaseException) -> bool:
-        """Keep an error for the call to raise, and return True; only log one that is too late."""
+        """Keep an error for the call to raise, and return True; if it is too late, only log it."""
         cancellation, rest = split_cancellation(fatal)
         if cancellation is not None:
             # Nobody asked for it, so it must not leave the call as a cancellation.

@@ -230,12 +230,12 @@ class BackoffGate:
             warn("%s", self.breaker.description(now, self._where))
 
     def close(self, seconds: float, *, told: float | None = None) -> None:
-        """Close the gate for some seconds from now, or for longer if it already is.
+        """Close the gate for ``seconds`` from now, unless it is already closed for longer.
 
         ``told`` is the pause that the server asked for, in seconds; the default is ``seconds``.
-        A request that arrives while the gate is closed waits for all of that pause, or fails if it
-        isn't allowed to wait so long. After ``seconds``, which may be shorter, new requests are
-        sent immediately, to try the server again.
+        A request that arrives while the gate is closed waits for the whole pause, or fails if it
+        isn't allowed to wait so long. After ``seconds``, which may be shorter than the pause, new
+        requests are sent immediately, to try the server again.
         """
         now = self._timeline.now()
         opens, back = now + seconds, now + (seconds if told is None else max(told, seconds))
@@ -445,7 +445,7 @@ class CircuitBreaker:
 
 
 def is_answer(error: BackendError) -> bool | None:
-    """Return True if an error shows that a backend is up, False if it is down, None for neither.
+    """Return True if an error shows that a backend is up, False if down, None if it shows neither.
 
     A 429, for example, shows that the backend is up. A backend is down if it can't be reached or
     answers with a 5xx. Some errors show neither. A timeout may only mean a long reply. A request
@@ -460,7 +460,7 @@ def is_answer(error: BackendError) -> bool | None:
 
 
 def spread_after(seconds: float) -> float:
-    """Return over how many seconds to spread requests after a wait of ``seconds``."""
+    """Return the seconds over which to spread requests after a wait of ``seconds``."""
     return min(SPREAD * seconds, MAX_SPREAD)
 
 
@@ -533,7 +533,7 @@ def _where(backend: Backend) -> str:
 
 
 def gate_before(backend: Backend) -> BackoffGate | None:
-    """Return the gate in front of a backend; None if the backend, or one inside, retries itself."""
+    """Return the gate in front of a backend; None if that backend, or one inside, retries."""
     outermost = backend
     while not getattr(backend, "retries", False):
         if not isinstance(backend, BackendWrapper):

@@ -98,9 +98,9 @@ class Budget:
 
     - A request that is too large for what is left unspent is denied with `LimitExceeded`.
     - A request that would fit if nothing were reserved waits, in the order of arrival, until
-      requests in progress have ended. This applies to the number of requests, too, because a
-      request with a reservation may still wait for a limiter. If its call ends first, the request
-      is never sent, and its reservation is released.
+      requests in progress have ended. It waits even if ``requests`` is the only limit without
+      room, because a request with a reservation may never be sent: its call may end while it waits
+      for a limiter, which releases its reservation.
     - Each try of a request is admitted separately, including the tries of a `RetryBackend` or
       `FallbackBackend` inside.
     - A backend that makes further calls to answer a request needs a second budget for these calls.
@@ -162,7 +162,8 @@ class Budget:
         TypeError: a limit isn't a number, ``prices`` isn't a price table, or ``within`` isn't a
             budget.
         ValueError: a limit is not above 0 and finite, there is no limit, or money is limited
-            without prices; ``cancelled`` is none of the three; or a budget in a store has no name.
+            without prices; ``cancelled`` isn't one of the values above; or a budget in a store has
+            no name.
     """
 
     # No other attribute can be set, because ``budget.requests = 5`` would have no effect.

@@ -1,9 +1,9 @@
 """The sums of budgets: the amounts spent, the amounts reserved, and the queue of claims.
 
 A claim is what one request wants to reserve. It waits in the queue of the first account that has no
-room for it, behind earlier claims, and reserves nothing in the meantime. So a claim waits only for
-claims that were granted. When a granted claim is settled, the queue is served. If no granted claim
-is left, a claim is granted or denied immediately.
+room for it, behind earlier claims, and reserves nothing in the meantime. So the claims in a queue
+wait only for claims that were granted. When a granted claim is settled, the queue is served. If no
+granted claim is left, a claim is granted or denied immediately.
 """
 
 from __future__ import annotations
@@ -261,7 +261,7 @@ class Account:
 
 
 def beyond(limits: Limits, taken: Amounts, wanted: Amounts) -> str | None:
-    """Return the first field in which taken plus wanted exceeds the limit; None if all fit."""
+    """Return the first field in which ``taken + wanted`` exceeds the limit; None if all fit."""
     requests, sent, received, money = wanted
     if taken.requests + requests > limits[0]:
         return "requests"
@@ -291,7 +291,7 @@ class Lengths:
         self._of_calls: OrderedDict[Hashable, list[int]] = OrderedDict()
 
     def hear(self, call: str, kind: Hashable, length: int, reasoning: int) -> None:
-        """Add the tokens of a complete reply to the sums of its kind, for its call and for all."""
+        """Add a complete reply's tokens to the sums of its kind, for its call and for all calls."""
         for sums, key in ((self._of_all, kind), (self._of_calls, (call, kind))):
             total = sums.setdefault(key, [0, 0, 0])
             total[0] += 1
@@ -357,7 +357,7 @@ def _tokens_in(reply: Generation) -> int:
 
 
 def _refused(end: RequestEnd, *, in_words: bool) -> bool:
-    """Return whether a server refused a request, so that it did no work for it.
+    """Return whether a server refused a request, and therefore did no work for it.
 
     A server that can't be reached counts as one that refused, but not with ``in_words``: then, only
     an error that the server sent counts.

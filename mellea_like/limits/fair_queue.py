@@ -141,8 +141,8 @@ class FairQueue(Generic[P]):
     def leave(self, entry: P, undecided_until: float | None = None) -> None:
         """Remove a request that waits or is in flight; ignore any other request.
 
-        ``undecided_until`` is the time until which the request's reply may be checked. Until then,
-        the call is ranked as if the request were in flight. None means that no reply is checked.
+        Until the time ``undecided_until``, the request's reply counts as being checked, and the
+        call is ranked as if the request were in flight. None means that there is no reply to check.
         """
         call = entry.call
         if call is None:

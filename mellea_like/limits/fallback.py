@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 
 class _Member(NamedTuple):
-    """One of the backends, as given and with retries around it.
+    """One of the backends, both as it was given and with retries around it.
 
     ``gate`` is the backoff gate in front of the backend; None if no circuit breaker is used.
     """

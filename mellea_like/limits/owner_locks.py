@@ -3,8 +3,9 @@
 A process becomes an owner when it opens the store. Each owner holds a lock on one byte of a file.
 The kernel releases a process's locks when the process dies, no matter how. A process id would be
 less reliable, because another process may reuse it. These are POSIX locks: a forked child inherits
-none of them, but a process loses all its locks on a file as soon as it closes the file anywhere.
-So a process opens each file of locks once, and keeps it open while it has a living owner.
+none of them, but a process loses all its locks on a file as soon as it closes any descriptor of
+the file. So a process opens each file of locks once, and keeps it open until it is no longer an
+owner.
 """
 
 from __future__ import annotations

@@ -81,10 +81,10 @@ class Retry:
     (`BackendTimeout`) counts neither as a failure nor as an answer.
 
     While a backend is left alone, the other requests wait, which doesn't count as a try. Before its
-    first try, a request waits at most `longest_wait`, the sum of the longest backoffs. Before its
-    later tries, the request waits at most as long again in all, backoffs included. Time during a
-    probe isn't counted. Items of a batch may wait up to ``max_retry_after``. A request that may not
-    wait until the next probe fails immediately with a `CircuitOpen`.
+    first try, a request waits at most `longest_wait`, the sum of the longest backoffs. The waits
+    before all its later tries, backoffs included, add up to at most `longest_wait` again. Time
+    during a probe isn't counted. Items of a batch may wait up to ``max_retry_after``. A request
+    that may not wait until the next probe fails immediately with a `CircuitOpen`.
 
     Args:
         attempts: how often a request may be tried in all, not counting 429s; 1 means no retries.
@@ -123,7 +123,7 @@ class Retry:
         """Return whether a retry may help after an error.
 
         It may help after a connection error, or after a retryable `BackendError` other than
-        `MalformedResponse`. It doesn't if an inner call has already retried the request.
+        `MalformedResponse`. It doesn't help if an inner call has already retried the request.
         """
         return (
             is_of_backend(error)
@@ -302,7 +302,7 @@ async def try_again(
 
 @dataclass(slots=True)
 class _Rules:
-    """When to try again: functions of tenacity's state without side effects."""
+    """Decides when to try again: methods without side effects that read tenacity's state."""
 
     policy: Retry
     deadline: float | None

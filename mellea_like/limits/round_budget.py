@@ -66,14 +66,14 @@ async def reserve_round(
     *,
     paid: bool = False,
 ) -> ReservedRound | None:
-    """Reserve for requests that are submitted together: for the first ones that there is room for.
+    """Reserve for requests submitted together: for as many as there is room for, in order.
 
     Args:
         budgets: the budgets, together with all budgets around them; each budget once.
         model: the model that is asked.
         wanted: for each request, the estimated tokens of its prompt and its options.
         paid: whether the requests have already been submitted. If so, they are charged even if
-            there is no room for them; nothing is reserved then.
+            there isn't room for all of them; in that case, nothing is reserved.
 
     Returns:
         The reservation; None if there is no room now, but there may be when other requests have

@@ -117,7 +117,7 @@ class FileLocked(StoreError):
 
 
 class StoreFile:
-    """The file of a store, which each process opens at its first use, as a new owner."""
+    """The file of a store. Each process opens it on first use, as a new owner."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -315,9 +315,9 @@ class OpenFile:
     # --- those who wait ------------------------------------------------------------------------
 
     def is_before(self, name: str, number: int | None) -> bool:
-        """Return whether an owner waits for an account with a place below ``number``.
+        """Return whether any owner has a place below ``number`` in an account's queue.
 
-        With None, any place counts. Places that are out of date or of dead owners don't count.
+        With None, any place counts. Outdated places and places of dead owners don't count.
         """
         now, before = time.monotonic(), LARGEST if number is None else number
         return any(
@@ -351,7 +351,7 @@ def _amounts(row: Sequence[Any]) -> Amounts:
 
 
 def _column(number: float) -> int | str:
-    """Return a whole number as a column's value; a number too large for SQLite becomes a text."""
+    """Return a whole number as a column's value; a number too large for SQLite becomes text."""
     return int(number) if -LARGEST <= number <= LARGEST else str(int(number))
 
 

@@ -404,8 +404,9 @@ class _Turn(NamedTuple):
 def _correct(store: StoreFile, changes: Sequence[tuple[_Bucket, float, float | None]]) -> None:
     """Take amounts from buckets, or put them back.
 
-    Each change is a bucket, an amount, and either None to take the amount or, to put it back, the
-    total that had been taken from the bucket just after the amount was taken.
+    Each change has a bucket, an amount, and a third value. If that is None, the amount is taken. If
+    it is a number, the amount is put back, and the number is the total that had been taken from the
+    bucket just after the amount was taken.
     """
     with suppress(StoreError), store.writing() as file:  # If not, it refills anyway.
         now = store.now()

@@ -1,8 +1,8 @@
 """Check replies while they arrive, and close the request of a rejected one, to save tokens.
 
 `WatchedReplies` wraps the backend itself. It returns the beginning of a rejected reply like any
-other reply, so retries, budgets and hooks treat it as one. `TakenVerdicts` wraps these in turn, and
-makes a failed draw of the rejected reply.
+other reply, so retries, budgets and hooks treat it as an ordinary reply. `TakenVerdicts` wraps all
+of these, and turns the rejected reply into a failed draw.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class WatchedReplies(Option):
 
 
 class TakenVerdicts(Option):
-    """Makes a failed draw of a reply that was rejected while it arrived, with its verdicts."""
+    """Turns a reply that was rejected while it arrived into a failed draw with its verdicts."""
 
     def request(self, inner: Backend, sent: Sent) -> Backend:
         """Wrap a backend that generates, if anything checks its replies while they arrive."""

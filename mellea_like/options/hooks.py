@@ -130,7 +130,7 @@ def _object(
 
 
 class RequestHooks(Option):
-    """Lets plugins see each request, also of retries and judges, and change its options."""
+    """Lets plugins see each request, even those of retries and judges, and change its options."""
 
     def __init__(self, hooks: Hooks) -> None:
         self._hooks = hooks

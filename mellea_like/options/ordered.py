@@ -15,9 +15,10 @@ __all__ = ["Ordered"]
 
 
 class Ordered(Option):
-    """Makes the passing draw of the lowest rank win, which is its (attempt, lane).
+    """Makes the passing draw of the lowest rank win.
 
-    When a draw passes, all draws of higher rank are dropped. Those of lower rank still run.
+    A draw's rank is its (attempt, lane). When a draw passes, all draws of higher rank are dropped.
+    Those of lower rank still run.
     """
 
     best: Slice | None = None

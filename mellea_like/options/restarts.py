@@ -29,8 +29,8 @@ class Restarts(Option):
 
     Args:
         schedule: the schedule of the call.
-        began: when each running draw began, in seconds since the call began; the keys are the
-            indices of the draws' chains. A restart sets the draw's time to that of the restart.
+        began: when each running draw began or was last restarted, in seconds since the call began;
+            the keys are the indices of the draws' chains. This option enters each restart here.
     """
 
     def __init__(self, schedule: SchedulePlan, began: MutableMapping[int, float]) -> None:

@@ -1,4 +1,4 @@
-"""``retry=``: a request waits while its backend has trouble, and is retried after its errors."""
+"""``retry=``: requests wait while a backend has trouble and are retried after transient errors."""
 
 from __future__ import annotations
 

@@ -83,8 +83,8 @@ def as_drawn(slice_: Slice, ask: Ask) -> Slice:
     """Return a slice that was read from a record, with its real action and conversation.
 
     A record only describes the two, so they are taken from ``ask``. They are the same as those of
-    the recorded draw, because ``repair`` is pure. If the action's text is another one now, the text
-    in the record is used.
+    the recorded draw, because ``repair`` is pure. If the action's text has changed nevertheless,
+    the text in the record is used.
     """
     if not isinstance(slice_.action, RecordedAction):
         return slice_  # It never left memory.

@@ -24,8 +24,8 @@ class SameBug(Option):
 
     Args:
         lanes: the number of lanes.
-        waits: whether a lane waits after a bug, to see if other lanes hit it, too: as long as the
-            draw took, but at least `PATIENCE`.
+        waits: whether a lane waits after a bug, to see if other lanes hit it, too. The wait is as
+            long as the draw took, but at least `PATIENCE`.
     """
 
     hears = Outcome.ERRORED

@@ -50,7 +50,7 @@ class Selected(Option):
     Args:
         selection: the configuration.
         state: the selection's state in this call.
-        inputs: the call's inputs. The requests of a scorer must fit into the budgets among them.
+        inputs: the call's inputs, including the budgets that a scorer's requests must fit into.
         settings: the strategy's configuration.
         marks: maps the iterations of earlier draws to their scores or keys. Those of new draws are
             added. None if scores and keys needn't be kept.
@@ -123,7 +123,7 @@ class Selected(Option):
         return Ruling(over=True) if self.state.hear(slice_, mark) else None
 
     def _mark_again(self, slice_: Slice) -> Any:
-        """Compute again the score or key of a slice from an earlier round, if none was kept."""
+        """Recompute the score or key of a slice from an earlier round, if none was kept."""
         reply = slice_.generation
         if self._mark is None or reply is None:
             return None

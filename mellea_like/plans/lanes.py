@@ -18,10 +18,11 @@ _GOES_ON, _PASSED = Chain.GOES_ON, Outcome.PASSED
 
 
 class Lanes:
-    """The plan in which each lane makes one chain of draws: each repairs the last, or draws again.
+    """The plan in which each lane makes one chain of draws.
 
-    A lane ends when its chain ends, or when its attempts are spent. With ``race``, the lanes run
-    side by side, otherwise one after another.
+    A draw after a failure repairs it; a draw after an error or a pass asks again. A lane
+    ends when its chain ends, or when its attempts are spent. With ``race``, the lanes run side by
+    side, otherwise one after another.
     """
 
     def __init__(self, repairs: Repairs, lanes: int, loop_budget: int, *, race: bool) -> None:

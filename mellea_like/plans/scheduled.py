@@ -1,4 +1,4 @@
-"""The plan of a call with a schedule, which says how many draws may start, and when to ask again.
+"""The plan of a call whose schedule decides how many draws may start, and when it is asked again.
 
 A chain that waits for its repair is only data in the plan, until an idle lane continues it. So
 there are only as many lanes as draws may run at the same time, however many chains wait.

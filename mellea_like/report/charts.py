@@ -105,7 +105,7 @@ def columns(counts: Sequence[tuple[str, int]], thing: str, along: str) -> Html |
 
 
 def numbers(found: Distribution) -> list[tuple[str, int]]:
-    """Count the values by whole number, from 1 on. The last column may cover a range of numbers."""
+    """Count how often each whole number from 1 on occurs; the last column may cover a range."""
     most = round(found.most)
     alone = most if most <= MOST_COLUMNS else MOST_COLUMNS - 1
     made = [(str(number), found.values.count(number)) for number in range(1, alone + 1)]

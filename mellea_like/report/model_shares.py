@@ -113,7 +113,7 @@ def money_of(s: SliceView, model: str | None, prices: Prices) -> Money:
 
 
 def add_shares(trace: TraceView, shares: Shares, prices: Prices | None = None) -> Money:
-    """Add a call's models, including judges, to ``shares``; return the cost of draws and checks."""
+    """Add a call's draws and checks to the ``shares`` of their models; return their total cost."""
     total = Money()
     for s, model in zip(trace.slices, trace.models, strict=True):
         for at, (name, usage, cost) in enumerate(_parts_of(s, model, prices)):

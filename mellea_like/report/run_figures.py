@@ -84,7 +84,7 @@ class Distribution:
         return self.quantile(1.0)
 
     def quantile(self, share: float) -> float:
-        """Return the smallest value that is greater than or equal to ``share`` of the values.
+        """Return the smallest value that is at least as great as the part ``share`` of all values.
 
         Args:
             share: from 0.0 to 1.0; for example, 0.5 for the median.
@@ -312,7 +312,7 @@ class RunFigures:
             cause.alone += len(lacked) == 1
 
     def _repairs(self, slices: Sequence[SliceView]) -> None:
-        """Count first draws and repairs. Repairs are later draws with a different prompt."""
+        """Count first draws and repairs. A later draw with a first draw's prompt isn't a repair."""
         first = {s.prompt for s in slices if s.depth == 0}
         at = {(s.subsample, s.depth): s for s in slices if s.judged}
         for s in slices:

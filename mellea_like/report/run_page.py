@@ -297,7 +297,7 @@ class _Detail:
 
 
 def _gist(item: ItemView) -> Html:
-    """Return the prompt, reply and problems of the best failure, or of the last draw."""
+    """Return the prompt, reply and problems of an item's best draw, or else of its last draw."""
     trace = item.trace
     asked: Sequence[Mapping[str, Any]] = []
     called = None

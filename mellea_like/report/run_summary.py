@@ -1,4 +1,4 @@
-"""A run of many items in words: a few lines of text, and parts of its HTML page."""
+"""Descriptions of a run of many items: a few lines of text, and parts of its HTML page."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def headline(figures: RunFigures, *, advise: bool = True) -> list[tuple[str, str
 
 
 def until_words(figures: RunFigures) -> str:
-    """Describe the number of draws that items took until one passed."""
+    """Describe how many draws the items took until a draw passed."""
     until = figures.until_passed
     if not until.values:
         return "No item passed."

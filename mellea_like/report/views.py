@@ -202,8 +202,8 @@ class TraceView:
     def models(self) -> list[str | None]:
         """The model of each draw, in order; None if it is unknown.
 
-        It is the model that the reply names, or else the only model that replies of the same stage
-        name, or else the requested model.
+        It is the model named in the reply, or else the only model named in the replies of the same
+        stage, or else the requested model.
         """
         named: dict[int | None, set[str]] = {}
         for s in self.slices:
@@ -356,7 +356,7 @@ class RunView:
 
 @contextmanager
 def damage(thing: str) -> Generator[None]:
-    """Turn an error that malformed data causes in the block into a ``ValueError``."""
+    """Raise ``ValueError`` in place of an error that malformed data causes in the block."""
     try:
         yield
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as exc:

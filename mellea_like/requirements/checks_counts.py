@@ -204,7 +204,7 @@ def sentence_count(
 
 
 def count_words(text: str) -> int:
-    """Count the words: parts between white space that contain a letter or digit."""
+    """Count the words: parts that contain a letter or digit, separated by white space."""
     return sum(any(map(str.isalnum, token)) for token in text.split())
 
 

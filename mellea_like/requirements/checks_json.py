@@ -102,12 +102,12 @@ def json_schema(
             violates the schema; see `mellea_like.requirements.checks`. If an object repeats a name,
             the early check requires each of the name's values to be valid. The final check reads
             only the last value.
-        max_steps: the most keywords to evaluate for one reply, at least 1.
+        max_steps: the largest number of keywords to evaluate for one reply, at least 1.
         **settings: ``name``, ``weight``, ``check_only``, ``on_error``, as for `Requirement`.
 
     Returns:
-        The requirement. Its reason gives the most relevant error and where in the value it is. Its
-        score falls with the number of errors.
+        The requirement. Its reason gives the most relevant error and where in the value it is. The
+        more errors there are, the lower its score.
 
     Raises:
         ImportError: the ``jsonschema`` package isn't installed.

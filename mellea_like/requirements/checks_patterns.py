@@ -32,9 +32,9 @@ def matches(
 ) -> Requirement:
     """Require a match of a regular expression, in the dialect of the ``regex`` package.
 
-    The dialect includes the standard library's. Searches have a time limit, so a pattern that needs
-    exponential time makes the requirement err instead of blocking the event loop. Write flags into
-    the pattern, such as ``(?m)`` or ``(?s)``.
+    The dialect includes that of the standard library's ``re``. Searches have a time limit, so a
+    pattern that needs exponential time makes the requirement err instead of blocking the event
+    loop. Write flags into the pattern, such as ``(?m)`` or ``(?s)``.
 
     Args:
         pattern: the regular expression.

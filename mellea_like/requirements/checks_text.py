@@ -53,7 +53,7 @@ def contains(
         *texts: the texts that must occur.
         ignore_case: compare by Unicode case folding.
         words: find only whole words, which have no letter, digit or ``_`` next to them. ``can`` is
-            neither in ``significant`` nor in ``canned``, but it is in ``can-do`` and ``can't``.
+            found in ``can-do`` and ``can't``, but not in ``significant`` or ``canned``.
         **settings: ``name``, ``weight``, ``check_only``, ``on_error``, as for `Requirement`.
 
     Returns:
@@ -86,7 +86,7 @@ def excludes(
     early: bool = False,
     **settings: Unpack[CheckSettings],
 ) -> Requirement:
-    """Require that the reply contains none of the texts, by default also inside longer words.
+    """Require that the reply contains none of the texts, by default not even inside longer words.
 
     Texts are compared after Unicode normalization (NFC).
 
@@ -425,9 +425,9 @@ def _starting(
 
 
 def _settling(*, ignore_case: bool) -> Callable[[str], str]:
-    """Return a function that takes a piece and returns the text that later pieces can't change.
+    """Return a function that takes each piece of a reply and returns the text that became final.
 
-    The text is normalized, and case-folded if ``ignore_case``.
+    Later pieces can't change this text. It is normalized, and case-folded if ``ignore_case``.
     """
     waiting: list[str] = []  # A character with its marks, to which the next piece may add.
 

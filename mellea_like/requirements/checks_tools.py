@@ -27,8 +27,9 @@ def calls_tool(tool: str, /, **where: Any) -> Requirement:
         tool: the tool's name.
         **where: for each required argument, either its value or a function, as in
             ``calls_tool("book", city="Oslo", nights=lambda n: n < 4)``. A value must equal the
-            argument that the tool's function gets, directly or as JSON. A function is called
-            inline with the argument, and returns whether the argument is right.
+            argument that the tool's function gets, or be the same when both are written as JSON.
+            A function given here is called inline with the argument, and returns whether the
+            argument is right.
 
     Returns:
         The requirement. Its reason names the tools that are called instead, or the wrong
@@ -101,7 +102,7 @@ def unless_it_calls(requirement: Requirement | str, /) -> Requirement:
 
 
 def _wrong(call: ToolCall, where: Mapping[str, Any]) -> list[str]:
-    """Return one message for each argument of a call that is wrong or missing."""
+    """Return one message for each wrong or missing argument of a call."""
     given = cast("Mapping[str, Any]", call.value or {})
     wrong: list[str] = []
     for name, wanted in where.items():

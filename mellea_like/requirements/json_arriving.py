@@ -180,7 +180,7 @@ class _SchemaNode:
 def _may_be(  # noqa: C901 (one keyword after the other)
     kind: str, validator: Any, parts: list[Any], depth: int
 ) -> bool:
-    """Return whether a value of a JSON type can meet a schema; add its rules to ``parts``."""
+    """Return whether a schema may allow values of a type; add the schema's rules to ``parts``."""
     count_step()
     schema: Any = validator.schema
     if not isinstance(schema, dict) or depth > DEEPEST:
@@ -217,7 +217,7 @@ def _may_be(  # noqa: C901 (one keyword after the other)
 
 
 class _JsonSoFar:
-    """Checks an arriving reply: one JSON value, perhaps in a code fence, among white space."""
+    """Checks that an arriving reply can be one JSON value, perhaps in a fence and white space."""
 
     def __init__(self, ijson: Any, *, constants: bool) -> None:
         self._ijson = ijson

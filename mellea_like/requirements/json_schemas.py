@@ -97,7 +97,7 @@ def _drafts() -> Any:
 
 
 def _formats(kind: Any) -> Any:
-    """Return a checker of a draft's formats, which tests "regex" with the ``regex`` package."""
+    """Return a checker of a draft's formats; the ``regex`` package checks the format "regex"."""
     import regex  # noqa: PLC0415 (an extra, the same one)
     from jsonschema import FormatChecker  # noqa: PLC0415
 
@@ -119,7 +119,7 @@ def _formats(kind: Any) -> Any:
 
 
 def ignored(validator: Any) -> Iterator[str]:
-    """Yield a message for each format or keyword of a schema that does not check anything."""
+    """Yield a message for each of a schema's formats and keywords that checks nothing."""
     from referencing import Resource  # noqa: PLC0415
     from referencing.jsonschema import DRAFT202012  # noqa: PLC0415
 

@@ -17,7 +17,7 @@ __all__ = ["as_backend", "check_judge", "check_requirements", "merge_requirement
 
 
 def as_backend(backend: object, name: str) -> Backend:
-    """Return ``backend`` if it is one; otherwise raise an error about the argument ``name``."""
+    """Return ``backend`` if it is a `Backend`; otherwise raise an error that calls it ``name``."""
     if backend is None:
         msg = f"there is no {name}: pass one to the strategy, or {name}=... to the call"
         raise ValueError(msg)
@@ -73,7 +73,7 @@ def merge_requirements(*sources: Iterable[Requirement | str]) -> tuple[Requireme
 
 
 def check_judge(requirement: Requirement, default: Backend) -> None:
-    """Raise an error if a requirement, or part of it, needs a judge but its backend can't judge."""
+    """Raise an error if the backend that would judge a requirement, or part of it, can't judge."""
     for part in requirement.parts:
         check_judge(part, default)
     if requirement.parts or requirement.validator is not None:

@@ -1,8 +1,8 @@
 """The only module that knows the differences between asyncio and trio.
 
-anyio hides the two libraries from the rest of the package, with two exceptions: a native
+anyio hides the two libraries from the rest of the package, except for two things: a native
 ``task.cancel()`` on asyncio, which no cancel scope knows about, and a ``CancelledError`` that some
-code raises although nobody has cancelled it.
+code raises although nobody has cancelled its task.
 """
 
 from __future__ import annotations
@@ -99,7 +99,8 @@ def clock() -> Callable[[], float]:
 def context_for_thread(library: str | None = None) -> Context:
     """Return a copy of the context for a function that will run in another thread.
 
-    ``library`` is the event loop's library that sniffio reports there; None if there is no loop.
+    ``library`` is the event loop's library, for sniffio to report in that thread; None if the
+    thread has no event loop.
     """
     context = copy_context()
     sniffio: Any = sys.modules.get("sniffio")  # If sniffio is installed, anyio asks it.
@@ -208,7 +209,8 @@ class foreign:  # noqa: N801 (it reads as a function)
 def cancellation_lost() -> bool:
     """Return whether ``task.cancel()`` was called on the running task, which still runs.
 
-    asyncio raises the cancellation only once, so some code has swallowed or replaced it.
+    asyncio raises the cancellation only once. So if the task still runs, some code has swallowed
+    or replaced the cancellation.
     """
     return native_cancel_requests() > 0 and not scope_cancelled()
 

@@ -27,7 +27,7 @@ def stack_of(coroutine: Any) -> Iterator[str]:
 
 
 async def see_the_end(ended: anyio.Event, prefix: str, grace: float, sampling_id: str) -> None:
-    """Wait for cancelled tasks to end; log the stacks of those that run after ``grace`` seconds.
+    """Wait for cancelled tasks to end; log the stacks of any still running after ``grace`` seconds.
 
     ``prefix`` is the beginning of the tasks' names.
     """

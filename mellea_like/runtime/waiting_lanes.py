@@ -58,12 +58,12 @@ class WaitingLanes:
                 self._queue.remove(lane)
 
     def wake(self) -> None:
-        """Wake the watcher, the one lane that waits for news, because there is news."""
+        """Because there is news, wake the watcher (the one lane that waits for it)."""
         if self._watcher is not None:
             self._events[self._watcher].set()
 
     def promote(self) -> None:
-        """If no lane waits for news, wake the lane that has queued longest, to ask the plan."""
+        """If no lane waits for news, wake the lane that has queued longest, so it asks the plan."""
         if self._queue and self._watcher is None:
             self._watcher = self._queue.pop(0)
             self._events[self._watcher].set()

@@ -1,7 +1,7 @@
 """The arguments of a call: their names and types, for all functions that pass them on.
 
 A function that takes ``**arguments: Unpack[Arguments]`` and passes them on to
-`BaseSamplingStrategy.sample` is checked like ``sample`` itself.
+`BaseSamplingStrategy.sample` is type-checked like ``sample`` itself.
 """
 
 from __future__ import annotations

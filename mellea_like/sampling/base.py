@@ -69,13 +69,14 @@ class BaseSamplingStrategy:
             another; at least 1.
         concurrency_budget: the number of lanes that run side by side, at least 1. Each call has
             that many requests in flight, so the result comes sooner, but more is spent on draws
-            that lose, and a provider's rate limit is reached sooner. If only the backend can fail
-            a draw (no requirement, plain text, no hook that decides on it, no schedule), one lane
-            runs at a time, because there is nothing to race.
+            that lose, and a provider's rate limit is reached sooner. If a draw can fail only
+            because of the backend (plain text; no requirement, tool, schedule or selection object;
+            no hook that decides on the draw), one lane runs at a time, because there is nothing to
+            race.
         requirements: conditions for the draws of every call. The action's and the call's own
             requirements follow them.
-        judge: the model that judges requirements without a validator; by default the call's
-            backend.
+        judge: the model that judges those requirements that have no validator; by default the
+            call's backend.
         plugins: hooks that run in every call of this strategy.
         selection: which passing draw wins. ``"first"`` takes the first to arrive, which depends on
             timing. ``"ordered"`` takes the lowest (attempt, lane), whatever the timing: it waits
@@ -326,8 +327,8 @@ class BaseSamplingStrategy:
             ImportError: a tool is a JSON Schema, and the package ``jsonschema``, which checks its
                 calls, isn't installed. It is part of the extra ``checks``.
             BackendError: every draw ended in an error; this is the first one.
-            Exception: the first error, if every draw ended in one and it is of another type; or
-                an exception of `repair`, or of a validator whose ``on_error`` is ``"raise"``.
+            Exception: every draw ended in an error, and the first one is of none of these types;
+                or an exception of `repair`, or of a validator whose ``on_error`` is ``"raise"``.
         """
         inputs = prepare_call(
             self.__settings,
@@ -436,8 +437,8 @@ class BaseSamplingStrategy:
 
         If a reply fails after some of its text has been yielded, the iteration raises
         `ReplyBroken`. This happens if its stream broke, it was cut off at its length limit, time
-        ran out, the final check contradicted the incremental one, or a tool call after the text
-        was wrong. The text of one draw is never continued with that of another.
+        ran out, the final check contradicted the incremental one, or the text was followed by a
+        wrong tool call. The text of one draw is never continued with that of another.
 
         Args:
             action: see `sample`.

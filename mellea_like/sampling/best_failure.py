@@ -34,9 +34,9 @@ def best_failure(slices: Sequence[Slice]) -> int:
 
 
 def deepest_failure(slices: Sequence[Slice]) -> int:
-    """Return the position of the slice nearest to passing; ties go to the deepest.
+    """Return the position of the slice nearest to passing.
 
-    Further ties go to the lowest id.
+    Ties go to the highest ``depth``, then to the lowest id.
     """
     return max(
         range(len(slices)),

@@ -205,7 +205,7 @@ class RunningCall(Call):
         return rounds
 
     def _noted(self, error: BaseException, ending: Ending) -> BaseException:
-        """Attach the call's result to an error, unless it has that of a call inside this one."""
+        """Attach this call's result to an error that doesn't have an inner call's result yet."""
         if isinstance(error, _WITH_RECORD) and error.result is None:
             error.result = self._result(ending)
         if self._inside is not None and is_of_backend(error):

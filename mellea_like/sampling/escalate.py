@@ -57,12 +57,12 @@ class Stage:
         options: options for generating replies. A call's options take precedence over them, and
             they take precedence over the strategy's.
         requirements: further conditions that its draws must meet.
-        judge: the model that judges its requirements without a validator; by default the
+        judge: the model that judges those requirements that have no validator; by default the
             strategy's judge, or else the stage's own backend.
         budget: a limit on the cost of its requests, including its judge's, within the strategy's
             and the call's budgets. It covers all calls of all strategies that share it. When it is
             spent, the next stage takes over, and the refused attempt is recorded as a cancelled
-            draw whose reason says so.
+            draw whose reason names the budget.
 
     Raises:
         TypeError: an argument is of the wrong type.
@@ -130,8 +130,9 @@ class ExpectedCost:
       rate too low. (If a stage carries failures on, all attempts count, because later ones ask
       something else.) Because calls differ, all this experience counts as at most ``strength``
       draws. Each failed draw of the stage in this call adds 1 to b.
-    - c is the average cost of the tokens of the same attempts, including judges'. Until such tokens
-      are known, those of another stage are used, or else one token of each kind.
+    - c is the average cost of the tokens of the same attempts, including the judges' tokens. Until
+      a stage's tokens are known, those of another stage are used, or else one prompt token and one
+      reply token.
 
     The rule works only with one lane: if draws raced, it would see only the quick ones.
 
@@ -143,9 +144,9 @@ class ExpectedCost:
         key: the key under which the pass rates are kept, in addition to the stage and its model:
             anything hashable, or a function that takes `CallFacts` and returns such a key. By
             default, it is the names of the first stage's requirements.
-        strength: the most draws that the experience from earlier calls counts as, over 0. The
-            lower it is, the sooner a call's own failures matter. The default did best in a replay
-            of recorded draws.
+        strength: how many draws the experience from earlier calls may count as, over 0. The lower
+            it is, the sooner a call's own failures matter. The default did best in a replay of
+            recorded draws.
 
     Raises:
         TypeError: an argument is of the wrong type.
@@ -240,7 +241,8 @@ class Escalate(BaseSamplingStrategy):
     Args:
         stages: the stages in order, at least one; each has its own backend.
         after: a rule by which the next stage may take over before a stage's attempts are spent.
-            `ExpectedCost` does so if a pass is expected to cost less there. None for no rule.
+            With `ExpectedCost`, it takes over if a pass is expected to cost less there. None for
+            no rule.
         **arguments: those of `BaseSamplingStrategy`, except ``backend``, ``loop_budget`` (which is
             the sum of the stages' ``turns``) and ``give_up``. If any ``carry`` isn't
             ``"nothing"``, ``validate_all`` is True by default.
@@ -286,7 +288,7 @@ class Escalate(BaseSamplingStrategy):
         return history[0].action, history[0].context
 
     def select_from_failure(self, slices: Sequence[Slice]) -> int:
-        """Choose the draw nearest to passing; ties go to the deepest, made by the biggest model."""
+        """Choose the draw nearest to passing; in a tie, the highest ``depth`` (biggest model)."""
         return deepest_failure(slices)
 
 

@@ -344,7 +344,7 @@ def backends_of(
 
 
 def judges_of(requirements: object) -> list[Any]:
-    """Return each requirement's judge; None stands for the call's judge."""
+    """Return each requirement's judge, where None means the call's judge."""
     judges: list[Any] = []
     if isinstance(requirements, str | Requirement) or not isinstance(requirements, Collection):
         return judges

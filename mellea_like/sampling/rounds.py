@@ -29,7 +29,7 @@ class CallInRounds(Generic[T]):
     `BaseSamplingStrategy.begin` makes it.
 
     Attributes:
-        paused: whether the last `run` has made its draws, and the call isn't over.
+        paused: whether the last `run` made its draws without bringing the call to its end.
     """
 
     paused = False
@@ -53,7 +53,7 @@ class CallInRounds(Generic[T]):
 
     @property
     def budgets(self) -> tuple[Budget, ...]:
-        """The budgets that limit the call's requests, and the budgets that contain those."""
+        """The budgets that limit the call's requests, including those around other budgets."""
         return tuple(dict.fromkeys(one for budget in self._inputs.budgets for one in budget.chain))
 
     @property

@@ -2,7 +2,7 @@
 
 A draw's text may be shown once no check can reject it any more, and shown text can't be taken
 back. So from the first shown piece on, only that draw can win. The engine starts no other draw,
-cancels those under way, and counts those that pass all the same as cancelled.
+and cancels those under way. If one of them passes nevertheless, it counts as cancelled.
 """
 
 from __future__ import annotations

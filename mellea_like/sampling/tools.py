@@ -72,7 +72,7 @@ class Toolbox:
         return not self.run_in_draws and self.choice in {None, "auto", "none"}
 
     def runs(self, calls: Sequence[ToolCall]) -> bool:
-        """Return whether a draw itself runs a reply's calls: only if all are of read-only tools."""
+        """Return whether a draw itself runs these calls: only if all their tools are read-only."""
         return self.run_in_draws and bool(calls) and all(self[c.name].read_only for c in calls)
 
     def watches(self, *, every: bool) -> dict[str, CallWatch]:

@@ -111,8 +111,8 @@ class SchedulePlan(ABC):
     def patience(self, restarts: int, model: str | None) -> float | None:
         """Return how long a draw may wait for its reply before it is restarted.
 
-        This is called before each request. After that time, the request is closed, and the same
-        draw sends another one.
+        This is called before each request. When the returned time is over, the request is closed,
+        and the same draw sends another one.
 
         Args:
             restarts: how often the draw has already been restarted.

@@ -76,7 +76,8 @@ class Staggered(BaseSchedule):
     the next one starts immediately. ("Happy eyeballs" paces connection attempts in the same way:
     RFC 8305, section 5.)
 
-    When a draw starts does not influence its outcome, so ``selection="ordered"`` is possible.
+    The time at which a draw starts does not influence its outcome, so ``selection="ordered"`` is
+    possible.
 
     Args:
         delay: the seconds between the starts of two lanes, over 0.
@@ -168,7 +169,7 @@ class Hedged(BaseSchedule):
 
 @dataclass(slots=True)
 class _Hedging(SchedulePlan):
-    """Keeps ``width`` draws in flight that don't take unusually long, next to those that do."""
+    """Keeps ``width`` ordinary draws in flight, besides those that take unusually long."""
 
     schedule: Hedged
     width: int

@@ -47,8 +47,8 @@ def parse_schedule(text: str) -> BaseSchedule:
     """Read a schedule written as a text, such as ``"hedged:0.8"``.
 
     Args:
-        text: a name, for some schedules with a number, in one of the forms of `SCHEDULES`. Case
-            doesn't matter.
+        text: a schedule's name, which for some is followed by a colon and a number. `SCHEDULES`
+            lists the forms. Case doesn't matter.
 
     Returns:
         The schedule.

@@ -26,8 +26,8 @@ __all__ = ["FEWEST", "Bug", "PerRequirement", "Tally", "bug_of", "times_seen"]
 class PerRequirement:
     """Gives up if a requirement fails so often that it can hardly be met.
 
-    It gives up once the probability that the requirement's pass rate is under ``threshold``
-    exceeds ``confidence``. The pass rate has a Beta posterior with a uniform prior. With the
+    It gives up once the requirement's pass rate is under ``threshold`` with a probability of more
+    than ``confidence``. The pass rate has a Beta posterior with a uniform prior. With the
     defaults, that takes six failures without a pass, or ten with one pass.
 
     Only verdicts count, not requirements that were skipped or errored. Replies must also be

@@ -35,7 +35,7 @@ RateKey: TypeAlias = "Hashable | Callable[[CallFacts], Hashable]"
 
 
 def _now_used(known: OrderedDict[Hashable, T], key: Hashable, make: Callable[[], T]) -> T:
-    """Return a key's entry, a new one if it has none, and mark the key as most recently used."""
+    """Return a key's entry (made if it is missing), and mark the key as most recently used."""
     if key not in known:
         known[key] = make()
         if len(known) > MOST_KEYS:

@@ -294,8 +294,8 @@ def tool_key(candidate: Candidate) -> Any:
         candidate: the reply.
 
     Returns:
-        A key that stands for the calls and can be compared with ``==``. For a reply without calls,
-        the key is the parsed value, or else the text.
+        A key made of the calls, which can be compared with ``==``. For a reply without calls, the
+        key is the parsed value, or else the text.
     """
     return key_of(candidate)
 
@@ -348,7 +348,7 @@ def _comparable(key: Any) -> Any:
 
 
 class Answers:
-    """Collects the different answers of a call. Keys that are equal (``==``) are one answer."""
+    """Collects the distinct answers of a call. Keys that are equal (``==``) are one answer."""
 
     def __init__(self) -> None:
         self.keys: list[Any] = []

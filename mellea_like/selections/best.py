@@ -45,7 +45,7 @@ class BestOf(BaseSelection):
             runs in a worker thread.
 
     Raises:
-        TypeError: ``score`` is not callable, or async and ``inline``.
+        TypeError: ``score`` is not callable, or it is async although ``inline`` is set.
         ValueError: ``n`` is below 1, or ``threshold`` is not finite.
     """
 
@@ -215,9 +215,9 @@ class Tournament(BaseSelection):
         n: how many draws must pass; a call with fewer attempts compares all that pass.
         criterion: what makes a reply better, in words.
         rounds: ``"knockout"`` compares n - 1 pairs, and the loser of a pair is out. ``"pivots"``
-            compares each candidate with the first ``pivots`` candidates to pass, and counts wins.
-            It costs more, and is more reliable.
-        pivots: the number of candidates to compare with, for ``"pivots"``.
+            compares each candidate with the ``pivots`` candidates of the lowest rank, and counts
+            wins. It costs more, and is more reliable.
+        pivots: with ``rounds="pivots"``, how many candidates all others are compared with.
 
     Raises:
         TypeError: ``judge`` isn't a backend, or ``pivots`` isn't an int.

@@ -64,7 +64,7 @@ class Vote(BaseSelection):
         TypeError: ``key`` or ``weight`` is not callable, ``key`` is async, or ``at_least`` isn't a
             number.
         ValueError: ``n`` is below 1, ``confidence`` is not between 0.5 and 1, or ``at_least`` is
-            not above 0 and up to 1.
+            not over 0, or is over 1.
     """
 
     key: Key | None = None
@@ -307,8 +307,8 @@ def majority_confidence(first: int, second: int) -> float:
 class Collect(BaseSelection):
     """The first k draws that pass win. ``result.values`` has their values, in that order.
 
-    The call is a success when there are k. With fewer, ``result.candidates`` has those that
-    passed. A call that can't make k draws raises `ValueError` before the first one.
+    The call is a success once it has all k. With fewer, ``result.candidates`` has the draws that
+    passed. A call that can't make k draws raises `ValueError` before its first draw.
 
     Args:
         k: the number of draws to collect.

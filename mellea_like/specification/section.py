@@ -117,7 +117,7 @@ def _again(
     place: tuple[int | str, ...] = (),
     context: dict[str, Any] | None = None,
 ) -> InitErrorDetails:
-    """Make an error for pydantic, which is reported together with others."""
+    """Make an error for pydantic to report together with others."""
     error = PydanticCustomError(cast("Any", kind), cast("Any", message), context or {})
     return {"type": error, "loc": place, "input": None}
 

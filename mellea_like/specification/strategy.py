@@ -221,7 +221,8 @@ class StrategySpec(Section):
         checks: the checks, as on the command line: ``words<=20``, ``contains:TEXT``, ...
         requirements: requirements in words, which a model judges.
         json_schema: the JSON Schema of replies, or the path of its file.
-        early: whether to reject replies while they arrive, if their checks can judge a beginning.
+        early: whether to reject replies while they arrive, if the checks can judge the beginning
+            of a reply.
         give_up: whether to stop when a requirement fails so often that more draws won't help.
         accept_incomplete: whether to accept a reply that was cut off, refused, withheld by a
             content filter, or is empty. If not, such a draw fails. By default, only the gateway
@@ -237,8 +238,8 @@ class StrategySpec(Section):
             failed. ``attempts`` is then the number of draws of the first model. With ``repair``,
             the first model sees the best failure.
         escalate_when: when the next model takes over. ``spent`` waits until the model before it
-            has used up its draws. ``cheaper`` changes as soon as a passing reply is expected to
-            cost less with the next model, which needs prices.
+            has used up its draws. ``cheaper`` changes to it as soon as a passing reply is expected
+            to cost less with it; for this, the models need prices.
     """
 
     strategy: StrategyName = "rejection"
@@ -402,7 +403,7 @@ class StrategySpec(Section):
         within: Budget | None = None,
         store: Store | None = None,
     ) -> Budget | None:
-        """Make the budget of a call, which also charges ``within``.
+        """Make the budget of a call. Whatever is charged to it is also charged to ``within``.
 
         If the section has no ``budget``, return ``within`` itself.
         """
@@ -420,8 +421,8 @@ class StrategySpec(Section):
     ) -> BaseSamplingStrategy:
         """Make the strategy; ``settings`` are further arguments of its class.
 
-        ``stages`` are the stages made from ``escalate``, and ``first`` has the options of the first
-        model, whose stage comes before them.
+        ``stages`` are the stages made from ``escalate``. The first model's stage comes before
+        them, and ``first`` has its options.
         """
         # Refusals with a 429 are counted separately.
         refusals = max(self.retries + 1, Retry().rate_limit_attempts)

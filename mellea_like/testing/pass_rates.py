@@ -10,7 +10,7 @@ async def test_extracts_the_total(draw):
 The body runs again and again until it is certain, with the given confidence, whether it passes in
 at least 90 % of its runs. `mellea_like.sequential.PassRateTest` decides this, and accounts for runs
 that have not ended yet. The body may call anything. A plain body runs in threads. An async body
-runs in the event loop of the plugin for the project's async tests (pytest-asyncio, anyio's,
+runs in the event loop of the plugin that runs the project's async tests (pytest-asyncio, anyio's,
 pytest-trio), or on asyncio if there is no such plugin.
 
 All runs of a body share its fixtures, except that each has its own `draw`.

@@ -111,7 +111,7 @@ class Trial:
         return isinstance(self.raised, pytest.skip.Exception | pytest.xfail.Exception | SkipTest)
 
     def stand_in(self) -> Callable[..., Any]:
-        """Return a function that runs the body as often as needed, async if the body is.
+        """Return a function that runs the body as often as needed. It is async if the body is.
 
         An async function is run by the project's plugin for async tests, in the event loop of
         the test's async fixtures.

@@ -218,8 +218,8 @@ class Parking:
         answers: the answers to the item's requests so far, by their keys.
         budgets: the budgets of the run.
         direct: the `BatchJobs.place` of each backend whose ``direct`` backend answers now.
-        charged: the iterations that are repeated, although an earlier session of the run has
-            recorded their cost already.
+        charged: the iterations whose draws are repeated, and whose cost an earlier session of the
+            run has recorded.
         sitting: the number of this session: how often the run has been begun or resumed.
     """
 
@@ -252,7 +252,7 @@ class Parking:
     def hearing(self, then: Callable[[Slice], None] | None) -> Callable[[Slice], None]:
         """Return a listener that records each draw of the item, and then calls ``then`` with it.
 
-        Cancelled draws are held back until `ended`.
+        Cancelled draws are held back until `ended` is called.
         """
         self._then = then
         return self._hear

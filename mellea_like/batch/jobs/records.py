@@ -54,7 +54,8 @@ class Answer(NamedTuple):
 class Known(NamedTuple):
     """The recorded answers to an item's requests, and the selection's marks of the item's draws.
 
-    ``answers`` are by the requests' keys, and ``marks`` (scores or vote keys) by iteration.
+    ``answers`` maps the requests' keys to answers, and ``marks`` maps iterations to marks (scores
+    or vote keys).
     """
 
     answers: dict[str, Answer]

@@ -101,7 +101,7 @@ class JobRounds:
         self._last_item: int = await self._do(self._store.last_item)
 
     def release(self) -> None:
-        """Release the reservations for jobs in the budgets. The jobs continue at the provider."""
+        """Release the budgets' reservations for jobs. The jobs continue at the provider."""
         for reserved in self._reserved.values():
             reserved.settle(None)
 
@@ -333,7 +333,7 @@ class JobRounds:
         return True
 
     def _later(self, place: str, backend: BatchJobs, wanted: float | None = None) -> None:
-        """Submit nothing to a provider for a while, and for longer after each refusal."""
+        """Submit nothing to a provider for a while, which gets longer with each refusal."""
         wait = backend.poll * 2.0 ** min(self._refusals[place], 30)
         self._refusals[place] += 1
         wait = max(wanted or 0.0, backend.poll, min(wait, LONGEST))

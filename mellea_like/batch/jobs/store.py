@@ -266,7 +266,7 @@ class JobStore:
         return int(count)
 
     def count_all_waiting(self) -> int:
-        """Return how many requests wait for a job, of any session and for any model."""
+        """Return how many requests, of any session and to any model, wait for a job."""
         with self._reading() as db:
             (count,) = db.execute(
                 "SELECT count(*) FROM requests WHERE job IS NULL AND answer IS NULL AND sitting > 0"

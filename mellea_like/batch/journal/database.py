@@ -111,7 +111,7 @@ _WHY = {
 
 @contextmanager
 def journal_errors(path: Path) -> Generator[None]:
-    """Convert errors of SQLite and the operating system in a block to `JournalError`."""
+    """Enter a block in which errors of SQLite and the operating system become `JournalError`."""
     try:
         yield
     except sqlite3.Error as exc:

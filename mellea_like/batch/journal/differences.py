@@ -1,4 +1,4 @@
-"""Describe briefly how two runs of a batch differ, with pure functions."""
+"""Pure functions that describe briefly how two runs of a batch differ."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def _of_alike(was: Any, now: Any) -> list[Difference]:
 
 
 def _leaves(requirement: Any) -> list[Any]:
-    """Return the parts of a combined requirement, or a list of the requirement itself."""
+    """Return a combined requirement's parts; for any other requirement, a list of only that."""
     if not isinstance(requirement, dict) or "description" in requirement:
         return [requirement]
     combined = cast("dict[str, list[Any]]", requirement)

@@ -39,7 +39,7 @@ class LargeParts:
         self._hashes: dict[int, tuple[bytes, str]] = {}
 
     def message(self, message: Message) -> dict[str, Any]:
-        """Return a message as its ``as_dict`` does, but with references in place of large data."""
+        """Return a message's ``as_dict()``, but with references in place of large data."""
         content = message.content
         if isinstance(content, str):
             return message.as_dict()
@@ -114,7 +114,7 @@ def _parts_of(prompts: Iterable[Any]) -> Iterable[dict[str, Any]]:
 
 
 def _inside(part: dict[str, Any]) -> tuple[dict[str, Any] | None, str]:
-    """Return the dict inside a message part that has its data (or None), and the data's key."""
+    """Return the dict that holds a message part's data (or None), and the data's key in it."""
     kind = part.get("type")
     name = _PLACES.get(kind) if isinstance(kind, str) else None
     inside = None if name is None else part.get(cast("str", kind))

@@ -143,8 +143,8 @@ def read_items(
     """Read the record of each item, a block at a time.
 
     Args:
-        path: the journal's path. The journal may be in use; each block shows its state when the
-            block is read.
+        path: the journal's path. The journal may be in use; each block shows the items as
+            they are when the block is read.
         only: the id of a single item to read. The rest of the file is then neither read nor
             checked, unless the item is missing.
         parts: whether to read the data of large images, sounds and files. With False, the data is
@@ -158,9 +158,9 @@ def read_items(
         ``"unfinished"``, and ``error`` has the error's ``type`` and ``message``, or is None.
         ``attempts`` is the number of attempts; ``started`` and ``elapsed`` are those of the last
         attempt, and ``usage`` is that of all attempts, including killed ones. ``trace`` is the
-        argument for ``SamplingResult.from_dict``, or None. ``drawn`` has the draws so far of an
-        unfinished item, in the form of a trace's ``slices``, but without the prompts. It is empty
-        for other items.
+        argument for ``SamplingResult.from_dict``, or None. ``drawn`` has an unfinished item's
+        draws so far, in the form of a trace's ``slices``, but without the prompts. It is empty for
+        other items.
 
     Raises:
         JournalError: the file isn't a journal, is of another format version, or is damaged.

@@ -110,7 +110,7 @@ def local_cluster(
 ) -> Generator[None]:
     """Run a Ray cluster on this machine during a ``with`` block. It listens on 127.0.0.1 only.
 
-    ``ray.init()`` by itself uses the host's address, so other machines can reach the cluster.
+    ``ray.init()`` alone would use the host's address, and other machines could reach the cluster.
 
     Args:
         cpus: the number of CPUs that the cluster claims to have. It can be more than the machine

@@ -235,13 +235,13 @@ class LimitKeeper:
         return None
 
     async def settle(self, name: str, number: int, end: RequestEnd) -> None:
-        """Note that a request has ended, whether it was still waiting or already under way."""
+        """Record that a request has ended, whether it was still waiting or already under way."""
         asked = self._heard(name).asked.pop(number, None)
         if asked is not None:
             asked.end(end)
 
     async def alive(self, name: str) -> None:
-        """Note that the worker called ``name`` is alive."""
+        """Record that the worker called ``name`` is alive."""
         self._heard(name)
 
     def _heard(self, name: str) -> _Worker:
@@ -254,7 +254,7 @@ class LimitKeeper:
         return worker
 
     def _count(self, asked: _Asked) -> None:
-        """Count all that is reserved for a dead worker's request as spent, if it was granted."""
+        """If a dead worker's request was granted, count everything reserved for it as spent."""
         ask = asked.ask
         output = self._assumed if ask.max_tokens is None else ask.max_tokens
         spent = RequestEnd(Usage(1, ask.input_tokens, output, 1), None, None)

@@ -93,7 +93,7 @@ def sample_dataset(
             all of them must share it, and it must support file locks. Otherwise, an actor that is
             restarted on another machine starts its shards from the beginning. A different dataset
             or prompt needs a different directory.
-        limits: the rates, the budget or both that all actors share.
+        limits: the limits that all actors share: rates, a budget, or both.
         check_cluster: whether to check first that the cluster has enough free capacity. Pass False
             if the cluster grows by itself, or if other jobs will end and make room.
 

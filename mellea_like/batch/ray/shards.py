@@ -71,7 +71,7 @@ class ShardWork:
 
 
 class ShardSampler:
-    """Samples shards of rows; Ray Data makes one in each actor, and calls it on one event loop."""
+    """Samples shards of rows. Each actor has one sampler; Ray Data calls it on one event loop."""
 
     def __init__(self, work: ShardWork) -> None:
         self._work = work

@@ -58,8 +58,8 @@ def read_rows(
     Args:
         file: the file, open for reading.
         format: the format of the rows.
-        on_bad: a function that is called with each row that can't be read, and may raise. Without
-            it, such a row is raised as an error.
+        on_bad: a function that is called with the error of each row that can't be read, and may
+            raise. Without it, the error is raised.
         on_names: a function that is called with the names in the first line of CSV or TSV, before
             any row.
 

@@ -79,8 +79,8 @@ class Row(dict[str, Any]):
 
     ``number`` is the line on which the row begins or, in Parquet, the number of the row, from 1.
     If the row was read from the results of an earlier run, ``id`` is its position in that run; else
-    ``id`` is None. If several processes share the rows, ``place`` is its position in the file, from
-    0; else ``place`` is None.
+    ``id`` is None. If several processes share the rows, ``place`` is this row's position in the
+    file, from 0; else ``place`` is None.
     """
 
     __slots__ = ("id", "number", "place")

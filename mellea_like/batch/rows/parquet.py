@@ -152,7 +152,7 @@ def _type_of(type_: Any) -> str:
 
 
 def _without_nanoseconds(batch: Any) -> Any:
-    """Cut times to microseconds, the finest that Python has; pyarrow alone could raise."""
+    """Cut times to microseconds, the finest that Python has; otherwise, pyarrow could raise."""
     for place, field in enumerate(batch.schema):
         coarse = None
         if pa.types.is_timestamp(field.type) and field.type.unit == "ns":

@@ -307,7 +307,7 @@ class BatchOptions(DrawOptions):
                 raise Problem(msg, Exit.USAGE)
 
     def _check_jobs(self) -> None:
-        """Check which options ``--batch-api`` needs or excludes, and set ``order`` to breadth."""
+        """Check the options that ``--batch-api`` needs or excludes; set ``order`` to breadth."""
         if self.model is None:
             msg = f"--batch-api {self.batch_api} needs the name of a model: add --model NAME"
             raise Problem(msg, Exit.USAGE)

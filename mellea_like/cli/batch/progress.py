@@ -60,7 +60,7 @@ def parts_of(progress: Progress, price: Price | None, since: float = 0.0) -> lis
 
 
 def status_line(parts: list[Text], columns: int) -> Text:
-    """Join the parts to one line, and cut it off after ``columns``, the terminal's width."""
+    """Join the parts into one line, and cut it off after ``columns``, the terminal's width."""
     line = Text("  ", no_wrap=True).join(parts)
     line.truncate(max(1, columns), overflow="ellipsis")
     return line

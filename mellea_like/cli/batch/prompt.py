@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class PromptTemplate:
-    """Makes each row's prompt, from a template or the row's own messages, and its checks."""
+    """Makes each row's checks, and its prompt from a template or from the row's own messages."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class PromptTemplate:
     def fill(self, row: Row, place: str = "line") -> Asked | Conversation:
         """Make the prompt for a row, with the row's own requirements.
 
-        ``place`` is the word by which errors call the row: line or row.
+        ``place`` is the word before the row's number in errors: ``"line"`` or ``"row"``.
         """
         must_hold = self.requirements_of(row, place)
         if self._template is None:

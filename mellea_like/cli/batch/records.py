@@ -60,7 +60,7 @@ class RowRecords:
         return RowResult(row.number, records, item.replayed, error, refused, row.place or 0)
 
     def _records(self, item: ItemResult[Any]) -> Iterator[tuple[dict[str, Any], bool]]:
-        """Yield each record of a row, and whether it passes the filters; True without a reply."""
+        """Yield a row's records, and whether each passes the filters (True if it has no reply)."""
         options, result = self._options, item.result
         records = _records_of(item, as_value=options.json_schema is not None)
         replies: list[Slice | None] = []

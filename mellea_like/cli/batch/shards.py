@@ -68,7 +68,8 @@ class _Told(NamedTuple):
 class _Ended(NamedTuple):
     """The last message of a process.
 
-    ``error`` is None if all rows of the process are done; otherwise, it is a sentence.
+    ``error`` is a sentence about the error that ended the process, or None if all its rows are
+    done.
     """
 
     error: str | None = None
@@ -143,7 +144,7 @@ class Shards:
     def _store(self) -> Path | None:
         """Return the file of the shared budget and rate limits, or None if there are no limits.
 
-        What an earlier run counted in the file is forgotten.
+        The amounts that an earlier run spent are deleted from the file.
         """
         options = self._options
         rates = options.requests_per_minute, options.tokens_per_minute
@@ -284,7 +285,7 @@ class _ShardResults:
             raise Problem(ended.error, ended.code)
 
     def _lose(self, number: int, gone: Gone) -> None:
-        """Report a process that died without its last message."""
+        """Report a process that ended before it sent its last message."""
         if number not in self._ends:
             lost = f"process {number + 1} of {self._count} {gone}"
             self._lost.append(lost)

@@ -133,7 +133,7 @@ class RowSource:
     def digest(self, earlier: str | None = None) -> str | None:
         """Return the digest of the input file, or None for a pipe.
 
-        If rows were only appended since the digest ``earlier``, return ``earlier``.
+        If rows have only been appended since the digest ``earlier`` was made, return ``earlier``.
         """
         if self.path is None or self._piped:
             return None
@@ -218,7 +218,7 @@ class RowSource:
         return self._share is None or place % self._share[1] == self._share[0]
 
     def _name_columns(self, columns: Mapping[str, str]) -> None:
-        """Store the input's columns; with ``--again``, without an earlier run's result columns."""
+        """Store the input's columns; ``--again`` leaves out an earlier run's result columns."""
         self.columns = columns
         if self._again and of_results(list(columns)):
             own = dict(list(columns.items())[: -len(RESULT_FIELDS)])

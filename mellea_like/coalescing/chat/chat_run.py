@@ -107,7 +107,7 @@ class ChatRun(Generic[M, R]):
         return answer
 
     def end(self) -> int:
-        """End the run, settle the open tickets of its messages, and return how many were open."""
+        """End the run, settle open tickets with its outcome, if any, and return their number."""
         self.ended = True
         self.over.set()
         tickets = [each.ticket for each in self.members]

@@ -145,7 +145,7 @@ class Session(Generic[M, R]):
         )
 
     def due(self) -> float:
-        """Return when a run may begin: -inf for now, and inf if none can begin yet.
+        """Return when a run may begin: -inf if immediately, and inf if no run can begin yet.
 
         The run may have to wait longer if the dispatcher has no room for it.
         """
@@ -212,7 +212,7 @@ class Session(Generic[M, R]):
         return discarded
 
     def check_stuck(self, now: float) -> tuple[Submission[M, R], ...] | None:
-        """Mark the session as stuck if its cancelled run has exceeded its grace.
+        """Mark the session as stuck if its cancelled run has exceeded the grace period.
 
         If so, the waiting messages are removed and returned. None means that nothing has changed.
         """

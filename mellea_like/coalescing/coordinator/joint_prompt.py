@@ -215,7 +215,7 @@ def _meta(metas: Sequence[RequestMeta], retry: int) -> RequestMeta:
 
 
 def read_answers(text: str, keys: Sequence[str]) -> list[str | None]:
-    """Return each task's answer in a joint reply; None if it is missing, or if several differ.
+    """Return each task's answer in a joint reply; None if it is missing or has several versions.
 
     JSON objects are decoded wherever one may start, so fences, prose and truncated arrays don't
     matter. An object counts if its index and key are those of a task.

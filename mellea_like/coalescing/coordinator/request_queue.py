@@ -1,4 +1,4 @@
-"""The queue of a coordinator, which decides which requests are sent together, and when."""
+"""A coordinator's queue: it decides which requests are sent together, and when."""
 
 from __future__ import annotations
 

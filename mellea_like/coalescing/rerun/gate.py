@@ -68,8 +68,8 @@ class RerunStatus(NamedTuple):
         ticks: the number of ticks that have begun.
         last_trigger: the first reason of the last tick.
         last_event: the time of the last submission; None if there was none.
-        restart_window: the seconds until ``max_wait`` is over, during which a submission restarts
-            the current tick; 0 if submissions don't restart it.
+        restart_window: the seconds left of ``max_wait``, in which a submission restarts the current
+            tick; 0 if submissions don't restart it.
         failed: the number of ticks that raised an exception.
     """
 
@@ -149,8 +149,8 @@ class RerunGate(BackgroundService, Generic[T]):
         await gate.request("prompts changed")  # Waits for a rebuild that begins after this call.
     ```
 
-    A tick is one run of the function. Submissions are requests, whose callers wait for the result,
-    and pokes, which don't wait. All submissions during a tick share the next tick, which begins
+    A tick is one run of the function. A submission is a request, whose caller waits for the result,
+    or a poke, whose caller doesn't. All submissions during a tick share the next tick, which begins
     when the current tick has ended. If a tick raises an exception, the callers of its requests get
     the exception; if no caller is waiting, it is logged. The gate stays open.
 
@@ -161,7 +161,7 @@ class RerunGate(BackgroundService, Generic[T]):
         on_busy: what to do with a submission during a tick. ``"queue"`` leaves it to the next
             tick. ``"ignore"`` refuses it. ``"restart"`` cancels the tick, and the next tick answers
             the submissions of both.
-        max_wait: the seconds after its oldest submission during which a tick may be restarted.
+        max_wait: how long submissions may restart a tick, in seconds from its oldest submission.
             After that, the tick may finish, so that a steady stream of submissions can't starve
             it. Use ``math.inf`` for a tick that never ends by itself.
         state: the path of a file that keeps the gate's numbers across processes. It is read when

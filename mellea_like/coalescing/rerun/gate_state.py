@@ -17,7 +17,7 @@ __all__ = ["GateState"]
 
 
 class GateState(BaseModel):
-    """The content of the state file. It omits running ticks, which a crash would leave there."""
+    """The state file's content, without running ticks, which would stay there after a crash."""
 
     # Of another version's file, known fields are read.
     last_event: AwareDatetime | None = None

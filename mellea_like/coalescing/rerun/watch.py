@@ -210,7 +210,7 @@ class PendingChanges:
 
 
 class _Files:
-    """Watches files with watchfiles, in worker threads, of which one runs at a time."""
+    """Watches files with the library watchfiles, in worker threads that run one at a time."""
 
     def __init__(
         self,
@@ -335,7 +335,7 @@ class _Files:
 
 
 def is_ignored(path: str, root: str, patterns: Iterable[str]) -> bool:
-    """Return whether a path below a root, or a directory on the way to it, has an ignored name."""
+    """Return whether a path, or a directory between ``root`` and the path, has an ignored name."""
     names = Path(path).relative_to(root).parts
     return any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
 

@@ -209,8 +209,8 @@ def _problems(reply: Slice) -> list[str]:
 def refusal_of(model: str, prepared: PreparedRequest, outcomes: Sequence[ReplyOutcome]) -> Refusal:
     """Return the refusal that answers a request if there is no reply to show.
 
-    If a sampling call ended without an error, the status is 422. If all of them raised errors, the
-    first error determines the status.
+    If at least one sampling call ended without an error, the status is 422. If all calls raised
+    errors, the first error determines the status.
     """
     judged = [
         outcome.result

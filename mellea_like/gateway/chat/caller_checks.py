@@ -94,7 +94,7 @@ class Workers:
 
     @asynccontextmanager
     async def turn(self, key: str) -> AsyncGenerator[None]:
-        """Run a block once a process is free and no other check for this API key is running."""
+        """Run a block as soon as a process is free and no other check for this API key runs."""
         async with self._turns[key], self._slots:
             yield
 

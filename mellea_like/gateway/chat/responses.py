@@ -237,8 +237,8 @@ def _items(
 ) -> list[dict[str, Any]]:
     """Convert a reply to the items of a response.
 
-    ``shown`` is the id of a message whose text was already sent, which then comes first; None if
-    nothing was sent.
+    ``shown`` is the id of the message whose text was already sent, or None if nothing was sent. A
+    message that was already sent is the first item.
     """
     made, said = generated(reply), message_of(reply)
     items: list[dict[str, Any]] = []
@@ -285,7 +285,7 @@ def _begun_item(index: int, item: dict[str, Any]) -> Iterator[Event]:
 
 
 def _ended_item(index: int, item: dict[str, Any], after: int = 0) -> Iterator[Event]:
-    """Yield the events for an item's parts, except the first ``after``, and for the item's end."""
+    """Yield the events for an item's parts, without the first ``after`` parts, and for its end."""
     where = _place(index, item)
     if item["type"] in WRITTEN:
         field, kind = WRITTEN[item["type"]]

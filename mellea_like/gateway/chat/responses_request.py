@@ -121,7 +121,7 @@ class _InputFile(Sent):
 
 
 def _carriable(part: Any) -> Any:
-    """Reject a part that backends can't take, so that pydantic's error has the part's place."""
+    """Reject a part that backends can't take, while pydantic still knows the part's place."""
     carried(part.chat)
     return part
 
@@ -313,7 +313,7 @@ class ResponsesRequest(Fields):
         return names_of(self.tools)
 
     def name_of(self, param: str) -> str:
-        """Translate the name of a field in chat completions to the name of that field here."""
+        """Translate a field's name in chat completions to its name in ``/v1/responses``."""
         for pattern, name in NAMES:
             param = re.sub(pattern, name, param)
         places = places_of(self.tools)

@@ -160,7 +160,7 @@ class PreparedRequest:
     carries: bool
     """Whether the upstream's extra fields in a reply are passed on to the caller."""
     configured: Mapping[str, str]
-    """Maps each field that only the configuration sets to the path of the setting."""
+    """The path of the setting for each field that only the configuration sets, by field name."""
 
     @property
     def may_stream(self) -> bool:
@@ -292,7 +292,7 @@ class ServedModel:
     async def prepare(
         self, request: ChatRequest, caller: Admitted, workers: Workers
     ) -> PreparedRequest:
-        """Prepare a request for sampling, or refuse one over a limit of the model or the caller."""
+        """Prepare a request for sampling; refuse it if it exceeds a limit of the model or key."""
         config, asked, limits = self.config, request.mellea_like, caller.limits
         for name, given, most in (
             ("n", request.n, limits.max_n),
@@ -375,7 +375,7 @@ class ServedModel:
         )
 
     def _stages(self, most: int | None, *, tools: bool) -> list[Stage]:
-        """Make all stages of an escalation but the first; ``most`` limits the tokens of a reply."""
+        """Make the stages of an escalation after the first; ``most`` limits a reply's tokens."""
         backends, judges = self._backends[1:], self._judge_backends[1:]
         further = zip(self.config.escalate, backends, judges, strict=True)
         made = [

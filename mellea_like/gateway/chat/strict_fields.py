@@ -160,7 +160,8 @@ class OpenFields(Fields):
     def extra(self) -> dict[str, Any]:
         """The object's extra fields.
 
-        A declared field that holds an object is included with that object's extra fields.
+        If a declared field holds an object with extra fields, they are included under that field's
+        name.
         """
         found = dict(self.model_extra or {})
         for name in type(self).model_fields:

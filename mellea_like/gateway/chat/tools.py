@@ -1,4 +1,4 @@
-"""Describe the tools of a request to the engine, and check calls of these tools."""
+"""Convert a request's tools to `CallersTool` objects, and check calls of these tools."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def read_config(
     Args:
         path: a YAML file.
         environ: the environment variables; the default is the process's.
-        further: a function that finds further problems in the parts that are correct so far.
+        further: a function that gets the valid parts, and returns further problems.
         **server: fields of the section ``server`` that override the file's.
 
     Returns:
@@ -118,7 +118,7 @@ def _sound_parts(given: Mapping[str, Any], context: Mapping[str, Any]) -> Parts:
         """Read each section, leaving out its wrong fields.
 
         The result has None for a section if a wrong field is in ``needed``, or if the section is
-        still wrong without the wrong fields.
+        invalid even without its wrong fields.
         """
         found: dict[str, S | None] = {}
         named = cast("dict[str, Any]", sections) if isinstance(sections, dict) else {}

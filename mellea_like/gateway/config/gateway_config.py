@@ -56,10 +56,11 @@ class Overrides(Section):
             field to the upstream unchanged, ``drop`` ignores it, and ``refuse`` answers 400.
         unknown_fields: what to do with fields that are not in the table, including those inside
             messages, parts, tool calls and tools. None forwards them to upstreams of kind
-            ``openai`` and ``llama``. For other kinds, None refuses them at the top level and drops
-            those inside. If they are forwarded, unknown fields of a reply are returned, too.
-            ``/v1/responses`` never forwards unknown fields: it drops them if the value isn't
-            ``refuse``.
+            ``openai`` and ``llama``. For other kinds, None refuses them at the top level of a
+            request, and drops them inside messages, parts, tool calls and tools. If unknown fields
+            of a request are forwarded, those of its reply are returned, too. ``/v1/responses``
+            never forwards unknown fields: it drops all of them, except that ``refuse`` refuses
+            those at the top level.
         media_urls: whether a web URL may be given for an image. The upstream fetches it; the
             gateway never does. None allows it only for OpenAI's own servers.
         hosted_tools: what to do with tools that OpenAI's servers run, such as ``web_search``, in a
@@ -129,7 +130,7 @@ class ModelConfig(StrategySpec):
 
     @property
     def places(self) -> list[tuple[tuple[str | int, ...], ModelConfig | StageConfig]]:
-        """Pairs of a path and a part that names an upstream: this model, and its further stages."""
+        """This model and its further stages, each as a pair of its path and its configuration."""
         further = [(("escalate", n), stage) for n, stage in enumerate(self.escalate)]
         return [((), self), *further]
 
@@ -158,7 +159,7 @@ class StreamingConfig(Section):
 
 
 class KeyBudget(CallBudgetSpec):
-    """The budget of a key, including judges and losing draws. At least one limit is required.
+    """The budget of a key. Judges and losing draws count, too. At least one limit is required.
 
     The amount spent is kept in the gateway's store under the key's name and the period, so it
     survives a restart.
@@ -311,11 +312,12 @@ class GatewayConfig(Section):
         models: the models that callers may ask for, by name.
         streaming: how streamed replies are sent.
         server: the address that the gateway listens on, and its limits.
-        keys: the keys of callers, by name. Without keys, the host must be the loopback, and anyone
-            can use it.
-        store: ``memory``, or the SQLite file in which the command records the spending of keys, as
-            a path relative to the configuration file. The default is a file beside that file, with
-            the same name but the ending ``.spent.db``. It is created when it is needed.
+        keys: the keys of callers, by name. Without keys, the host must be the loopback, and no
+            caller needs a token.
+        store: ``memory``, or the SQLite file in which ``mellea-like serve`` records the spending of
+            keys, as a path relative to the configuration file. The default is a file in the same
+            directory as the configuration file, with the same name but the ending ``.spent.db``.
+            The SQLite file is created when it is needed.
     """
 
     upstreams: dict[Name, UpstreamSpec] = Field(

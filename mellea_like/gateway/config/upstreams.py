@@ -38,7 +38,7 @@ __all__ = ["OpenUpstreams", "Upstream", "Used", "check_upstreams", "open_upstrea
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
-    """An open upstream of the configuration, whose backend applies its limits."""
+    """An open upstream of the configuration. Its backend applies the upstream's limits."""
 
     name: str
     backend: Backend

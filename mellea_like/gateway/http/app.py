@@ -144,8 +144,8 @@ class Gateway:
         spending and their requests under way. Upstreams that don't change stay open. The section
         ``server`` and backends that were passed in don't change.
 
-        This returns once the old configuration's last request has ended, and the upstreams that
-        only the old one used are closed.
+        This returns when the old configuration's last request has ended and the upstreams that
+        only the old configuration used are closed.
 
         Args:
             config: the new configuration.

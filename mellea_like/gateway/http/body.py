@@ -123,7 +123,7 @@ def check_headers(headers: Iterable[tuple[bytes, bytes]], server: ServerConfig) 
 async def read_body(
     receive: Receive, server: ServerConfig, share: BodyShare | None = None
 ) -> bytes:
-    """Read a whole body within the server's limits and its share of memory."""
+    """Read a whole body within the server's limits, and count its memory in ``share``."""
     parts: list[bytes] = []
     size = 0
     more = True

@@ -95,7 +95,7 @@ LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
 class Connection:
-    """The methods by which the guard tells a connection how far its request is.
+    """The methods by which the guard tells a connection how far its request has progressed.
 
     In this class they do nothing. The gateway's own server overrides them to limit connections.
     """
@@ -382,7 +382,7 @@ def _innermost(exc: BaseException) -> BaseException:
 
 
 class Keys:
-    """Finds the owners of requests' tokens, of which only the digests are kept."""
+    """Finds the owners of requests' tokens. Only the tokens' digests are kept."""
 
     def __init__(
         self,
@@ -424,7 +424,7 @@ class Keys:
 def _presented(headers: Iterable[tuple[bytes, bytes]]) -> tuple[list[bytes], bytes]:
     """Return the values of all ``Authorization`` headers, and the digest of the token.
 
-    The digest is ``b""`` if there isn't exactly one such header, with a Bearer token.
+    The digest is ``b""`` unless there is exactly one such header and it has a Bearer token.
     """
     given = [value for name, value in headers if name == b"authorization"]
     scheme, _, token = given[0].partition(b" ") if len(given) == 1 else (b"", b"", b"")

@@ -63,7 +63,7 @@ def listen(server: ServerConfig, *, has_keys: bool) -> socket.socket:
         The socket, bound and listening.
 
     Raises:
-        ValueError: the address is open to other machines without a key, or there is no address.
+        ValueError: the host doesn't resolve, or other machines could use it without a token.
         OSError: the address can't be used. Another program may have the port.
     """
     family, address = listening_address(server, has_keys=has_keys)
@@ -101,10 +101,10 @@ async def serve(
         on_hangup: an async function that runs at each SIGHUP, while requests are answered. Without
             it, SIGHUP isn't handled. If SIGHUP comes because the terminal was closed, it ends the
             server like SIGTERM.
-        stop: an event that ends the server when it is set, like a signal.
+        stop: an event that, when set, ends the server as a signal would.
         cut: an event that cuts off running requests when it is set after ``stop``.
-        quiet: whether to keep prompts, replies and keys out of the logs of the whole process while
-            it runs, as the command does. If not, no logger is changed.
+        quiet: whether to keep prompts, replies and keys out of the whole process's logs while the
+            server runs, as ``mellea-like serve`` does. If not, no logger is changed.
 
     Returns:
         The signal that ended the server, or None if ``stop`` ended it.

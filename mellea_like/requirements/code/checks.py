@@ -47,7 +47,8 @@ class CodeSettings(CheckSettings, total=False):
         fence: which fence to use if a reply has several: ``"longest"`` (the default), ``"first"``
             or ``"last"``; see `mellea_like.requirements.code`.
         sandbox: the runner of the code. By default, all checks of the process share one `Sandbox`.
-            On systems without sandboxes, making such a check raises ``NotImplementedError``.
+            On systems without sandboxes, making a check without ``sandbox=`` raises
+            ``NotImplementedError``.
     """
 
     seconds: float | None
@@ -222,9 +223,10 @@ def agrees_with(
 ) -> Requirement:
     """Require Python code with a function that returns the same as a reference; see `returns`.
 
-    The reference runs once, when the first reply is checked. A function runs in this process, in a
-    thread; source code runs in the sandbox, in a process that no reply can reach. If the reference
-    raises an exception, the reply's function must raise one of the same type.
+    The reference runs once, when the first reply is checked. If it is a function, it runs in this
+    process, in a thread; if it is source code, it runs in the sandbox, in a process that no reply
+    can reach. If the reference raises an exception, the reply's function must raise one of the same
+    type.
 
     Args:
         reference: a function, or source code that defines it.

@@ -215,7 +215,7 @@ class _Tests:
                 setattr(owner, name, value)
 
     def run(self) -> dict[str, Any]:
-        """Run all tests, and return the numbers of tests passed and run, and the failures."""
+        """Run all tests; return the numbers of passed tests and of all tests, and the failures."""
         trees = [ast.parse(source) for source in self.job["tests"]]
         for tree in trees:
             tree.body = [part for part in tree.body if not _is_runner(part)]
@@ -368,7 +368,7 @@ def _is_runner(statement: ast.stmt) -> bool:
 
 
 def _is_unit(statement: ast.stmt) -> bool:
-    """Return whether a statement is a test: an assertion, a call, or a block that has one."""
+    """Return whether a statement is a test: an assertion, a call, or a block that has either."""
     if isinstance(statement, ast.For | ast.While | ast.With | ast.Try | ast.If):
         parts = [part for part in ast.walk(statement) if part is not statement]
         return any(isinstance(part, ast.stmt) and _is_unit(part) for part in parts)
@@ -391,7 +391,7 @@ def _seen(names: Mapping[str, Any], tree: ast.Module) -> list[str]:
 
 
 class _Explained(ast.NodeTransformer):
-    """Rewrites assertions so that they show the values that they compared when they fail."""
+    """Rewrites assertions so that, when they fail, they show the values that they compared."""
 
     def visit_Assert(self, node: ast.Assert) -> list[ast.stmt]:
         """Make an assertion record the values of both sides, and forget them if it holds."""

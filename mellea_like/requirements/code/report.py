@@ -27,7 +27,7 @@ class CodeJob:
         program: the program's source, in Python.
         stdin: the program's standard input.
         tests: the sources of the tests, which run in the program's process.
-        names: the names of the program that the tests may use; None for all.
+        names: which of the program's names the tests may use; None for all.
         function: an expression for the function to call, such as its name.
         inputs: the positional arguments of each call, as plain data.
         seconds: the time limit, in seconds of processor time; None for the runner's own limit.

@@ -64,7 +64,7 @@ SECONDS_TO_END = 5.0
 
 
 class Sandbox:
-    """Runs each program in its own process, with limits, and ends everything that it starts.
+    """Runs each program in its own process, with limits. All that a program starts ends with it.
 
     The first run starts a template process, which forks a process for each program in a few
     milliseconds. Programs share the seed of Python's hashes, and nothing else.

@@ -110,8 +110,8 @@ def runs_sql(
     Args:
         schema: statements that create the database or, if ``database`` is given, run on its copy.
         database: an SQLite file to copy. It is read when the first reply is checked.
-        like: a query that must return the same rows, in the same order if it has an ``ORDER BY``
-            outside of parentheses. Names of columns don't matter.
+        like: a query whose rows the reply's SQL must return, in the same order if the query has an
+            ``ORDER BY`` outside of parentheses. Names of columns don't matter.
         writes: whether the SQL may change the database.
         **settings: see `CodeSettings`, and `Requirement` for ``name``, ``weight`` and others.
 
