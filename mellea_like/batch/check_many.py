@@ -50,7 +50,7 @@ def check_many(
             resumed from a journal, each item must have the same requirements as before.
         concurrency: the number of replies to check at a time.
         reply: a function that returns the reply of an item. By default, the item is the reply.
-        action: a function that returns the task that an item's reply answers, or None if that is
+        action: a function that returns the task that an item's reply answers; None if the tasks are
             unknown.
         format: see `mellea_like.checking.check`.
         judge: see `mellea_like.checking.check`.

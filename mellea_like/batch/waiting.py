@@ -68,11 +68,12 @@ class WaitingItem(NamedTuple):
 def earlier_draws(stored: StoredItem, work: Work, *, passed: bool = False) -> WaitingItem:
     """Return an unfinished item with the draws that it can continue from.
 
-    Draws at the end of the record that were cancelled, that passed or that had a permanent error
-    must be repeated, so they are left out. With ``passed``, or if the selection waits for more
-    draws, draws that passed are kept. In an escalation, a permanent error ends only one stage, so
-    a draw with such an error is kept, unless the last stage has ended with one. If the journal
-    lacks a text that a repair or a selection could need, all draws are left out.
+    At the end of the record, draws are left out if they must be repeated: those that were
+    cancelled, passed, or had a permanent error. There are two exceptions. Draws that passed are
+    kept with ``passed``, or if the selection waits for more draws. Draws with a permanent error are
+    kept in an escalation, where such an error ends only its own stage, unless that is the
+    escalation's last stage. If the journal lacks a text that a repair or a selection could need,
+    all draws are left out.
     """
     settings = work.strategy.settings
     several = passed or not isinstance(settings.selection, str)

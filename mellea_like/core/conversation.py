@@ -482,7 +482,7 @@ class Conversation:
     requirements: tuple[Requirement | str, ...] = ()
 
     def render(self, context: Context) -> tuple[Message, ...]:
-        """Return the conversation with these messages at its end."""
+        """Return the messages of ``context``, followed by this action's own."""
         return (*context.messages, *self.messages)
 
     def parse(self, text: str) -> str:

@@ -94,11 +94,11 @@ def to_dict(result: SamplingResult[Any]) -> dict[str, Any]:
 def outline(
     result: SamplingResult[Any], write: Callable[[Message], dict[str, Any]] = Message.as_dict
 ) -> tuple[dict[str, Any], list[list[int]]]:
-    """Write a call's record without its slices and their cost.
+    """Return a call's record as plain data, without its slices, and where their messages are.
 
-    The second value returned has, for each slice, its iteration and the indices of its context and
-    its prompt in ``prompts``. ``write`` converts a message to plain data; the default writes it
-    as records do.
+    The cost of the slices is left out, too. The second value has, for each slice, its iteration and
+    the indices of its context and its prompt in ``prompts``. ``write`` converts a message to plain
+    data.
     """
     prompts = Prompts()
     place = prompts.place

@@ -225,7 +225,7 @@ class Option:
         del slice_
 
     def stops(self) -> None:
-        """Take note that no further draw starts."""
+        """Take note that no further draw will start."""
 
     def ended(self) -> None:
         """Take note that all lanes have ended, for any reason."""

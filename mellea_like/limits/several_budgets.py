@@ -21,8 +21,8 @@ __all__ = ["Budgets", "room_to_restart", "within_budgets"]
 class Budgets:
     """Several budgets as one limit: a request reserves in all of them, or in none.
 
-    So requests that need the same budgets never deadlock, whatever the order of the budgets. A
-    budget around several of them is charged only once.
+    So requests that need the same budgets never deadlock, whatever the order of the budgets. An
+    outer budget that several of them share is charged only once.
 
     Args:
         *budgets: the budgets, at least one.

@@ -79,9 +79,9 @@ class _Retried(BackendWrapper):
             raise
 
     def _ends_call(self, refusal: LimitExceeded) -> bool:
-        """Tell the call that a budget refused a request, and return True.
+        """Tell this call that a budget refused a request, and return True.
 
-        If the refusal has ended a call inside this one, only return False.
+        If the refusal has already ended a call inside this call, do nothing and return False.
         """
         if refusal.result is not None:
             return False

@@ -72,7 +72,7 @@ def models_in(result: SamplingResult[Any]) -> list[str | None]:
 
 
 def summary(result: SamplingResult[Any], ledger: Ledger, name: Callable[[Slice], str]) -> list[str]:
-    """Return a summary line for a call that passed and, if a selection decided, a line on how."""
+    """Sum up a call that passed in one line; if a selection decided, add a line on it."""
     best = result.best
     model = f" ({one_line(best.model)})" if best.stage is not None and best.model else ""
     lines = [f"Passed: {name(best)}{model}; {_cost(result, ledger)}."]
