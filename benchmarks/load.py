@@ -48,11 +48,11 @@ LIMITERS: dict[str, Any] = {
 }
 CALLS, WIDTH, DEPTH = 10_000, 4, 3
 MAX_MEBIBYTES = 512.0
-"""What so many calls may take; a quarter of them may take a quarter, and so may fewer."""
+"""The limit for `CALLS` calls. A quarter of them, or fewer, may take a quarter of it."""
 MAX_LEFT = 1000
-"""Objects that so many calls may leave; fewer may leave as much less, but for what is made once."""
+"""The number of objects that `CALLS` calls may leave; for fewer calls, it is in proportion."""
 MADE_ONCE = 100
-"""One call's objects alone are above 200."""
+"""The lowest limit, for objects that are made only once. One call alone has over 200 objects."""
 MIN_RATIO = 1.1
 MAX_DRAW = 1300
 """Bytes of JSON that a draw of a conversation may take, however long that is."""

@@ -163,8 +163,7 @@ class Draw:
         """
         ask = self.ask
         spec = ask.spec
-        generation = reply if type(reply) is Generation else checked_reply(spec.backend, reply)
-        self.generation = generation
+        self.generation = generation = checked_reply(spec.backend, reply)
         text = generation.text
         if (
             generation.finish_reason in INCOMPLETE

@@ -1,4 +1,4 @@
-"""What the gateway's tests share."""
+"""Fixtures of the gateway's tests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _kept():
 
 @pytest.fixture
 def warm_checks(_kept, monkeypatch):
-    """One gateway after the other uses the same processes for checks: their start takes long."""
+    """Let all gateways use the same processes for checks, because these take long to start."""
     start = caller_checks._start
 
     def take():

@@ -124,10 +124,10 @@ def test_each_extra_has_a_first_use():
 
 @pytest.fixture(scope="session")
 def home(tmp_path_factory) -> Path:
-    """Where one new environment is made after the other.
+    """The directory in which each new environment replaces the last one.
 
-    Python keeps what it has compiled under the path of the source: what several extras install is
-    compiled once.
+    Python finds compiled modules by the path of their source, so a module that several extras
+    install is compiled only once.
     """
     return tmp_path_factory.mktemp("environment") / "env"
 

@@ -138,7 +138,7 @@ def _forker():
 
 
 def _address():
-    """Where the process that forks listens, in Linux's namespace of sockets without a file."""
+    """The address, of a socket without a file, at which the forking process listens."""
     return f"\0mellea-like-tests-{os.getpid()}"
 
 
