@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 APPLICATION_FOLDERS = (*APPLICATIONS, "requirements/code")
 BELOW = ("core", "runtime", "errors", "lazy", "version")
 
-SERVED = ("hooks", "limits", "requirements", "schedules", "selections", "telemetry")
+SERVED = ("limits", "requirements", "schedules", "selections", "telemetry")
 """The packages that options serve, and may import from."""
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mellea_like.hooks.payloads import Payload
     from mellea_like.hooks.plugins import Handler
 
-__all__ = ["Hooks"]
+__all__ = ["Hooks", "refused"]
 
 P = TypeVar("P", bound="Payload")
 
@@ -69,12 +69,9 @@ class Hooks:
         strategy: str,
         failed: Callable[[HookError], object],
     ) -> None:
-        from mellea_like.hooks.payloads import PAYLOADS  # noqa: PLC0415 (it loads pydantic)
-
         self._sampling_id = sampling_id
         self._strategy = strategy
         self._failed = failed
-        self._payloads = PAYLOADS
         self._failures: Counter[tuple[HookMode, int]] = Counter()
         self._background: dict[anyio.CancelScope, anyio.Event] = {}
         self._handlers: dict[tuple[HookType, HookMode], list[Handler]] = {}
@@ -89,12 +86,12 @@ class Hooks:
 
     async def fire(
         self,
-        hook: HookType,
+        kind: type[P],
         at: _Iteration | None,
-        amend: Callable[[Any, Any, str], Any] | None = None,
+        amend: Callable[[P, P, str], P] | None = None,
         **fields: Any,
-    ) -> Any:
-        """Run a hook's handlers, and return the payload with the changes that they made.
+    ) -> P | None:
+        """Run the handlers of a payload's hook, and return the payload as they have changed it.
 
         ``at`` is the draw that the hook is about, or None for the whole call. After each change,
         ``amend`` gets the payload before the change, the changed one, and the plugin's name. It
@@ -103,9 +100,10 @@ class Hooks:
         The error of a sequential handler ends the call. At the hook for the end of the call, such
         an error is only logged.
         """
+        hook = kind.hook
         if hook not in self.types:
             return None
-        payload: Any = self._payloads[hook](
+        payload = kind(
             sampling_id=self._sampling_id,
             strategy=self._strategy,
             iteration=None if at is None else at.iteration,
@@ -241,3 +239,8 @@ def _check_changes(payload: Payload, answer: Any) -> None:
             allowed = ", ".join(sorted(payload.writable)) or "nothing"
             msg = f"it changed {field}, but {payload.hook} lets handlers change {allowed}"
             raise ValueError(msg)
+
+
+def refused(plugin: str, hook: HookType, why: str) -> HookError:
+    """Make the error for a change that a plugin must not make."""
+    return HookError(f"plugin {plugin} failed at {hook}: {why}", plugin=plugin, hook=hook)

@@ -7,6 +7,7 @@ import inspect
 import math
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from importlib import import_module
 from itertools import chain
 from types import CodeType
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -264,11 +265,8 @@ def _bound(
     if not takes(function, 1):
         msg = f"plugin {plugin}: handler {name!r} must take exactly one argument, the payload"
         raise TypeError(msg)
-    from mellea_like.hooks.payloads import PAYLOADS  # noqa: PLC0415 (only plugins need pydantic)
-
-    for mark in marks:
-        # Otherwise pydantic would do this at the first payload, and read files on the event loop.
-        PAYLOADS[mark.hook].model_rebuild()
+    # Now, since the first call would read files on its event loop. Only plugins need pydantic.
+    import_module("mellea_like.hooks.payloads")
     may_wait = _may_wait(function)
     return tuple(
         replace(mark, plugin=plugin, function=function, may_wait=may_wait) for mark in marks

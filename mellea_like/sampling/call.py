@@ -21,7 +21,7 @@ from mellea_like.hooks.plugins import snapshot
 from mellea_like.kernel.call import Call
 from mellea_like.kernel.ending import Ending, conclude
 from mellea_like.kernel.ports import Ruling, Stop
-from mellea_like.options.call_hooks import CallHooks
+from mellea_like.options.deliveries import Deliveries
 from mellea_like.runtime.event_loops import clock
 from mellea_like.runtime.logs import warn
 from mellea_like.sampling.best_failure import choose_failure
@@ -51,7 +51,7 @@ class RunningCall(Call):
     keeps = False
     """Whether to keep the state after `run`, because this object will continue the paused call."""
     _hooks: Hooks | None = None
-    _call_hooks: CallHooks | None = None
+    _deliveries: Deliveries | None = None
     _ending: Ending | None = None
     _selected: Any = None
     _rounds: Rounds | None = None
@@ -80,9 +80,13 @@ class RunningCall(Call):
         handlers = snapshot(settings.handlers)
         if handlers:
             self._hooks = Hooks(handlers, sampling_id, type(strategy).__name__, self._hook_failed)
-        if handlers or on_slice is not None:
-            self._call_hooks = CallHooks(self._hooks, on_slice, settings, inputs, self._end_fields)
-            self.add([self._call_hooks])
+            from mellea_like.hooks.call import CallHooks  # noqa: PLC0415 (it needs pydantic)
+
+            self._deliveries = CallHooks(self._hooks, on_slice, settings, inputs, self._end_fields)
+        elif on_slice is not None:
+            self._deliveries = Deliveries(on_slice)
+        if self._deliveries is not None:
+            self.add([self._deliveries])
         _, self._inside = CURRENT.get()
         if self._inside is not None:
             self._inside.add(self)
@@ -176,7 +180,7 @@ class RunningCall(Call):
             rounds = self._rounds
             if rounds is not None and rounds.paused and self.fatal is None:
                 # It continues as it is if nothing listens to its rounds.
-                self.keeps = self._telemetry is None and self._call_hooks is None
+                self.keeps = self._telemetry is None and self._deliveries is None
                 return self._result(self._ending or _PAUSED)
             ending = self._conclude()
             interrupt = None if self._hooks is None else self._hooks.interrupt
@@ -188,7 +192,7 @@ class RunningCall(Call):
         finally:
             if not self.keeps:
                 self.forget()
-                self._call_hooks = self._hooks = None  # They refer to this call.
+                self._deliveries = self._hooks = None  # They refer to this call.
 
     # Rounds
 
@@ -255,7 +259,7 @@ class RunningCall(Call):
             sampling_id=self.id,
             started=self._started_utc,
             elapsed=self.now,
-            undelivered=0 if self._call_hooks is None else self._call_hooks.undelivered,
+            undelivered=0 if self._deliveries is None else self._deliveries.undelivered,
             stop_detail=ending.stop_detail,
             decision=ending.decision,
             toolbox=self.inputs.tools,

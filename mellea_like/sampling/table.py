@@ -3,7 +3,7 @@
 A row makes one option from a call's setup, or returns None if the call doesn't need it. The first
 option is the outermost. For example, a draw's span includes its time limit. And since retries are
 outside of the hooks of requests, these hooks see each try. The hooks of the call
-(`options/call_hooks.py`) aren't in the table, because they begin before the other options are made.
+(`hooks/call.py`) aren't in the table, because they begin before the other options are made.
 
 The conditions are here, and not in the options' modules, so that a call only imports the modules
 of options that it needs.
@@ -18,7 +18,6 @@ from mellea_like.core.given import GivenReply
 from mellea_like.hooks.types import HookType
 from mellea_like.options.first import First
 from mellea_like.options.giving_up import GivingUp
-from mellea_like.options.hooks import CheckHooks, RepairHooks, RequestHooks
 from mellea_like.options.logged_errors import LoggedErrors
 from mellea_like.options.ordered import Ordered
 from mellea_like.options.retries import Retries
@@ -50,9 +49,12 @@ def _lazy(module: str, name: str, *arguments: Any) -> Option:
     return made
 
 
-def _hear(hooks: Hooks, *types: HookType) -> bool:
-    """Return whether a plugin listens to one of these hooks."""
-    return not hooks.types.isdisjoint(types)
+def _heard(hooks: Hooks, module: str, name: str, *types: HookType) -> Option | None:
+    """Make an option that fires hooks, if a plugin listens to one of them."""
+    if hooks.types.isdisjoint(types):
+        return None
+    made: Option = getattr(import_module(f"mellea_like.hooks.{module}"), name)(hooks)
+    return made
 
 
 def _selected(setup: Setup) -> Option:
@@ -79,14 +81,14 @@ OPTIONS: tuple[Callable[[Setup], Option | None], ...] = (
     lambda s: s.rounds,
     lambda s: DrawSpans(s.telemetry) if s.telemetry else None,
     lambda s: (
-        RepairHooks(s.hooks) if s.hooks and _hear(s.hooks, HookType.SAMPLING_REPAIR) else None
+        _heard(s.hooks, "repair", "RepairHooks", HookType.SAMPLING_REPAIR) if s.hooks else None
     ),
     lambda s: TimeLimit(s.settings.iteration_timeout) if s.settings.iteration_timeout else None,
     lambda s: First() if s.settings.selection == "first" and s.show is None else None,
     lambda s: Ordered() if s.settings.selection == "ordered" else None,
     lambda s: _selected(s) if s.selection is not None else None,
     lambda s: GivingUp(s.settings.give_up.begin()) if s.settings.give_up else None,
-    lambda s: CheckHooks(s.hooks) if s.hooks and _hear(s.hooks, *CHECK_HOOKS) else None,
+    lambda s: _heard(s.hooks, "check", "CheckHooks", *CHECK_HOOKS) if s.hooks else None,
     lambda s: CheckSpans(s.telemetry) if s.telemetry else None,
     lambda s: _lazy("early_rejection", "TakenVerdicts") if s.streams() else None,
     lambda s: ToolRounds() if s.inputs.tools is not None else None,
@@ -98,7 +100,7 @@ OPTIONS: tuple[Callable[[Setup], Option | None], ...] = (
     _same_bug,
     lambda s: _lazy("wrapped", "Wrapped", s.rounds.wrap) if s.rounds and s.rounds.wrap else None,
     lambda s: Retries(s.settings.retry),
-    lambda s: RequestHooks(s.hooks) if s.hooks and _hear(s.hooks, *_REQUEST_HOOKS) else None,
+    lambda s: _heard(s.hooks, "request", "RequestHooks", *_REQUEST_HOOKS) if s.hooks else None,
     lambda s: RequestSpans(s.telemetry) if s.telemetry else None,
     lambda s: _lazy("budgets", "Budgets", s.inputs.budgets) if s.inputs.budgets else None,
     lambda s: _stage_budgets(s, s.stages.over) if s.stages else None,

@@ -1,0 +1,168 @@
+"""The hooks at the start and end of a call, and after each of its draws."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from pydantic import SkipValidation
+
+from mellea_like.core.conversation import Action, Context
+from mellea_like.core.decision import Decision
+from mellea_like.core.requirement import Requirement
+from mellea_like.core.result import StopReason
+from mellea_like.core.slice import Slice
+from mellea_like.hooks.payload import Is, Payload
+from mellea_like.hooks.types import HookType
+from mellea_like.options.deliveries import Deliveries
+from mellea_like.runtime.event_loops import split_cancellation
+from mellea_like.runtime.logs import warn
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from anyio.abc import TaskGroup
+
+    from mellea_like.hooks.dispatch import Hooks
+
+__all__ = [
+    "CallHooks",
+    "SamplingIterationPayload",
+    "SamplingLoopEndPayload",
+    "SamplingLoopStartPayload",
+]
+
+
+class SamplingLoopStartPayload(Payload):
+    """Passed to handlers before the first draw.
+
+    Attributes:
+        action: the task.
+        context: the conversation so far.
+        requirements: the requirements of each draw, in order.
+        loop_budget: the number of attempts of each lane. A handler may change it to an int of at
+            least 1, as long as ``loop_budget * concurrency_budget`` is within the strategy's
+            ``max_iterations``.
+        concurrency_budget: the number of lanes.
+    """
+
+    hook = HookType.SAMPLING_LOOP_START
+    writable = frozenset({"loop_budget"})
+
+    action: SkipValidation[Action[Any]]
+    context: Is[Context]
+    requirements: tuple[Is[Requirement], ...]
+    loop_budget: int
+    concurrency_budget: int
+
+
+class SamplingIterationPayload(Payload):
+    """Passed to handlers after each draw, in the order in which draws were recorded.
+
+    Attributes:
+        slice: the record of the draw.
+    """
+
+    hook = HookType.SAMPLING_ITERATION
+
+    slice: Is[Slice]
+
+
+class SamplingLoopEndPayload(Payload):
+    """Passed to handlers once, at the end of the call.
+
+    Attributes:
+        slices: the record of each draw that started.
+        success: whether there is an answer: a draw has won, or k draws with ``Collect(k)``. False
+            if the call raises, or if its caller was cancelled before there was an answer.
+        best: the winner, else the best failure; None if no draw was judged.
+        error: the error that the call raises, or None.
+        iterations_used: the number of draws that finished validation.
+        stop_reason: why the call stopped.
+        decision: the selection's decision, as in the result; None if it made none.
+        started: when the call began (UTC).
+        elapsed: how long the call took, in seconds.
+    """
+
+    hook = HookType.SAMPLING_LOOP_END
+
+    slices: tuple[Is[Slice], ...]
+    success: bool
+    best: Is[Slice] | None
+    error: Is[BaseException] | None
+    iterations_used: int
+    stop_reason: StopReason
+    decision: Is[Decision] | None
+    started: datetime
+    elapsed: float
+
+
+class CallHooks(Deliveries):
+    """Fires the hooks for a call's start and end, and hands slices to plugins and ``on_slice``.
+
+    Args:
+        hooks: the call's hooks.
+        on_slice: the caller's function for slices, if any.
+        settings: the strategy's configuration.
+        inputs: the call's inputs.
+        outcome: returns the call's outcome, as fields of `SamplingLoopEndPayload`. Its argument
+            tells whether the call was cancelled.
+    """
+
+    def __init__(
+        self,
+        hooks: Hooks,
+        on_slice: Callable[[Slice], Awaitable[None] | None] | None,
+        settings: Any,
+        inputs: Any,
+        outcome: Callable[[bool], dict[str, Any]],
+    ) -> None:
+        super().__init__(on_slice)
+        self._hooks = hooks
+        self._settings = settings
+        self._inputs = inputs
+        self._outcome = outcome
+
+    @property
+    def delivers(self) -> bool:
+        """Whether a plugin or the caller wants slices."""
+        return super().delivers or HookType.SAMPLING_ITERATION in self._hooks.types
+
+    async def begin(self, loop_budget: int, tasks: TaskGroup) -> int:
+        """Fire the hook for the call's start; return the loop budget, which plugins may change."""
+        settings, inputs = self._settings, self._inputs
+        self._hooks.tasks = tasks
+
+        def amend(_: object, after: SamplingLoopStartPayload, plugin: str) -> Any:
+            settings.check_loop_budget(after.loop_budget, f"plugin {plugin} set loop_budget")
+            return after
+
+        changed = await self._hooks.fire(
+            SamplingLoopStartPayload,
+            None,
+            amend,
+            action=inputs.action,
+            context=inputs.context,
+            requirements=inputs.requirements,
+            loop_budget=loop_budget,
+            concurrency_budget=settings.concurrency_budget,
+        )
+        return loop_budget if changed is None else int(changed.loop_budget)
+
+    async def hand_over(self, slice_: Slice) -> None:
+        """Hand a slice to plugins, and then to ``on_slice``."""
+        await self._hooks.fire(SamplingIterationPayload, slice_, slice=slice_)
+        await super().hand_over(slice_)
+
+    async def end(self, deadline: float, *, cancelled: bool) -> int:
+        """Fire the hook for the call's end, and wait for background hooks until the deadline."""
+        try:
+            if HookType.SAMPLING_LOOP_END in self._hooks.types:
+                await self._hooks.fire(SamplingLoopEndPayload, None, **self._outcome(cancelled))
+        except Exception as exc:  # noqa: BLE001 (logged; the outcome stays as it is)
+            warn("%s: %s", type(exc).__name__, exc, sampling_id=self.call.id)
+        except BaseException as exc:
+            if split_cancellation(exc)[0] is not None:
+                raise
+            self._hooks.interrupt = exc
+        return await self._hooks.drain(deadline)

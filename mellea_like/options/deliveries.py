@@ -1,0 +1,151 @@
+"""Hand each slice to ``on_slice``.
+
+A separate task hands the slices over, so the race of the call's lanes never waits for it. The tasks
+here are shielded. Only a time limit cuts a delivery short, not the end of the race, nor any
+cancellation of the caller.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections import deque
+from typing import TYPE_CHECKING
+
+import anyio
+
+from mellea_like.core.backend import CURRENT, RequestMeta
+from mellea_like.kernel.ports import Option, Ruling
+from mellea_like.runtime.event_loops import foreign, scope_cancelled, split_cancellation
+from mellea_like.runtime.logs import warn
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from anyio.abc import TaskGroup
+
+    from mellea_like.core.slice import Slice
+
+__all__ = ["Deliveries"]
+
+DRAIN_SECONDS = 2.0
+"""The most seconds that deliveries and background hooks may take in total after the last draw."""
+
+
+class Deliveries(Option):
+    """Hands slices to ``on_slice`` during the call, and the remaining ones at its end.
+
+    With plugins, `mellea_like.hooks.call.CallHooks` does more at each of these moments.
+    """
+
+    undelivered = 0
+    """How many slices were not handed over, because time ran out."""
+
+    def __init__(self, on_slice: Callable[[Slice], Awaitable[None] | None] | None) -> None:
+        self._on_slice = on_slice
+        self._waiting: deque[Slice] = deque()
+        self._changed = anyio.Event()
+        self._closed = False
+        self._scope = anyio.CancelScope(shield=True)
+        self._ended = anyio.Event()
+
+    @property
+    def delivers(self) -> bool:
+        """Whether anybody wants slices."""
+        return self._on_slice is not None
+
+    async def around(self, loop_budget: int, go: Callable[[int], Awaitable[None]]) -> None:
+        """Run the call in a task group for deliveries, and wait for those tasks after the call."""
+        left: BaseException | None = None
+        async with anyio.create_task_group() as tasks:
+            if self.delivers:
+                tasks.start_soon(self._deliver)
+            cancelled = True
+            try:
+                await go(await self.begin(loop_budget, tasks))
+                cancelled = False
+            except anyio.get_cancelled_exc_class() as exc:
+                if not scope_cancelled():
+                    left = type(exc)(*exc.args)
+                raise
+            except BaseException as exc:  # noqa: BLE001 (raised when the tasks have ended)
+                self.call.rule(Ruling(fatal=exc))
+                cancelled = False
+            finally:
+                # In a task: a native cancellation passes every shield of the caller's own.
+                tasks.start_soon(self._close, cancelled)
+        if left is not None:
+            # Nothing of ours cancels this task group. If a time limit ran out as well, anyio (4.16)
+            # takes a native cancellation for its own.
+            try:
+                raise left
+            finally:
+                del left  # Break the cycle between frame and exception.
+
+    async def begin(self, loop_budget: int, tasks: TaskGroup) -> int:  # noqa: ARG002
+        """Prepare the call, and return its loop budget. ``tasks`` lasts until the call's end."""
+        return loop_budget
+
+    def tell(self, slice_: Slice) -> None:
+        """Queue a slice for delivery, without waiting."""
+        if self.delivers:
+            self._waiting.append(slice_)
+            self._changed.set()
+
+    async def _deliver(self) -> None:
+        """Hand over queued slices until the queue is closed and empty."""
+        try:
+            with self._scope:
+                while (self._waiting or not self._closed) and not self._scope.cancel_called:
+                    if self._waiting:
+                        await self._deliver_one(self._waiting[0])
+                        self._waiting.popleft()
+                    else:
+                        self._changed = anyio.Event()
+                        await self._changed.wait()
+        finally:
+            self._ended.set()
+
+    async def _deliver_one(self, slice_: Slice) -> None:
+        ids = RequestMeta(self.call.id, slice_.iteration, slice_.subsample)
+        CURRENT.set((ids, CURRENT.get()[1]))
+        try:
+            await self.hand_over(slice_)
+        except BaseException as exc:
+            if split_cancellation(exc)[0] is not None:
+                raise
+            # The call raises it, outside its tasks.
+            self.call.rule(Ruling(fatal=exc))
+
+    async def hand_over(self, slice_: Slice) -> None:
+        """Hand over one slice. An exception ends the call."""
+        if self._on_slice is not None:
+            with foreign("on_slice"):
+                answer = self._on_slice(slice_)
+                if inspect.isawaitable(answer):
+                    await answer
+
+    async def _close(self, cancelled: bool) -> None:  # noqa: FBT001
+        """Hand over the remaining slices, and end all tasks."""
+        cut_off = 0
+        with anyio.CancelScope(shield=True):
+            with anyio.move_on_after(DRAIN_SECONDS) as drain:
+                self._closed = True
+                self._changed.set()
+                if self.delivers:
+                    await self._ended.wait()
+            self._scope.cancel()
+            self.undelivered = len(self._waiting)
+            cut_off = await self.end(drain.deadline, cancelled=cancelled)
+        if self.undelivered or cut_off:
+            warn(
+                "gave up after %g s: %d draws were not passed to hooks,"
+                " and %d background hooks were cut off",
+                DRAIN_SECONDS,
+                self.undelivered,
+                cut_off,
+                sampling_id=self.call.id,
+            )
+
+    async def end(self, deadline: float, *, cancelled: bool) -> int:  # noqa: ARG002
+        """End the call, and return how many tasks were cut off at the deadline."""
+        return 0
