@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from mellea_like.hooks.dispatch import Hooks
 
 __all__ = [
-    "CallHooks",
     "SamplingIterationPayload",
     "SamplingLoopEndPayload",
     "SamplingLoopStartPayload",

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mellea_like.kernel.draw import Draw
     from mellea_like.kernel.ports import Checked
 
-__all__ = ["CheckHooks", "ValidationPostCheckPayload", "ValidationPreCheckPayload"]
+__all__ = ["ValidationPostCheckPayload", "ValidationPreCheckPayload"]
 
 
 class ValidationPreCheckPayload(Payload):

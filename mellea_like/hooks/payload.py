@@ -9,7 +9,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from mellea_like.hooks.types import HookType
 
-__all__ = ["Is", "Payload"]
+__all__ = ["Payload"]
 
 T = TypeVar("T")
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mellea_like.hooks.dispatch import Hooks
     from mellea_like.kernel.draw import Draw
 
-__all__ = ["RepairHooks", "SamplingRepairPayload"]
+__all__ = ["SamplingRepairPayload"]
 
 
 class SamplingRepairPayload(Payload):

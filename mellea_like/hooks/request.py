@@ -25,7 +25,6 @@ __all__ = [
     "GenerationErrorPayload",
     "GenerationPostCallPayload",
     "GenerationPreCallPayload",
-    "RequestHooks",
 ]
 
 
