@@ -23,7 +23,7 @@ from pydantic import BaseModel
 from mellea_like import RejectionSamplingStrategy
 from mellea_like.backends.function import FunctionBackend
 from mellea_like.batch.minhash import NearTexts
-from mellea_like.core.format import adapter_of, parse_reply
+from mellea_like.core.format import format_of, parse_reply
 from mellea_like.selections import Consensus
 
 STRATEGY = "from mellea_like import RejectionSamplingStrategy"
@@ -138,7 +138,7 @@ def reading() -> None:
         took = [
             1e3 * min(timeit.repeat(read, number=1000, repeat=9))
             for read in (
-                lambda text=text: adapter_of(Invoice).validate_json(text),
+                lambda text=text: format_of(Invoice).adapter.validate_json(text),
                 lambda text=text: parse_reply(Invoice, text),
             )
         ]

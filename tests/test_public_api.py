@@ -151,7 +151,7 @@ def test_no_helper_is_public_by_accident(door):
 
 API_PAGES = sorted((PACKAGE.parent / "docs" / "api").glob("*.md"))
 ONLY_ON_PAGES = """
-    adapter_of as_action cached_format can_coalesce cost cost_of demand draw
+    as_action can_coalesce cost cost_of demand draw
     estimate_input_tokens from_dict gives_itself_away is_code_check listen logger parse_check
     parse_reply parse_schedule passes price_for problems refuses relaxed_gc scoring serve
     slice_to_dict strategy_for_checks texts_only to_dict why_incomplete

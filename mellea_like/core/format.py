@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from contextlib import suppress
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
@@ -17,14 +17,11 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter, ValidationError
 
 __all__ = [
-    "FormatKey",
-    "adapter_of",
-    "cache_key",
-    "cached_format",
+    "Format",
     "check_format",
     "format_name",
+    "format_of",
     "json_schema",
-    "opening_brackets",
     "parse_json",
     "parse_reply",
     "parse_value",
@@ -39,52 +36,97 @@ _BEGINS_JSON = re.compile(r'[{\["\d]')
 _FENCE = re.compile(r"\A\s*```[A-Za-z0-9_-]*[ \t]*\r?\n(.*?)\r?\n?```\s*\Z", re.DOTALL)
 
 
-class FormatKey:
-    """A format as a cache key. Keys tell ``P | Q`` from ``Q | P``, although the types are equal."""
+class Format:
+    """A type of replies, with everything that is derived from it on first use.
 
-    __slots__ = ("format", "parts")
+    ``P | Q`` and ``Q | P`` are different formats, although the types are equal.
+    """
 
-    def __init__(self, format: Any) -> None:
-        self.format = format
-        self.parts = _parts(format)
+    def __init__(self, kind: Any) -> None:
+        self.type = kind
+        self._parts = _parts(kind)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, FormatKey) and self.parts == other.parts
+        return isinstance(other, Format) and self._parts == other._parts
 
     def __hash__(self) -> int:
-        return hash(self.parts)
+        return hash(self._parts)
+
+    @cached_property
+    def adapter(self) -> TypeAdapter[Any]:
+        """Pydantic's adapter of the type."""
+        from pydantic import TypeAdapter  # noqa: PLC0415 (half of this package's import time)
+
+        return TypeAdapter(self.type)
+
+    @cached_property
+    def schema(self) -> dict[str, Any]:
+        """The type's JSON Schema (draft 2020-12). It is shared, so don't change it."""
+        return self.adapter.json_schema()
+
+    @cached_property
+    def brackets(self) -> str:
+        """The brackets (``{``, ``[``) with which JSON of the type may begin."""
+        kinds = {kind for part in _parts_of(self.schema) for kind in _kinds(part)}
+        return "{" * ("object" in kinds) + "[" * ("array" in kinds)
+
+    @cached_property
+    def choices(self) -> frozenset[str] | None:
+        """The texts that a scalar type lists as its values; None if it isn't a scalar type."""
+        listed = list[Any]()
+        for part in _parts_of(self.schema):
+            values = part["enum"] if "enum" in part else [part["const"]] if "const" in part else []
+            kinds = _kinds(part)
+            nested = any(several in part for several in ("$ref", *_SEVERAL))
+            if not (values or nested or kinds) or not _SCALARS.issuperset(kinds):
+                return None
+            listed += values
+        return frozenset(value for value in listed if isinstance(value, str))
 
 
-def _parts(format: Any) -> object:
-    inside: tuple[object, ...] = get_args(format)
+def format_of(kind: Any) -> Format:
+    """Return the format of a type, which is made only once."""
+    return _known(Format(kind))
+
+
+@lru_cache(maxsize=256)
+def _known(format: Format) -> Format:
+    return format
+
+
+def _parts(kind: Any) -> object:
+    inside: tuple[object, ...] = get_args(kind)
     if not inside:
-        return id(format)
-    origin = get_origin(format)
+        return id(kind)
+    origin = get_origin(kind)
     if origin is Literal:
         return origin, tuple((type(word), word) for word in inside)
     return origin, tuple(map(_parts, inside))
 
 
-def cache_key(format: Any) -> type | FormatKey:
-    """Return a format's key in caches: the format itself if it is a class, else a `FormatKey`."""
-    return format if isinstance(format, type) else FormatKey(format)
+_SEVERAL = ("anyOf", "oneOf", "allOf")
+_SCALARS = frozenset({"string", "number", "integer", "boolean", "null"})
 
 
-def cached_format(key: type | FormatKey) -> Any:
-    """Return the format from which a cache key was made."""
-    return key.format if isinstance(key, FormatKey) else key
+def _parts_of(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Iterate over a schema, the members of its unions, and the schemas that it refers to."""
+    definitions: dict[str, Any] = schema.get("$defs", {})
+    pending: list[dict[str, Any]] = [schema]
+    followed = set[str]()
+    while pending:
+        part = pending.pop()
+        name = str(part.get("$ref", "")).removeprefix("#/$defs/")
+        if name in definitions and name not in followed:
+            followed.add(name)
+            pending.append(definitions[name])
+        for several in _SEVERAL:
+            pending += part.get(several, ())
+        yield part
 
 
-def adapter_of(format: Any) -> TypeAdapter[Any]:
-    """Return pydantic's adapter for a format, which is made only once."""
-    return _adapter_of(cache_key(format))
-
-
-@lru_cache(maxsize=256)
-def _adapter_of(known: type | FormatKey) -> TypeAdapter[Any]:
-    from pydantic import TypeAdapter  # noqa: PLC0415 (half of this package's import time)
-
-    return TypeAdapter(cached_format(known))
+def _kinds(part: dict[str, Any]) -> list[str]:
+    types: Any = part.get("type", ())
+    return [types] if isinstance(types, str) else list(types)
 
 
 def check_format(format: Any) -> None:
@@ -108,18 +150,13 @@ def check_format(format: Any) -> None:
 
 def json_schema(format: Any) -> dict[str, Any]:
     """Return a format's JSON Schema (draft 2020-12). It is shared, so don't change it."""
-    return _schema_of(cache_key(format))
+    return format_of(format).schema
 
 
 def format_name(format: Any) -> str:
     """Return a format's name in characters that every server accepts."""
     name = re.sub(r"[^A-Za-z0-9_-]+", "_", getattr(format, "__name__", "reply"))
     return name[:64] or "reply"
-
-
-@lru_cache(maxsize=256)
-def _schema_of(known: type | FormatKey) -> dict[str, Any]:
-    return _adapter_of(known).json_schema()
 
 
 def strip_fence(text: str) -> str:
@@ -131,7 +168,7 @@ def strip_fence(text: str) -> str:
 def parse_json(format: Any, text: str) -> Any:
     """Read a JSON text, with or without a Markdown fence around it, as a value of a type."""
     whole = strip_fence(text)
-    value = _validated(adapter_of(format).validate_json, whole)
+    value = _validated(format_of(format).adapter.validate_json, whole)
     refuse_repeated_keys(whole)
     return value
 
@@ -164,17 +201,17 @@ def parse_reply(format: Any, text: str) -> Any:
         ValueError: there is no value, there are several that differ, or the value isn't of the
             type. The message names the fields and the rules that they break.
     """
-    read = adapter_of(format).validate_json
-    choices = _choices(cache_key(format))
-    if choices is not None:
-        return _scalar(read, text, choices)
+    known = format_of(format)
+    read = known.adapter.validate_json
+    if known.choices is not None:
+        return _scalar(read, text, known.choices)
     found: str | None = strip_fence(text)
     try:
         value = _validated(read, found)
     except ValueError as exc:
         if not _is_no_json(exc):
             raise
-        found = _value_inside(text, opening_brackets(format))
+        found = _value_inside(text, known.brackets)
         if found is None:
             raise
         value = _validated(read, found)
@@ -195,56 +232,6 @@ _BLOCK = re.compile(r"```[A-Za-z0-9_-]*[ \t]*\r?\n(.*)```", re.DOTALL)
 _BRACKET = re.compile(r"[{}\[\]]")
 _INSIDE = re.compile(r'"(?:[^"\\]|\\.)*+"|["{}\[\]]', re.DOTALL)
 _CLOSES = {"}": "{", "]": "["}
-
-
-def opening_brackets(format: Any) -> str:
-    """Return the brackets (``{``, ``[``) with which JSON of a type may begin."""
-    return _opening_brackets(cache_key(format))
-
-
-@lru_cache(maxsize=256)
-def _opening_brackets(known: type | FormatKey) -> str:
-    kinds = {kind for part in _parts_of(_schema_of(known)) for kind in _kinds(part)}
-    return "{" * ("object" in kinds) + "[" * ("array" in kinds)
-
-
-@lru_cache(maxsize=256)
-def _choices(known: type | FormatKey) -> frozenset[str] | None:
-    """Return the texts that a scalar type lists as its values; None if it isn't a scalar type."""
-    listed = list[Any]()
-    for part in _parts_of(_schema_of(known)):
-        values = part["enum"] if "enum" in part else [part["const"]] if "const" in part else []
-        kinds = _kinds(part)
-        nested = any(several in part for several in ("$ref", *_SEVERAL))
-        if not (values or nested or kinds) or not _SCALARS.issuperset(kinds):
-            return None
-        listed += values
-    return frozenset(value for value in listed if isinstance(value, str))
-
-
-_SEVERAL = ("anyOf", "oneOf", "allOf")
-_SCALARS = frozenset({"string", "number", "integer", "boolean", "null"})
-
-
-def _parts_of(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Iterate over a schema, the members of its unions, and the schemas that it refers to."""
-    definitions: dict[str, Any] = schema.get("$defs", {})
-    pending: list[dict[str, Any]] = [schema]
-    followed = set[str]()
-    while pending:
-        part = pending.pop()
-        name = str(part.get("$ref", "")).removeprefix("#/$defs/")
-        if name in definitions and name not in followed:
-            followed.add(name)
-            pending.append(definitions[name])
-        for several in _SEVERAL:
-            pending += part.get(several, ())
-        yield part
-
-
-def _kinds(part: dict[str, Any]) -> list[str]:
-    types: Any = part.get("type", ())
-    return [types] if isinstance(types, str) else list(types)
 
 
 def _scalar(read: Any, text: str, choices: frozenset[str]) -> Any:
@@ -379,19 +366,9 @@ def _canonical(value: str) -> str:
 
 def refuse_repeated_keys(text: str) -> None:
     """Raise ``ValueError`` if any object of a JSON text has a key twice."""
-    if "{" in text and not _as_many_colons(text):
+    if "{" in text:
         with suppress(RecursionError):
             _EACH_KEY_ONCE.decode(text)
-
-
-def _as_many_colons(text: str) -> bool:
-    """Return whether JSON has the same number of colons after parsing, so that no key was lost."""
-    from pydantic_core import from_json, to_json  # noqa: PLC0415
-
-    try:
-        return "\\u003" not in text and to_json(from_json(text)).count(b":") == text.count(":")
-    except ValueError:  # For example, it has half of a surrogate pair.
-        return False
 
 
 def _each_key_once(pairs: list[tuple[str, Any]]) -> None:
@@ -402,12 +379,15 @@ def _each_key_once(pairs: list[tuple[str, Any]]) -> None:
         raise ValueError(msg)
 
 
-_EACH_KEY_ONCE = json.JSONDecoder(object_pairs_hook=_each_key_once, strict=False)
+# Numbers stay texts, because Python refuses to read the longest ones.
+_EACH_KEY_ONCE = json.JSONDecoder(
+    object_pairs_hook=_each_key_once, parse_int=str, parse_float=str, strict=False
+)
 
 
 def parse_value(format: Any, value: object) -> Any:
     """Validate a Python value as a type; raise ``ValueError`` if it isn't of that type."""
-    return _validated(adapter_of(format).validate_python, value)
+    return _validated(format_of(format).adapter.validate_python, value)
 
 
 def _validated(validate: Any, value: object) -> Any:

@@ -15,19 +15,12 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, cast
 
 from mellea_like.core.display import bounded
-from mellea_like.core.format import (
-    adapter_of,
-    cache_key,
-    cached_format,
-    opening_brackets,
-    problems,
-    why_broken,
-)
+from mellea_like.core.format import format_of, problems, why_broken
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from mellea_like.core.format import FormatKey
+    from mellea_like.core.format import Format
 
 _TAG = re.compile(r"<(think|thinking|thought|reasoning)>", re.IGNORECASE)
 _LONGEST_TAG = 12
@@ -42,15 +35,22 @@ _DATA = ("metadata", "serialization", "config")
 """Keys in pydantic's schemas that don't affect validation."""
 
 
-class FormatWatch:
-    """Checks a typed reply as it arrives, against ``format`` or, if given, ``shape``."""
+def format_watch(format: Any) -> JsonWatch:
+    """Return a watch for one arriving reply of a type."""
+    known = _type_of(format_of(format))
+    return JsonWatch(known.root, known.format.brackets)
 
-    __slots__ = ("_over", "_reading", "_text", "_type")
 
-    def __init__(self, format: Any, *, shape: Shape | None = None) -> None:
-        self._type = shape or _type_of(cache_key(format))
+class JsonWatch:
+    """Checks an arriving reply by the rules for its value, which begins as ``brackets`` say."""
+
+    __slots__ = ("_brackets", "_over", "_reading", "_root", "_text")
+
+    def __init__(self, root: Node, brackets: str) -> None:
+        self._root = root
+        self._brackets = brackets
         self._text = ""
-        self._over = not self._type.brackets
+        self._over = not brackets
         self._reading = self._read()
 
     def feed(self, text: str) -> str | None:
@@ -73,8 +73,8 @@ class FormatWatch:
 
     def _read(self) -> Generator[None]:
         start = yield from self._start()
-        if self._text[start] in self._type.brackets:
-            yield from self._value(start, self._type.root, ())
+        if self._text[start] in self._brackets:
+            yield from self._value(start, self._root, ())
 
     def _start(self) -> Generator[None, None, int]:
         """Return the index of the value's first character, or of one that can't begin a value."""
@@ -108,7 +108,7 @@ class FormatWatch:
     ) -> Generator[None, None, int]:
         start = at = yield from self._skip(_JSON_SPACE, at)
         if node is not None:
-            node.begin(self._text[at], place, self._type.title)
+            node.begin(self._text[at], place)
         match self._text[at]:
             case "{":
                 at = yield from self._object(at + 1, node, place)
@@ -122,7 +122,7 @@ class FormatWatch:
                 if at == start:
                     self._no_json("a value", at)
         if node is not None and place:
-            node.check(self._text[start:at], place, self._type.title)
+            node.check(self._text[start:at], place)
         return at
 
     def _object(
@@ -139,7 +139,7 @@ class FormatWatch:
             at = yield from self._skip(_JSON_SPACE, end)
             if self._text[at] != ":":
                 self._no_json("a colon", at)
-            child = None if node is None else node.field(key, place, self._type.title)
+            child = None if node is None else node.field(key, place)
             at = yield from self._value(at + 1, child, (*place, key))
             at = yield from self._skip(_JSON_SPACE, at)
             if self._text[at] == "}":
@@ -156,7 +156,7 @@ class FormatWatch:
             return at + 1
         index = 0
         while True:
-            child = None if node is None else node.item(index, place, self._type.title)
+            child = None if node is None else node.item(index, place)
             at = yield from self._value(at, child, (*place, index))
             at = yield from self._skip(_JSON_SPACE, at)
             if self._text[at] == "]":
@@ -197,49 +197,36 @@ def _key(text: str) -> str:
 class Node(Protocol):
     """The rules for a value. Methods raise `BrokenError` if the reply can't become valid."""
 
-    def begin(self, character: str, place: tuple[object, ...], title: str, /) -> None:
+    def begin(self, character: str, place: tuple[object, ...], /) -> None:
         """Check a value's first character."""
 
-    def check(self, text: str, place: tuple[object, ...], title: str, /) -> None:
+    def check(self, text: str, place: tuple[object, ...], /) -> None:
         """Check a complete value that is inside another value."""
 
-    def field(self, key: str, place: tuple[object, ...], title: str, /) -> Node | None:
+    def field(self, key: str, place: tuple[object, ...], /) -> Node | None:
         """Return the rules for a key's value; None if the value can't be checked by itself."""
         ...
 
-    def item(self, index: int, place: tuple[object, ...], title: str, /) -> Node | None:
+    def item(self, index: int, place: tuple[object, ...], /) -> Node | None:
         """Return the rules for an item of an array; None if it can't be checked by itself."""
         ...
-
-
-class Shape(Protocol):
-    """The expected form of a reply's value: its title, its possible first characters, its rules."""
-
-    @property
-    def title(self) -> str: ...  # noqa: D102
-    @property
-    def brackets(self) -> str: ...  # noqa: D102
-    @property
-    def root(self) -> Node: ...  # noqa: D102
 
 
 # --- types ----------------------------------------------------------------------------------------
 
 
-@lru_cache(maxsize=256)
-def _type_of(key: type | FormatKey) -> _Type:
-    return _Type(cached_format(key))
-
-
 class _Type:
-    """A format with its title, its opening brackets and the rules for its parts."""
+    """A format with the rules for its parts."""
 
-    def __init__(self, format: Any) -> None:
-        adapter: Any = adapter_of(format)
+    def __init__(self, format: Format) -> None:
+        adapter: Any = format.adapter
+        self.format = format
         self.definitions: dict[str, Any] = {}
-        self.brackets = opening_brackets(format)
         self.title = str(adapter.validator.title)
         self.root = _Node(self, adapter.core_schema, None)
+
+
+_type_of = lru_cache(maxsize=256)(_Type)
 
 
 class _Node:
@@ -250,10 +237,10 @@ class _Node:
         self._schema = schema
         self._config = config
 
-    def begin(self, character: str, place: tuple[object, ...], title: str) -> None:
+    def begin(self, character: str, place: tuple[object, ...]) -> None:
         """Accept any character, because pydantic may convert a value of one kind to another."""
 
-    def check(self, text: str, place: tuple[object, ...], title: str) -> None:
+    def check(self, text: str, place: tuple[object, ...]) -> None:
         """Validate a complete value."""
         from pydantic import ValidationError  # noqa: PLC0415
 
@@ -262,24 +249,25 @@ class _Node:
         try:
             self._validator.validate_json(text)
         except ValidationError as exc:
-            raise BrokenError(why_broken(title, problems(exc, place))) from exc
+            raise BrokenError(why_broken(self._known.title, problems(exc, place))) from exc
 
-    def field(self, key: str, place: tuple[object, ...], title: str) -> _Node | None:
+    def field(self, key: str, place: tuple[object, ...]) -> _Node | None:
         """Return the rules for a key's value; None if the value can't be checked by itself."""
         parts = self._parts
         if parts.closed and key not in parts.fields:
-            where = ".".join(map(str, (*place, key)))
-            raise BrokenError(why_broken(title, f"{where}: Extra inputs are not permitted"))
+            self._wrong((*place, key), "Extra inputs are not permitted")
         return parts.values or parts.fields.get(key)
 
-    def item(self, index: int, place: tuple[object, ...], title: str) -> _Node | None:
+    def item(self, index: int, place: tuple[object, ...]) -> _Node | None:
         """Return the rules for an item of an array; None if it can't be checked by itself."""
         most = self._parts.longest
         if most is not None and index >= most:
-            said = f"List should have at most {most} item{'' if most == 1 else 's'}"
-            where = ".".join(map(str, place))
-            raise BrokenError(why_broken(title, f"{where}: {said}" if where else said))
+            self._wrong(place, f"List should have at most {most} item{'' if most == 1 else 's'}")
         return self._parts.items
+
+    def _wrong(self, place: tuple[object, ...], said: str) -> NoReturn:
+        where = ".".join(map(str, place))
+        raise BrokenError(why_broken(self._known.title, f"{where}: {said}" if where else said))
 
     @cached_property
     def _validator(self) -> Any:

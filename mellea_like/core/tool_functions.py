@@ -31,9 +31,9 @@ class FunctionTool(NamedTuple):
 
     def watch(self) -> Callable[[str], str | None]:
         """Return a function that checks a call's arguments as they arrive; see `CallWatch`."""
-        from mellea_like.core.format_watch import FormatWatch  # noqa: PLC0415 (few stream calls)
+        from mellea_like.core.format_watch import format_watch  # noqa: PLC0415 (few stream calls)
 
-        return FormatWatch(self.arguments).feed
+        return format_watch(self.arguments).feed
 
     def read(self, arguments: str) -> dict[str, Any]:
         """Parse a call's JSON arguments; raise a ``ValueError`` that names the wrong ones."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from mellea_like.core.argument_checks import whole_number
 from mellea_like.core.display import clipped, first_few
 from mellea_like.core.format import check_format, parse_json, strip_fence
-from mellea_like.core.format_watch import FormatWatch
+from mellea_like.core.format_watch import format_watch
 from mellea_like.core.requirement import Requirement, ready_made
 from mellea_like.core.validation import ValidationResult
 from mellea_like.errors import RequirementError
@@ -269,7 +269,7 @@ def parses_as(
 
 def _of_type(model: Any) -> Fresh:
     """Return a stream check that fails once a reply can no longer become a value of a type."""
-    return watching(lambda: FormatWatch(model).feed, constants=True)
+    return watching(lambda: format_watch(model).feed, constants=True)
 
 
 def _loads(text: str) -> Any:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from mellea_like.core.backend import BackendWrapper, CallPiece, checked_reply
-from mellea_like.core.format_watch import FormatWatch
+from mellea_like.core.format_watch import format_watch
 from mellea_like.core.generation import REJECTED, Generation, cost_of
 from mellea_like.core.records import record
 from mellea_like.core.validation import ValidationResult, ValidationStatus, Verdict
@@ -64,7 +64,7 @@ class WatchedBackend(BackendWrapper):
         """Return the reply to one request, or an `EarlyRejection` as soon as a check fails."""
         watch = EarlyWatch(self._requirements)
         format: Any = request.format if self._by_format else None
-        fields = None if format is None else FormatWatch(format)
+        fields = None if format is None else format_watch(format)
         text = ""
         calls = ArrivingCalls(self._calls or {})
         if self._calls:

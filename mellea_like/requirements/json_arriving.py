@@ -12,7 +12,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from mellea_like.core.display import bounded, clipped, quoted
-from mellea_like.core.format_watch import BrokenError, FormatWatch
+from mellea_like.core.format_watch import BrokenError, JsonWatch
 from mellea_like.core.validation import Verdict
 from mellea_like.requirements.checks_common import Answer, Fresh
 from mellea_like.requirements.json_schemas import (
@@ -62,7 +62,7 @@ def call_watch(validator: Any, max_steps: int, *, ours: bool = True) -> CallWatc
     """Return a watch for arriving JSON that reports the first value that a schema doesn't allow."""
 
     def begin() -> Callable[[str], str | None]:
-        watch = FormatWatch(None, shape=_SchemaShape(validator))
+        watch = JsonWatch(_SchemaNode([validator]), _BEGINS)
         left = max_steps
 
         def feed(text: str) -> str | None:
@@ -111,17 +111,8 @@ def json_only(*, constants: bool = False) -> Fresh:
 
 _KINDS = {"{": "object", "[": "array", '"': "string", "t": "boolean", "f": "boolean", "n": "null"}
 
-_NUMBERS = "-0123456789"
-
-
-class _SchemaShape:
-    """A JSON Schema as a `Shape`, by which a `FormatWatch` checks an arriving value."""
-
-    brackets = "".join(_KINDS) + _NUMBERS
-    title = ""
-
-    def __init__(self, validator: Any) -> None:
-        self.root = _SchemaNode([validator])
+_BEGINS = "".join(_KINDS) + "-0123456789"
+"""The characters with which a JSON value may begin."""
 
 
 class _SchemaNode:
@@ -131,7 +122,7 @@ class _SchemaNode:
         self._validators = validators
         self._parts: list[Any] = []
 
-    def begin(self, character: str, place: tuple[object, ...], _title: str) -> None:
+    def begin(self, character: str, place: tuple[object, ...]) -> None:
         kind = _KINDS.get(character, "number")
         self._parts = []
         for validator in self._validators:
@@ -139,7 +130,7 @@ class _SchemaNode:
                 article = "an" if kind in ("object", "array") else "a"
                 self._wrong(place, f"{article} {kind} can't be what the schema asks for")
 
-    def check(self, text: str, place: tuple[object, ...], _title: str) -> None:
+    def check(self, text: str, place: tuple[object, ...]) -> None:
         if len(place) > DEEPEST:
             return
         value = json.loads(text)
@@ -150,7 +141,7 @@ class _SchemaNode:
                     worst = most_relevant(errors)
                     self._wrong(place, clipped(worst.message, 200), worst.json_path[1:])
 
-    def field(self, key: str, place: tuple[object, ...], _title: str) -> _SchemaNode | None:
+    def field(self, key: str, place: tuple[object, ...]) -> _SchemaNode | None:
         found: list[Any] = []
         for part in self._parts:
             try:
@@ -164,7 +155,7 @@ class _SchemaNode:
             found += named
         return _SchemaNode(found) if found else None
 
-    def item(self, index: int, place: tuple[object, ...], _title: str) -> _SchemaNode | None:
+    def item(self, index: int, place: tuple[object, ...]) -> _SchemaNode | None:
         for part in self._parts:
             if index >= part.schema.get("maxItems", index + 1):
                 self._wrong(place, f"it has more items than {part.schema['maxItems']}")

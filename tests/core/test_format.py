@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, Field, RootModel, Strict, WithJsonSchema
 
 from mellea_like.core.format import (
-    _adapter_of,
+    _known,
     check_format,
     parse_json,
     parse_reply,
@@ -319,7 +319,7 @@ def test_formats_that_are_equal_read_as_each_is_written(first, second, text, rea
 
 
 def test_a_format_that_is_written_again_is_not_made_again():
-    before = _adapter_of.cache_info().misses
+    before = _known.cache_info().misses
     for _ in range(3):
         parse_json(list[Cat | None], "[null]")
-    assert _adapter_of.cache_info().misses <= before + 1
+    assert _known.cache_info().misses <= before + 1

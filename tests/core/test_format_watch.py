@@ -24,12 +24,12 @@ from pydantic import (
 from typing_extensions import TypedDict
 
 from mellea_like.core.format import parse_reply
-from mellea_like.core.format_watch import FormatWatch
+from mellea_like.core.format_watch import format_watch
 
 
 def given_up(format_: Any, text: str) -> tuple[str, str] | None:
     """How much of a reply had arrived when it was given up, and why; None if it never was."""
-    watch = FormatWatch(format_)
+    watch = format_watch(format_)
     for end in range(1, len(text) + 1):
         why = watch.feed(text[:end])
         if why:
