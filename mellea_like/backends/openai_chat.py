@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
-from mellea_like.core.backend import MAX_SEED, TOOL_CHOICES
+from mellea_like.core.backend import MAX_SEED
+from mellea_like.core.tools import TOOL_CHOICES
 
 if TYPE_CHECKING:
     from mellea_like.backends.output_mode import Demand, OutputTool

@@ -25,13 +25,13 @@ from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 
 from mellea_like.backends.server_errors import STATUSES, failed_in_transport, kind_of_status
-from mellea_like.core.backend import MAX_SEED, TOOL_CHOICES
+from mellea_like.core.backend import MAX_SEED
 from mellea_like.core.conversation import joined_text
 from mellea_like.core.display import excerpt
 from mellea_like.core.format import format_name, json_schema
 from mellea_like.core.generation import Generation
 from mellea_like.core.parts import Audio, File, Image, Part, Text
-from mellea_like.core.tools import ToolCall
+from mellea_like.core.tools import TOOL_CHOICES, ToolCall
 from mellea_like.errors import (
     AuthenticationFailed,
     BackendError,

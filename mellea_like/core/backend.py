@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields, replace
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, runtime_checkable
 
 from mellea_like.core.argument_checks import real_number, whole_number
 from mellea_like.core.display import fields_shown
+from mellea_like.core.extra import NO_EXTRA, as_extra
 from mellea_like.core.generation import Generation, Meter
 from mellea_like.core.parts import Text
 from mellea_like.core.records import record
 from mellea_like.core.token_estimate import estimate_input_tokens
-from mellea_like.core.tools import Tool
+from mellea_like.core.tools import TOOL_CHOICES, Tool
 from mellea_like.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class Options:
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     seed: int | None = None
-    extra: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    extra: Mapping[str, Any] = NO_EXTRA
 
     def __post_init__(self) -> None:
         if self.temperature is not None:
@@ -99,11 +99,7 @@ class Options:
             msg = f"option stop must be one or more non-empty texts, not {stop!r}"
             raise ValueError(msg)
         object.__setattr__(self, "stop", stop)
-        object.__setattr__(self, "extra", MappingProxyType(dict(self.extra)))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        given = [getattr(self, f.name) for f in fields(self)]
-        return type(self), (*given[:-1], dict(self.extra))
+        object.__setattr__(self, "extra", as_extra(self.extra, "the options"))
 
     def over(self, defaults: Options) -> Options:
         """Return these options, with unset fields filled in from defaults.
@@ -225,10 +221,6 @@ class RequestMeta:
     deadline: float | None = None
     purpose: Purpose = "generate"
     retry: int = 0
-
-
-TOOL_CHOICES = ("auto", "required", "none")
-"""The tool choices of a request, other than the name of a tool."""
 
 
 @record(frozen=True, slots=True)

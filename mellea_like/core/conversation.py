@@ -18,7 +18,7 @@ from typing import (
 
 from mellea_like.core.display import bounded, fields_shown, shown
 from mellea_like.core.extra import NO_EXTRA, as_extra, with_extra
-from mellea_like.core.parts import Part, Text, as_parts, part_from_dict
+from mellea_like.core.parts import Part, Text, as_content, part_from_dict
 from mellea_like.core.tools import ToolCall
 
 if TYPE_CHECKING:
@@ -54,8 +54,6 @@ Role = Literal["system", "user", "assistant", "tool"]
 _ROLES = get_args(Role)
 _SAME_ROLES: Mapping[Any, Role] = {"developer": "system"}
 """Maps role names that only OpenAI's newer models have to the common names of these roles."""
-
-_NONE: tuple[()] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +96,7 @@ class Message:
         role: Role,
         content: str | Iterable[Part | str],
         name: str | None = None,
-        tool_calls: Iterable[ToolCall] = _NONE,
+        tool_calls: Iterable[ToolCall] = (),
         tool_call_id: str | None = None,
         reasoning: str | None = None,
         *,
@@ -107,17 +105,15 @@ class Message:
         if role not in _ROLES:
             msg = f"a message's role must be one of {', '.join(_ROLES)}, not {role!r}"
             raise ValueError(msg)
-        if not isinstance(content, str):
-            content = _content(content)
-        if tool_calls is not _NONE or tool_call_id is not None or role == "tool":
-            tool_calls = tuple(tool_calls)
+        tool_calls = tuple(tool_calls)
+        if tool_calls or tool_call_id is not None or role == "tool":
             _check_calls(role, tool_calls, tool_call_id)
         if reasoning is not None and not isinstance(reasoning, str):
             msg = f"a message's reasoning must be a str, not {type(reasoning).__name__}"
             raise TypeError(msg)
         put = object.__setattr__
         put(self, "role", role)
-        put(self, "content", content)
+        put(self, "content", as_content(content))
         put(self, "name", name)
         put(self, "tool_calls", tool_calls)
         put(self, "tool_call_id", tool_call_id)
@@ -213,15 +209,6 @@ def joined_text(content: str | Iterable[Part]) -> str:
     if isinstance(content, str):
         return content
     return "\n".join(p.text if isinstance(p, Text) else p.placeholder for p in content)
-
-
-def _content(content: object) -> str | tuple[Part, ...]:
-    """Convert an argument to a message's content: a text or a tuple of parts."""
-    kind = type(content).__name__
-    if isinstance(content, Mapping | bytes) or not isinstance(content, Iterable):
-        msg = f"a message's content must be a str or a sequence of parts, not {kind}"
-        raise TypeError(msg)
-    return as_parts(cast("Iterable[Part | str]", content)) or ""
 
 
 def _check_calls(role: str, calls: tuple[Any, ...], call_id: object) -> None:

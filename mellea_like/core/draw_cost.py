@@ -56,12 +56,8 @@ def _with_other_costs(
         own, others = _split(its, answer, its.asked)
         for name, cost in ((answered or its.asked or question.model, own), *others):
             spent[name] = spent.get(name, _NO_USAGE) + cost
-    aside = () if meter.aside is None else meter.aside.parts
-    for part in aside:
-        # A call of a tool, validator or scorer tells its models apart; a request does not.
-        by_model = getattr(part, "usage_by_model", None) or [(None, part.usage)]
-        for name, cost in by_model:
-            spent[name] = spent.get(name, _NO_USAGE) + cost
+    for name, cost in () if meter.aside is None else meter.aside.usage_by_model:
+        spent[name] = spent.get(name, _NO_USAGE) + cost
     parts = tuple((model, cost) for model, cost in spent.items() if cost != _NO_USAGE)
     return sum((cost for _, cost in parts), usage), parts
 

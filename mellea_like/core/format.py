@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Format",
     "check_format",
+    "each_key_once",
     "format_name",
     "format_of",
     "json_schema",
@@ -371,17 +372,19 @@ def refuse_repeated_keys(text: str) -> None:
             _EACH_KEY_ONCE.decode(text)
 
 
-def _each_key_once(pairs: list[tuple[str, Any]]) -> None:
+def each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the pairs of a JSON object as a dict; raise ``ValueError`` if a key occurs twice."""
     keys = [key for key, _ in pairs]
     if len(set(keys)) < len(keys):
         twice = next(key for i, key in enumerate(keys) if key in keys[:i])
         msg = f"it says {json.dumps(bounded(twice, 60), ensure_ascii=False)} twice in one object"
         raise ValueError(msg)
+    return dict(pairs)
 
 
 # Numbers stay texts, because Python refuses to read the longest ones.
 _EACH_KEY_ONCE = json.JSONDecoder(
-    object_pairs_hook=_each_key_once, parse_int=str, parse_float=str, strict=False
+    object_pairs_hook=each_key_once, parse_int=str, parse_float=str, strict=False
 )
 
 

@@ -432,15 +432,11 @@ class Meter:
         """The cost of each model, as pairs; the model is None for tries that named no model."""
         spent: dict[str | None, Usage] = {}
         for part in self._requests:
+            # A call of a tool, validator or scorer tells its models apart; a request does not.
             shares = getattr(part, "usage_by_model", None) or ((None, part.usage),)
             for model, usage in shares:
                 spent[model] = spent[model] + usage if model in spent else usage
         return tuple(spent.items())
-
-    @property
-    def parts(self) -> tuple[Cost, ...]:
-        """The parts of the cost, in order: requests, tries, and nested calls."""
-        return tuple(self._requests)
 
     @property
     def usage(self) -> Usage:

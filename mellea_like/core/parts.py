@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, cast
 from mellea_like.core.display import bounded, fields_shown
 from mellea_like.core.extra import NO_EXTRA, as_extra, with_extra
 
-__all__ = ["Audio", "File", "Image", "Part", "Text", "as_parts", "part_from_dict", "shown_size"]
+__all__ = ["Audio", "File", "Image", "Part", "Text", "as_content", "part_from_dict", "shown_size"]
 
 MOST_CHARACTERS = 80
 """The most characters of an address or a name in a placeholder, such as ``[image at ...]``."""
@@ -239,10 +239,16 @@ Part: TypeAlias = Text | Image | Audio | File
 """A part of a message's content."""
 
 
-def as_parts(content: Iterable[Part | str]) -> tuple[Part, ...]:
-    """Return the parts of a message's content, in which texts may be plain strings."""
+def as_content(content: object) -> str | tuple[Part, ...]:
+    """Return a message's content: a text, or its parts, of which texts may be plain strings."""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, Mapping | bytes) or not isinstance(content, Iterable):
+        kind = type(content).__name__
+        msg = f"a message's content must be a str or a sequence of parts, not {kind}"
+        raise TypeError(msg)
     parts: list[Part] = []
-    for part in content:
+    for part in cast("Iterable[object]", content):
         if isinstance(part, str):
             parts.append(Text(part))
         elif isinstance(part, Part):
@@ -253,7 +259,7 @@ def as_parts(content: Iterable[Part | str]) -> tuple[Part, ...]:
                 f" {type(part).__name__}"
             )
             raise TypeError(msg)
-    return tuple(parts)
+    return tuple(parts) or ""
 
 
 def part_from_dict(part: object) -> Part:

@@ -129,9 +129,17 @@ def _pickles(thing: object) -> bool:
     return not isinstance(thing, BaseException) or error_text(again) == error_text(thing)
 
 
-def error_to_dict(error: BaseException) -> dict[str, Any]:
-    """Describe an error as plain data."""
-    return _described(error, MOST_CAUSES)
+def error_to_dict(error: BaseException, causes: int = MOST_CAUSES) -> dict[str, Any]:
+    """Describe an error as plain data, with at most ``causes`` of its causes."""
+    described: dict[str, Any] = {"type": _type_name(error), "message": error_text(error)}
+    if isinstance(error, BackendError):
+        described.update({name: getattr(error, name) for name in _OF_BACKENDS})
+    notes = getattr(error, "__notes__", None)
+    if notes:
+        described["notes"] = [str(note) for note in notes]
+    if error.__cause__ is not None and causes:
+        described["cause"] = error_to_dict(error.__cause__, causes - 1)
+    return described
 
 
 def error_from_dict(written: Mapping[str, Any]) -> Exception:
@@ -143,18 +151,6 @@ def error_from_dict(written: Mapping[str, Any]) -> Exception:
     if "cause" in written:
         error.__cause__ = error_from_dict(written["cause"])
     return error
-
-
-def _described(error: BaseException, causes: int) -> dict[str, Any]:
-    described: dict[str, Any] = {"type": _type_name(error), "message": error_text(error)}
-    if isinstance(error, BackendError):
-        described.update({name: getattr(error, name) for name in _OF_BACKENDS})
-    notes = getattr(error, "__notes__", None)
-    if notes:
-        described["notes"] = [str(note) for note in notes]
-    if error.__cause__ is not None and causes:
-        described["cause"] = _described(error.__cause__, causes - 1)
-    return described
 
 
 def _type_name(error: BaseException) -> str:

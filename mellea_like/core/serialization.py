@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -26,7 +27,6 @@ from mellea_like.core.validation import ValidationResult, ValidationStatus
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from mellea_like.core.conversation import Action
     from mellea_like.core.requirement import Requirement
     from mellea_like.core.result import SamplingResult
 
@@ -149,7 +149,7 @@ def slice_to_dict(s: Slice) -> dict[str, Any]:
         "started_at": s.started_at,
         "ended_at": s.ended_at,
         "usage": usage_to_dict(s.usage),
-        "action": _action(s.action),
+        "action": asdict(RecordedAction.of(s.action)),
         "text": None if reply is None else reply.text,
         "model": None if reply is None else reply.model,
         "finish_reason": None if reply is None else reply.finish_reason,
@@ -265,11 +265,6 @@ def usage_from_dict(written: Mapping[str, int]) -> Usage:
     """Read a usage. A detail that is missing is 0; earlier versions wrote no details."""
     details = (written.get(name, 0) for name in USAGE_DETAILS)
     return Usage(*(written[name] for name in USAGE), *details)
-
-
-def _action(action: Action[Any]) -> dict[str, str]:
-    recorded = RecordedAction.of(action)
-    return {"type": recorded.type, "text": recorded.text}
 
 
 def _validation(requirement: Requirement, verdict: ValidationResult) -> dict[str, Any]:

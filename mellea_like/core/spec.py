@@ -63,11 +63,10 @@ class Spec:
         """
         if reply.tool_calls and self.tools is not None:
             return None  # It isn't an answer yet.
-        if self.format is None:
-            parsed = reply.parsed or reply.value is not None
-            return reply.value if parsed else action.parse(reply.text)
         if reply.has_value:
-            return parse_value(self.format, reply.value)
+            return reply.value if self.format is None else parse_value(self.format, reply.value)
+        if self.format is None:
+            return action.parse(reply.text)
         return parse_reply(self.format, reply.text)
 
 

@@ -12,6 +12,7 @@ from mellea_like.core.display import fields_shown, shown
 from mellea_like.core.extra import NO_EXTRA, as_extra, with_extra
 
 __all__ = [
+    "TOOL_CHOICES",
     "TOOL_ROUNDS",
     "CallWatch",
     "Tool",
@@ -33,8 +34,10 @@ it still can.
 TOOL_ROUNDS = 8
 """How many rounds of tools a draw may run by default. In a round, all calls of a reply are run."""
 
+TOOL_CHOICES = ("auto", "required", "none")
+"""The tool choices of a request, other than the name of a tool."""
+
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_CHOICES = frozenset({"auto", "required", "none"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +163,7 @@ class Tool:
         if self.function is not None and not callable(self.function):
             msg = f"a Tool's function must be callable, not {self.function!r}"
             raise TypeError(msg)
-        if self.name in _CHOICES:
+        if self.name in TOOL_CHOICES:
             msg = (
                 f"a Tool can't be named {self.name!r}: tool_choice={self.name!r} has another"
                 " meaning"

@@ -13,7 +13,7 @@ from mellea_like.core.format_watch import format_watch
 from mellea_like.core.requirement import Requirement, ready_made
 from mellea_like.core.validation import ValidationResult
 from mellea_like.errors import RequirementError
-from mellea_like.requirements.checks_common import CheckSettings, Fresh, check
+from mellea_like.requirements.checks_common import CheckSettings, check
 from mellea_like.runtime.logs import warn
 
 if TYPE_CHECKING:
@@ -263,13 +263,8 @@ def parses_as(
         f"is JSON that is a valid {shown}",
         validate,
         settings,
-        _of_type(model) if early else None,
+        watching(lambda: format_watch(model).feed, constants=True) if early else None,
     )
-
-
-def _of_type(model: Any) -> Fresh:
-    """Return a stream check that fails once a reply can no longer become a value of a type."""
-    return watching(lambda: format_watch(model).feed, constants=True)
 
 
 def _loads(text: str) -> Any:

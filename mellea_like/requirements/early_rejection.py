@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from mellea_like.core.backend import BackendWrapper, CallPiece, checked_reply
 from mellea_like.core.format_watch import format_watch
@@ -187,7 +187,11 @@ class _Watch:
 
 def _read(requirement: Requirement, answer: object) -> ValidationResult | None:
     """Convert the return value of a stream check to a verdict; return None for ``UNKNOWN``."""
-    verdict, reason = _parted(answer)
+    match answer:
+        case tuple((verdict, str(reason))):
+            pass
+        case _:
+            verdict, reason = answer, ""
     if verdict is Verdict.UNKNOWN:
         return None
     if verdict is Verdict.FAIL:
@@ -201,12 +205,3 @@ def _read(requirement: Requirement, answer: object) -> ValidationResult | None:
         " verdict: return Verdict.FAIL, PASS or UNKNOWN, or (Verdict, reason)"
     )
     raise BadVerdict(msg, requirement=requirement.name)
-
-
-def _parted(answer: object) -> tuple[object, str]:
-    if isinstance(answer, tuple):
-        pair = cast("tuple[object, ...]", answer)
-        if len(pair) == 2 and isinstance(pair[1], str):  # noqa: PLR2004
-            return pair[0], pair[1]
-        return pair, ""
-    return answer, ""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from mellea_like.core.backend import Request, checked_reply
 from mellea_like.core.conversation import Message, reply_message
-from mellea_like.core.format import strip_fence
+from mellea_like.core.format import each_key_once, strip_fence
 from mellea_like.core.generation import Meter, why_incomplete
 from mellea_like.core.seeds import derive_seed
 from mellea_like.core.validation import ValidationResult
@@ -122,7 +122,7 @@ def judge_messages(
 def read_verdict(text: str) -> ValidationResult:
     """Return a judge's verdict; the reply may have a Markdown fence around it but no other text."""
     try:
-        verdict = json.loads(strip_fence(text), object_pairs_hook=without_duplicates)
+        verdict = json.loads(strip_fence(text), object_pairs_hook=each_key_once)
     except (ValueError, RecursionError):
         verdict = None
     if (
@@ -139,15 +139,6 @@ def read_verdict(text: str) -> ValidationResult:
     return ValidationResult(verdict["passed"], verdict["reason"])
 
 
-def without_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """Return the pairs of a JSON object as a dict; raise ``ValueError`` if a name occurs twice."""
-    names = [name for name, _ in pairs]
-    if len(set(names)) != len(names):
-        msg = "a name occurs twice"
-        raise ValueError(msg)
-    return dict(pairs)
-
-
 def comparison_messages(
     criterion: str, asked: Iterable[Message], first: str, second: str
 ) -> tuple[Message, ...]:
@@ -162,7 +153,7 @@ def comparison_messages(
 def read_comparison(text: str) -> float:
     """Return a judge's choice: 1.0 if the first reply is better, 0.0 if the second, else 0.5."""
     try:
-        answer: Any = json.loads(strip_fence(text), object_pairs_hook=without_duplicates)
+        answer: Any = json.loads(strip_fence(text), object_pairs_hook=each_key_once)
         return {"a": 1.0, "b": 0.0, "neither": 0.5}[answer["better"].lower()]
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
         msg = f'the judge\'s reply is not {{"better": "a", "b" or "neither"}}: {text[:200]!a}'

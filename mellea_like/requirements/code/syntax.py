@@ -14,14 +14,11 @@ from mellea_like.core.validation import ValidationResult
 from mellea_like.requirements.code.extract import fenced
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
     from mellea_like.core.validation import Candidate
     from mellea_like.requirements.checks_common import CheckSettings
     from mellea_like.requirements.code.extract import Fence
-    from mellea_like.requirements.code.report import CodeReport
-
-    Run = Callable[..., Awaitable[CodeReport]]
 
 
 @ready_made
