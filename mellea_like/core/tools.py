@@ -202,18 +202,9 @@ class Tool:
             ValueError: the name breaks the rule for names of tools, or a schema, which has no
                 function, is made ``read_only``.
         """
-        if isinstance(source, Tool) and (name, description, read_only) == (None, None, None):
-            return source  # It may be of a subclass.
-        made = _made(source, name)
-        return cls(
-            name or made.name,
-            made.description if description is None else description,
-            made.parameters,
-            made.function,
-            made.read_only if read_only is None else read_only,
-            hinted=made.hinted,
-            strict=made.strict,
-        )
+        given = {"name": name, "description": description, "read_only": read_only}
+        changes: Any = {key: value for key, value in given.items() if value is not None}
+        return replace(_made(source, name), **changes)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the tool in OpenAI's chat protocol."""

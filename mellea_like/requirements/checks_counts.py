@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple, Unpack
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, Unpack
 
 from mellea_like.core.argument_checks import whole_number
 from mellea_like.core.requirement import ready_made
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
     from mellea_like.core.requirement import Requirement
     from mellea_like.core.validation import Candidate
+
+Counter: TypeAlias = "Callable[[str, str], int]"
+"""Counts in an arriving reply, given the text so far and its newest piece."""
 
 _CLOSERS = r"[\"'”’»)\]}*_]*+"
 _SENTENCE_END = re.compile(
@@ -205,12 +208,20 @@ def sentence_count(
 
 def count_words(text: str) -> int:
     """Count the words: parts that contain a letter or digit, separated by white space."""
-    return sum(any(map(str.isalnum, token)) for token in text.split())
+    return sum(map(_is_word, text.split()))
+
+
+def _is_word(text: str) -> bool:
+    return any(map(str.isalnum, text))
 
 
 def count_lines(text: str) -> int:
     """Count the lines that are not blank."""
-    return sum(not line.isspace() for line in text.splitlines() if line)
+    return sum(map(_is_line, text.splitlines()))
+
+
+def _is_line(text: str) -> bool:
+    return bool(text) and not text.isspace()
 
 
 def count_sentences(text: str) -> int:
@@ -241,7 +252,7 @@ def sentences_of(text: str) -> list[str]:
             sentences.append(text[start : end.end()].strip())
             start = end.end()
     sentences.append(text[start:].strip())
-    return [sentence for sentence in sentences if any(map(str.isalnum, sentence))]
+    return list(filter(_is_word, sentences))
 
 
 def _ends_sentence(text: str, start: int, end: re.Match[str]) -> bool:
@@ -275,7 +286,7 @@ def _counted(
     given: tuple[int | None, int | None, int | None],
     count: Callable[[str], int],
     settings: CheckSettings,
-    early: Callable[[], Callable[[str], int]] | None = None,
+    early: Callable[[], Counter] | None = None,
 ) -> Requirement:
     allowed = given_range(name, *given)
     limit = allowed.limit
@@ -329,16 +340,12 @@ def given_range(name: str, at_least: object, at_most: object, exactly: object) -
 # --- while a reply arrives ---
 
 
-def _fails_over(
-    limit: int, counting: Callable[[], Callable[[str], int]], reason: Callable[[int], str]
-) -> Fresh:
-    """Return a stream check that fails once a counter exceeds a limit."""
-
+def _fails_over(limit: int, counting: Callable[[], Counter], reason: Callable[[int], str]) -> Fresh:
     def make() -> Look:
         count = counting()
 
-        def look(_: str, delta: str) -> Answer:
-            number = count(delta)
+        def look(text: str, delta: str) -> Answer:
+            number = count(text, delta)
             return Verdict.UNKNOWN if number <= limit else (Verdict.FAIL, reason(number))
 
         return look
@@ -346,51 +353,34 @@ def _fails_over(
     return Fresh(make)
 
 
-def _characters() -> Callable[[str], int]:
-    """Return a function that takes each piece of a reply and counts the characters so far."""
+def _characters() -> Counter:
+    return lambda text, _: len(text)
+
+
+_SPACE = re.compile(r"\s")
+_LINE_END = re.compile(r"[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
+"""The line ends of ``str.splitlines``."""
+
+
+def _words() -> Counter:
+    return _begun(_SPACE, _is_word)
+
+
+def _lines() -> Counter:
+    return _begun(_LINE_END, _is_line)
+
+
+def _begun(separator: re.Pattern[str], counts: Callable[[str], bool]) -> Counter:
+    """Return a counter of the parts so far, each of which counts once its beginning does."""
     number = 0
+    counted = False  # Whether the last part counts.
 
-    def count(delta: str) -> int:
-        nonlocal number
-        number += len(delta)
-        return number
-
-    return count
-
-
-def _words() -> Callable[[str], int]:
-    """Return a function that takes each piece of a reply and counts the words begun so far."""
-    number = 0
-    begun = False  # Whether the last run is a word.
-
-    def count(delta: str) -> int:
-        nonlocal number, begun
-        if delta[:1].isspace():
-            begun = False
-        for i, run in enumerate(delta.split()):
-            begun = begun and i == 0
-            if not begun and any(map(str.isalnum, run)):
-                begun = True
-                number += 1
-        if delta[-1:].isspace():
-            begun = False
-        return number
-
-    return count
-
-
-def _lines() -> Callable[[str], int]:
-    """Return a function that takes each piece of a reply and counts the non-blank lines so far."""
-    number = 0
-    begun = False  # Whether the last line counts.
-
-    def count(delta: str) -> int:
-        nonlocal number, begun
-        # Append a character, so that an empty last line is counted too.
-        for i, line in enumerate(f"{delta} ".splitlines()):
-            begun = begun and i == 0
-            if not begun and not line.isspace() and line:
-                begun = True
+    def count(_: str, delta: str) -> int:
+        nonlocal number, counted
+        for i, part in enumerate(separator.split(delta)):
+            counted = counted and i == 0
+            if not counted and counts(part):
+                counted = True
                 number += 1
         return number
 

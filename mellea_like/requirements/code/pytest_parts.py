@@ -146,14 +146,12 @@ def _marks(test: Any, name: str) -> list[Any]:
 
 def is_skipped(test: Any) -> bool:
     """Return whether a mark of pytest or unittest skips a test or expects it to fail."""
-    names = "__unittest_skip__", "__unittest_expecting_failure__"
-    return any(
-        (
-            *(getattr(test, name, False) for name in names),
-            _marks(test, "skip"),
-            _marks(test, "xfail"),
-        )
-    ) or any(given[0] for _, given, _ in _marks(test, "skipif"))
+    return (
+        getattr(test, "__unittest_skip__", False)
+        or getattr(test, "__unittest_expecting_failure__", False)
+        or any(name in ("skip", "xfail") for name, _, _ in getattr(test, "pytestmark", ()))
+        or any(given[0] for _, given, _ in _marks(test, "skipif"))
+    )
 
 
 def parameters(*marked: Any) -> list[dict[str, Any]]:
@@ -178,23 +176,29 @@ def arguments(
     found: dict[str, Any] = {}
     # Use the decorated function, not the one inside, because `unittest.mock.patch` adds arguments.
     for name, parameter in inspect.signature(function, follow_wrapped=False).parameters.items():
-        made: Any = space.get(name)
-        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            found |= given if parameter.kind is parameter.VAR_KEYWORD else {}
-            continue
-        if name not in given and parameter.default is not parameter.empty:
-            continue
-        if name not in given and name == "tmp_path":
-            given[name] = Path(tempfile.mkdtemp())
-        elif name not in given and getattr(made, "is_fixture", False):
-            value: Any = made(**arguments(made, given, space, stack))
-            if inspect.isgenerator(value):
-                generator: Iterator[Any] = value
-                value = next(generator)
-                stack.callback(next, generator, None)
-            given[name] = value
-        elif name not in given:
-            msg = f"a test uses the fixture {name}, which doesn't exist here"
-            raise Unrunnable(msg)
-        found[name] = given[name]
+        if parameter.kind is parameter.VAR_KEYWORD:
+            found |= given
+        elif parameter.kind is not parameter.VAR_POSITIONAL:
+            if name not in given and parameter.default is not parameter.empty:
+                continue
+            if name not in given:
+                given[name] = _fixture_value(name, given, space, stack)
+            found[name] = given[name]
     return found
+
+
+def _fixture_value(
+    name: str, given: dict[str, Any], space: Mapping[str, Any], stack: ExitStack
+) -> Any:
+    if name == "tmp_path":
+        return Path(tempfile.mkdtemp())
+    fixture: Any = space.get(name)
+    if not getattr(fixture, "is_fixture", False):
+        msg = f"a test uses the fixture {name}, which doesn't exist here"
+        raise Unrunnable(msg)
+    value: Any = fixture(**arguments(fixture, given, space, stack))
+    if inspect.isgenerator(value):
+        generator: Iterator[Any] = value
+        value = next(generator)
+        stack.callback(next, generator, None)
+    return value
