@@ -226,9 +226,6 @@ _THINKING = re.compile(
 _THOUGHT = re.compile(r"\A\s*[^\s{\[`].*?</think>", re.DOTALL)
 """Matches a thought without its opening tag, which the chat template put into the prompt."""
 
-MOST_VALUES = 100
-"""The most values in brackets that a reply may have, because each takes time."""
-
 _BLOCK = re.compile(r"```[A-Za-z0-9_-]*[ \t]*\r?\n(.*)```", re.DOTALL)
 _BRACKET = re.compile(r"[{}\[\]]")
 _INSIDE = re.compile(r'"(?:[^"\\]|\\.)*+"|["{}\[\]]', re.DOTALL)
@@ -310,13 +307,9 @@ def _only_block(text: str) -> str | None:
 
 
 def _value_inside(text: str, kinds: str) -> str | None:
-    """Find the text of the only JSON value in a reply; None if there is none.
-
-    The value begins with a bracket in ``kinds``. Without ``kinds``, the value is the content of the
-    only code fence, or the whole text after the model's thoughts. Several values must be equal.
-    """
+    """Find the only JSON value in a reply that begins with a bracket in ``kinds``; None if none."""
     rest = _after_thought(text)
-    if not kinds:
+    if not kinds:  # The type has no bracket of its own.
         block = _only_block(rest)
         return rest if block is None and rest is not text else block
     found = _in_brackets(rest, kinds)
@@ -325,10 +318,7 @@ def _value_inside(text: str, kinds: str) -> str | None:
         raise ValueError(msg)
     if not found:
         return None
-    if len(found) > MOST_VALUES:
-        msg = f"it has more than {MOST_VALUES} values in brackets: give one"
-        raise ValueError(msg)
-    if len({_canonical(value) for value in found}) > 1:
+    if len(set(map(_canonical, set(found)))) > 1:
         msg = f"it has {len(found)} values in brackets, and they differ: give one"
         raise ValueError(msg)
     return found[0]
@@ -338,7 +328,7 @@ def _in_brackets(text: str, kinds: str) -> list[str] | None:
     """Return the outermost bracketed texts opened by one of ``kinds``; None if unbalanced."""
     found: list[str] = []
     at = 0
-    while len(found) <= MOST_VALUES and (opening := _BRACKET.search(text, at)) is not None:
+    while (opening := _BRACKET.search(text, at)) is not None:
         stack: list[str] = []
         for mark in _INSIDE.finditer(text, opening.start()):
             if mark[0] in ("{", "["):

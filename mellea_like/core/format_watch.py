@@ -216,8 +216,6 @@ class Node(Protocol):
 
 
 class _Type:
-    """A format with the rules for its parts."""
-
     def __init__(self, format: Format) -> None:
         adapter: Any = format.adapter
         self.format = format
@@ -241,7 +239,6 @@ class _Node:
         """Accept any character, because pydantic may convert a value of one kind to another."""
 
     def check(self, text: str, place: tuple[object, ...]) -> None:
-        """Validate a complete value."""
         from pydantic import ValidationError  # noqa: PLC0415
 
         if self._validator is None:
@@ -252,14 +249,12 @@ class _Node:
             raise BrokenError(why_broken(self._known.title, problems(exc, place))) from exc
 
     def field(self, key: str, place: tuple[object, ...]) -> _Node | None:
-        """Return the rules for a key's value; None if the value can't be checked by itself."""
         parts = self._parts
         if parts.closed and key not in parts.fields:
             self._wrong((*place, key), "Extra inputs are not permitted")
         return parts.values or parts.fields.get(key)
 
     def item(self, index: int, place: tuple[object, ...]) -> _Node | None:
-        """Return the rules for an item of an array; None if it can't be checked by itself."""
         most = self._parts.longest
         if most is not None and index >= most:
             self._wrong(place, f"List should have at most {most} item{'' if most == 1 else 's'}")

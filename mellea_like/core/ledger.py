@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from mellea_like.core.display import attempt_names
 from mellea_like.core.generation import REJECTED, USAGE_DETAILS, Usage
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from mellea_like.core.generation import Generation
     from mellea_like.core.prices import Price
     from mellea_like.core.slice import Outcome, Slice
+
+K = TypeVar("K")
 
 __all__ = ["Ledger", "LedgerRow", "LedgerTotal", "ledger"]
 
@@ -150,12 +152,10 @@ class Ledger:
 
         The costs add up to ``total``.
         """
-        found: dict[str | None, list[LedgerTotal]] = {}
-        for _, model, part in self._shares:
-            found.setdefault(model, []).append(part)
+        parts = [(model, part) for _, model, part in self._shares]
         if self.comparisons is not None:
-            found.setdefault(self.compared_by, []).append(self.comparisons)
-        return {model: _total(parts) for model, parts in found.items()}
+            parts.append((self.compared_by, self.comparisons))
+        return _totals(parts)
 
     @property
     def _shares(self) -> Sequence[tuple[int | None, str | None, LedgerTotal]]:
@@ -167,11 +167,8 @@ class Ledger:
 
         Stages of an escalation are 0-based; with other strategies, the stage is None.
         """
-        found: dict[tuple[int | None, str | None], list[LedgerTotal]] = {}
-        for stage, model, part in self._shares:
-            found.setdefault((stage, model), []).append(part)
-        keys = sorted(found, key=lambda key: -1 if key[0] is None else key[0])
-        return {key: _total(found[key]) for key in keys}
+        shares = sorted(self._shares, key=lambda share: -1 if share[0] is None else share[0])
+        return _totals([((stage, model), part) for stage, model, part in shares])
 
     def __str__(self) -> str:
         total = self.total
@@ -292,6 +289,14 @@ def _total(rows: Sequence[LedgerRow | LedgerTotal]) -> LedgerTotal:
         return None if None in values else sum(values, 0.0 if name == "cost" else 0)
 
     return LedgerTotal(*map(column, LedgerTotal._fields))
+
+
+def _totals(parts: Iterable[tuple[K, LedgerTotal]]) -> dict[K, LedgerTotal]:
+    """Return the total of each key's parts."""
+    found: dict[K, list[LedgerTotal]] = {}
+    for key, part in parts:
+        found.setdefault(key, []).append(part)
+    return {key: _total(its) for key, its in found.items()}
 
 
 def _alone(row: LedgerRow) -> LedgerTotal:

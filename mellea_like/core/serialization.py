@@ -12,6 +12,7 @@ import json
 import math
 from dataclasses import asdict
 from datetime import datetime
+from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from mellea_like.core.conversation import Context, Message
@@ -323,13 +324,7 @@ def _fields(data: Mapping[str, Any], format: Any) -> dict[str, Any]:
     """Read the fields of a result that must be converted from plain data."""
     prompts = read_prompts(data["prompts"])
     contexts = [Context(messages) for messages in prompts]
-    requirements: dict[tuple[str, str, float], Requirement] = {}
-
-    def requirement(*key: Any) -> Requirement:
-        if key not in requirements:
-            requirements[key] = recorded_requirement(*key)
-        return requirements[key]
-
+    requirement = cache(recorded_requirement)
     slices = tuple(
         slice_from_dict(
             s,

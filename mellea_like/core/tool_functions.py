@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import inspect
 import re
-from dataclasses import field, make_dataclass
+from dataclasses import field, fields, make_dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_args, get_origin
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
 
 from mellea_like.core.argument_checks import unknown_argument, yields
 from mellea_like.core.display import bounded, first_few, shown
+from mellea_like.core.format import format_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -25,9 +26,8 @@ class FunctionTool(NamedTuple):
     name: str
     description: str
     parameters: dict[str, Any]
-    adapter: TypeAdapter[Any]
-    names: tuple[str, ...]
     arguments: Any
+    """A dataclass with a field for each argument."""
 
     def watch(self) -> Callable[[str], str | None]:
         """Return a function that checks a call's arguments as they arrive; see `CallWatch`."""
@@ -38,10 +38,15 @@ class FunctionTool(NamedTuple):
     def read(self, arguments: str) -> dict[str, Any]:
         """Parse a call's JSON arguments; raise a ``ValueError`` that names the wrong ones."""
         try:
-            read = self.adapter.validate_json(arguments.strip() or "{}")
+            read = format_of(self.arguments).adapter.validate_json(arguments.strip() or "{}")
         except ValidationError as exc:
-            raise ValueError(wrong_arguments(exc, self.names)) from exc
-        return {name: getattr(read, name) for name in self.names}
+            wrong = (_wrong(e, self._names) for e in exc.errors(include_url=False))
+            raise ValueError("; ".join(first_few(wrong))) from exc
+        return {name: getattr(read, name) for name in self._names}
+
+    @property
+    def _names(self) -> list[str]:
+        return [f.name for f in fields(self.arguments)]
 
 
 class _Schema(GenerateJsonSchema):
@@ -68,22 +73,22 @@ def function_tool(function: Callable[..., Any]) -> FunctionTool:
         msg = f"the tool {name}: its parameters can't be read: {exc}"
         raise TypeError(msg) from exc
     description, about = documented(documentation or "")
-    fields: list[Any] = []
+    described: list[Any] = []
     for parameter in signature.parameters.values():
         hint, default = _checked(name, parameter), parameter.default
         if (said := about.get(parameter.name)) and not _described(hint, default):
             hint = Annotated[hint, Field(description=said)]
-        fields.append((parameter.name, hint, _default(default)))
+        described.append((parameter.name, hint, _default(default)))
     try:
         forbid = ConfigDict(extra="forbid")
-        made = make_dataclass(name, fields, namespace={"__pydantic_config__": forbid}, kw_only=True)
-        adapter: TypeAdapter[Any] = TypeAdapter(made)
-        schema = adapter.json_schema(schema_generator=_Schema)
+        settings = {"__pydantic_config__": forbid}
+        made = make_dataclass(name, described, namespace=settings, kw_only=True)
+        schema = format_of(made).adapter.json_schema(schema_generator=_Schema)
     except Exception as exc:
         msg = f"the tool {name}: a model can't pass its arguments: {str(exc).splitlines()[0]}"
         raise TypeError(msg) from exc
     schema = {key: part for key, part in schema.items() if key not in {"title", "description"}}
-    return FunctionTool(name, description, schema, adapter, tuple(signature.parameters), made)
+    return FunctionTool(name, description, schema, made)
 
 
 def _checked(name: str, parameter: inspect.Parameter) -> Any:
@@ -112,12 +117,8 @@ def _described(hint: Any, default: object) -> bool:
     return any(isinstance(p, FieldInfo) and p.description for p in (*parts, default))
 
 
-def wrong_arguments(error: ValidationError, names: tuple[str, ...]) -> str:
-    """Describe the first few wrong arguments: the rules that they break, and their values."""
-    return "; ".join(first_few(_wrong(e, names) for e in error.errors(include_url=False)))
-
-
-def _wrong(error: Any, names: tuple[str, ...]) -> str:
+def _wrong(error: Any, names: list[str]) -> str:
+    """Describe a wrong argument: the rule that it breaks, and its value."""
     where = ".".join(map(str, error["loc"]))
     kind, said = error["type"], error["msg"]
     if kind == "missing":

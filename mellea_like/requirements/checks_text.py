@@ -425,10 +425,7 @@ def _starting(
 
 
 def _settling(*, ignore_case: bool) -> Callable[[str], str]:
-    """Return a function that takes each piece of a reply and returns the text that became final.
-
-    Later pieces can't change this text. It is normalized, and case-folded if ``ignore_case``.
-    """
+    """Return a function that takes each piece of a reply, and returns folded text that is final."""
     waiting: list[str] = []  # A character with its marks, to which the next piece may add.
 
     def settle(delta: str) -> str:

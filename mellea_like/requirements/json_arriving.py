@@ -303,10 +303,7 @@ class _JsonSoFar:
         return self._ended
 
     def _refused(self, text: str) -> Answer:
-        """Parse a refused piece again to find the wrong character, and return the failure.
-
-        Return ``UNKNOWN`` if the character may begin an allowed constant, such as ``NaN``.
-        """
+        """Find the wrong character of a refused piece; it may begin a constant, such as ``NaN``."""
         again = self._ijson.basic_parse_coro(self._ijson.sendable_list())
         if self._read > self._start:  # Empty input would mean the end.
             again.send(_as_json_bytes(text[self._start : self._read]))

@@ -136,44 +136,13 @@ def report(
     job: CodeJob, found: dict[str, Any], asked: dict[str, Any], config: dict[str, Any]
 ) -> CodeReport:
     """Return a run's report; raise `RequirementError` if a failure isn't the program's fault."""
-    said, last = _said(found["said"]), dict[str, Any]()
-    for one in said:
-        last = one if one.get("secret") == asked["secret"] else last
-    wrong = str(last.get("trouble", ""))
-    ended, status = found["ended"], found["status"]
-    if ended == "itself" and status == -signal.SIGKILL:
-        wrong = "the program was killed from outside: this machine may have too little memory"
-    if len(found["said"]) >= max(config["files"], config["output"] + 1):
-        wrong = "what the program returned is too large to compare"
-    missing = next((str(one["missing"]) for one in said if one.get("missing")), "").split(".")[0]
-    if missing.isidentifier() and find_spec(missing) is not None:
-        wrong = (
-            f"the program imports {missing}, which is installed here, but not in the sandbox: pass"
-            " its directory in Sandbox(path=[...])"
-        )
-    if wrong:
-        raise RequirementError(wrong)
-    places = [] if last else [f" in {one['at']}" for one in said if "at" in one]
-    during = places[-1] if places else ""
-    long = not last and max(len(found["stdout"]), len(found["stderr"])) > config["output"]
-    tested = job.tests or job.function is not None
-    failure, more = str(last.get("failed", "")), ""
-    if ended == "processor":
-        failure = f"it took more than {asked['seconds']:g} s of processor time{during}{ENDED}"
-    elif ended == "time":
-        failure = f"it was not done after {asked['wall']:g} s{during}{ENDED}"
-    elif long:
-        failure = f"it printed more than {_size(config['output'])}{during}"
-    elif not last and (tested or status != 0):
-        tail = found["stderr"].strip()[-CLIPPED:]
-        more = f":\n{tail}" if tail else ""
-        failure = (
-            f"the program {_status(status)} before its tests were done{during}"
-            if tested
-            else f"it {_status(status)}"
-        )
+    said = _said(found["said"])
+    ours = [one for one in said if one.get("secret") == asked["secret"]]
+    last = ours[-1] if ours else {}
+    if trouble := _trouble(found, said, last, config):
+        raise RequirementError(trouble)
     return CodeReport(
-        failure=failure + more,
+        failure=_failure(job, found, asked, config, said, last),
         stdout=found["stdout"][: config["output"]],
         stderr=found["stderr"][: config["output"]],
         passed=last.get("passed", 0),
@@ -182,6 +151,53 @@ def report(
         answers=tuple(_answer(one) for one in said if one.keys() & {"value", "raised", "odd"}),
         seconds=found["seconds"],
     )
+
+
+def _trouble(
+    found: dict[str, Any], said: list[dict[str, Any]], last: dict[str, Any], config: dict[str, Any]
+) -> str:
+    """Return the reason why a run can't be judged, or "" if it can."""
+    missing = next((str(one["missing"]) for one in said if one.get("missing")), "").split(".")[0]
+    if missing.isidentifier() and find_spec(missing) is not None:
+        return (
+            f"the program imports {missing}, which is installed here, but not in the sandbox: pass"
+            " its directory in Sandbox(path=[...])"
+        )
+    if len(found["said"]) >= max(config["files"], config["output"] + 1):
+        return "what the program returned is too large to compare"
+    if found["ended"] == "itself" and found["status"] == -signal.SIGKILL:
+        return "the program was killed from outside: this machine may have too little memory"
+    return str(last.get("trouble", ""))
+
+
+def _failure(
+    job: CodeJob,
+    found: dict[str, Any],
+    asked: dict[str, Any],
+    config: dict[str, Any],
+    said: list[dict[str, Any]],
+    last: dict[str, Any],
+) -> str:
+    """Return why a program did not run to its end as it should, or "" if it did."""
+    places = [] if last else [f" in {one['at']}" for one in said if "at" in one]
+    during = places[-1] if places else ""
+    if found["ended"] == "processor":
+        return f"it took more than {asked['seconds']:g} s of processor time{during}{ENDED}"
+    if found["ended"] == "time":
+        return f"it was not done after {asked['wall']:g} s{during}{ENDED}"
+    if last:
+        return str(last.get("failed", ""))
+    if max(len(found["stdout"]), len(found["stderr"])) > config["output"]:
+        return f"it printed more than {_size(config['output'])}{during}"
+    how = _status(found["status"])
+    if job.tests or job.function is not None:
+        failure = f"the program {how} before its tests were done{during}"
+    elif found["status"] != 0:
+        failure = f"it {how}"
+    else:
+        return ""
+    tail = found["stderr"].strip()[-CLIPPED:]
+    return f"{failure}:\n{tail}" if tail else failure
 
 
 def _said(text: str) -> list[dict[str, Any]]:
