@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 _TAG = re.compile(r"<(think|thinking|thought|reasoning)>", re.IGNORECASE)
 _LONGEST_TAG = 12
-_FENCE_LINE = re.compile(r"```[A-Za-z0-9_-]*[ \t]*\r?\n")
-_LONGEST_LINE = 100
-_SPACE = re.compile(r"\s*")
+FENCE_LINE = re.compile(r"```[A-Za-z0-9_-]*[ \t]*\r?\n")
+LONGEST_LINE = 100
+SPACE = re.compile(r"\s*")
 _JSON_SPACE = re.compile(r"[ \t\n\r]*")
 _IN_STRING = re.compile(r'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
 _SCALAR = re.compile(r"[^\s,:\[\]{}\"]*+")
@@ -41,35 +41,42 @@ def format_watch(format: Any) -> JsonWatch:
     return JsonWatch(known.root, known.format.brackets)
 
 
-class JsonWatch:
-    """Checks an arriving reply by the rules for its value, which begins as ``brackets`` say."""
+class ArrivingText:
+    """A text that is checked while it arrives, by generators that yield if they need more of it."""
 
-    __slots__ = ("_brackets", "_over", "_reading", "_root", "_text")
-
-    def __init__(self, root: Node, brackets: str) -> None:
-        self._root = root
-        self._brackets = brackets
+    def __init__(self) -> None:
         self._text = ""
-        self._over = not brackets
         self._reading = self._read()
 
     def feed(self, text: str) -> str | None:
         """Check the text so far; return why it can't become valid, or None if it still can."""
-        if self._over:
-            return None
         self._text = text
         try:
-            next(self._reading)
-        except StopIteration:
-            self._over = True
+            next(self._reading, None)
         except BrokenError as exc:
-            self._over = True
             return str(exc)
         except Exception:  # noqa: BLE001 (a user's validator: the whole reply decides)
-            self._over = True
+            return None
         return None
 
-    # The following generators yield when they need more text, and return their position.
+    def _read(self) -> Generator[None]:
+        raise NotImplementedError
+
+    def _skip(self, space: re.Pattern[str], at: int) -> Generator[None, None, int]:
+        while (at := cast("re.Match[str]", space.match(self._text, at)).end()) == len(self._text):
+            yield
+        return at
+
+
+class JsonWatch(ArrivingText):
+    """Checks an arriving reply by the rules for its value, which begins as ``brackets`` say."""
+
+    def __init__(self, root: Node, brackets: str) -> None:
+        self._root = root
+        self._brackets = brackets
+        super().__init__()
+
+    # The following generators return their position.
 
     def _read(self) -> Generator[None]:
         start = yield from self._start()
@@ -78,7 +85,7 @@ class JsonWatch:
 
     def _start(self) -> Generator[None, None, int]:
         """Return the index of the value's first character, or of one that can't begin a value."""
-        at = yield from self._skip(_SPACE, 0)
+        at = yield from self._skip(SPACE, 0)
         if self._text[at] == "<":
             while len(self._text) < at + _LONGEST_TAG and ">" not in self._text[at:]:
                 yield
@@ -89,18 +96,13 @@ class JsonWatch:
             while not (closing := end.search(self._text, seen)):
                 seen = max(seen, len(self._text) - _LONGEST_TAG)
                 yield
-            at = yield from self._skip(_SPACE, closing.end())
+            at = yield from self._skip(SPACE, closing.end())
         if self._text[at] == "`":
-            while len(self._text) < at + _LONGEST_LINE and "\n" not in self._text[at:]:
+            while len(self._text) < at + LONGEST_LINE and "\n" not in self._text[at:]:
                 yield
-            if not (line := _FENCE_LINE.match(self._text, at)):
+            if not (line := FENCE_LINE.match(self._text, at)):
                 return at
-            at = yield from self._skip(_SPACE, line.end())
-        return at
-
-    def _skip(self, space: re.Pattern[str], at: int) -> Generator[None, None, int]:
-        while (at := cast("re.Match[str]", space.match(self._text, at)).end()) == len(self._text):
-            yield
+            at = yield from self._skip(SPACE, line.end())
         return at
 
     def _value(

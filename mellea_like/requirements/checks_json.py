@@ -27,9 +27,8 @@ if TYPE_CHECKING:
 from mellea_like.requirements.json_arriving import (
     OTHERS_STEPS,
     call_watch,
-    json_only,
     of_schema,
-    watching,
+    watching_json,
 )
 from mellea_like.requirements.json_schemas import (
     OF_THE_REST,
@@ -73,7 +72,7 @@ def is_json(*, early: bool = False, **settings: Unpack[CheckSettings]) -> Requir
         "is valid JSON and nothing else",
         validate,
         settings,
-        json_only() if early else None,
+        watching_json() if early else None,
     )
 
 
@@ -263,7 +262,7 @@ def parses_as(
         f"is JSON that is a valid {shown}",
         validate,
         settings,
-        watching(lambda: format_watch(model).feed, constants=True) if early else None,
+        watching_json(lambda: format_watch(model).feed, constants=True) if early else None,
     )
 
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import re
 from contextlib import suppress
-from functools import partial
 from importlib import import_module
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from mellea_like.core.display import bounded, clipped, quoted
-from mellea_like.core.format_watch import BrokenError, JsonWatch
+from mellea_like.core.format_watch import (
+    FENCE_LINE,
+    LONGEST_LINE,
+    SPACE,
+    ArrivingText,
+    BrokenError,
+    JsonWatch,
+)
 from mellea_like.core.validation import Verdict
 from mellea_like.requirements.checks_common import Answer, Fresh
 from mellea_like.requirements.json_schemas import (
@@ -28,7 +33,7 @@ from mellea_like.requirements.json_schemas import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
 
     from mellea_like.core.tools import CallWatch
     from mellea_like.requirements.checks_common import Look
@@ -42,11 +47,7 @@ DEEPEST = 16
 Deeper values are validated together with the value around them.
 """
 
-_FENCE = re.compile(r"```[A-Za-z0-9_-]*[ \t]*\r?\n")
-
 _FENCE_SO_FAR = re.compile(r"`{1,3}|```[A-Za-z0-9_-]*[ \t]*\r?")
-
-_LONG_LINE = 100
 
 # White space that may surround JSON in a reply. Inside JSON it isn't allowed; there, the final
 # check decides.
@@ -55,7 +56,7 @@ _OTHER_SPACE = {ord(c): " " for c in map(chr, range(0x3001)) if c.isspace() and 
 
 def of_schema(validator: Any, max_steps: int, *, ours: bool = True) -> Fresh:
     """Return a stream check that fails at the first value that a schema doesn't allow."""
-    return watching(call_watch(validator, max_steps, ours=ours))
+    return watching_json(call_watch(validator, max_steps, ours=ours))
 
 
 def call_watch(validator: Any, max_steps: int, *, ours: bool = True) -> CallWatch:
@@ -77,36 +78,25 @@ def call_watch(validator: Any, max_steps: int, *, ours: bool = True) -> CallWatc
     return begin
 
 
-def watching(begin: Callable[[], Callable[[str], str | None]], *, constants: bool = False) -> Fresh:
-    """Return a stream check that fails on broken JSON, or for a reason that a function gives.
-
-    ``begin`` returns this function. It takes the text so far, and returns None if nothing is wrong.
-    """
-    json_so_far = json_only(constants=constants)
-
-    def make() -> Look:
-        syntax, feed = copy.deepcopy(json_so_far), begin()
-
-        def look(text: str, delta: str) -> Answer:
-            said = syntax(text, delta)
-            if said is not Verdict.UNKNOWN:
-                return said
-            why = feed(text)
-            return (Verdict.FAIL, why) if why else Verdict.UNKNOWN
-
-        return look
-
-    return Fresh(make)
-
-
-def json_only(*, constants: bool = False) -> Fresh:
-    """Return a stream check that fails once a reply can no longer become JSON."""
+def watching_json(*further: CallWatch, constants: bool = False) -> Fresh:
+    """Return a stream check that fails on broken JSON, or for a reason that another watch gives."""
     try:
         ijson: Any = import_module("ijson")  # An extra; it has no types.
     except ImportError as exc:
         msg = "early checks of JSON need the ijson package: pip install 'mellea-like[checks]'"
         raise ImportError(msg) from exc
-    return Fresh(partial(_JsonSoFar, ijson, constants=constants))
+
+    def make() -> Look:
+        syntax = _JsonSyntax(ijson, constants=constants)
+        feeds = [syntax.feed, *(begin() for begin in further)]
+
+        def look(text: str, _: str) -> Answer:
+            why = next(filter(None, (feed(text) for feed in feeds)), None)
+            return (Verdict.FAIL, why) if why else Verdict.UNKNOWN
+
+        return look
+
+    return Fresh(make)
 
 
 _KINDS = {"{": "object", "[": "array", '"': "string", "t": "boolean", "f": "boolean", "n": "null"}
@@ -207,91 +197,73 @@ def _may_be(  # noqa: C901 (one keyword after the other)
     return True
 
 
-class _JsonSoFar:
+class _JsonSyntax(ArrivingText):
     """Checks that an arriving reply can be one JSON value, perhaps in a fence and white space."""
 
     def __init__(self, ijson: Any, *, constants: bool) -> None:
         self._ijson = ijson
         self._constants = constants
-        self._start = 0  # The start of the fence or the JSON in the text.
-        self._fenced = False
-        self._read = 0  # The end of the part that has been read.
-        self._tail: int | None = None  # The start of the closing fence.
         self._events: Any = ijson.sendable_list()
-        self._parser: Any = None
+        self._parser: Any = ijson.basic_parse_coro(self._events)
+        self._at = 0  # The end of the part that the parser has read.
         self._token = 0  # The latest start of the parser's unfinished token.
         self._depth = 0
         self._ended = False
-        self._gave_up = False
+        super().__init__()
 
-    def __call__(self, text: str, delta: str) -> Answer:
-        if self._gave_up:
-            return Verdict.UNKNOWN
-        if self._parser is None:
-            problem = self._begin(text, delta)
-            if problem is not None:
-                return problem
-        # The parser reads an unfinished token again with each piece, so pieces of long strings are
-        # held back.
-        if len(text) - self._read < (self._read - self._token) // 8:
-            return Verdict.UNKNOWN
-        return self._go_on(text)
-
-    def _begin(self, text: str, delta: str) -> Answer | None:
-        while self._start < len(text) and text[self._start].isspace():
-            self._start += 1
-        if self._start == len(text):
-            return Verdict.UNKNOWN
-        if text[self._start] == "`":
-            self._fenced = True
-            if text.find("\n", max(self._start, len(text) - len(delta))) < 0:
-                line = text[self._start : self._start + _LONG_LINE]
-                if len(line) == _LONG_LINE or _FENCE_SO_FAR.fullmatch(line):
-                    return Verdict.UNKNOWN
-            fence = _FENCE.match(text, self._start)
-            if fence is None:
-                return self._wrong("no code fence starts like this", text, self._start)
-            self._start = fence.end()
-        self._read = self._token = self._start
-        self._parser = self._ijson.basic_parse_coro(self._events)
-        return None
-
-    def _go_on(self, text: str) -> Answer:
-        while self._tail is None and self._read < len(text):
-            tick = text.find("`", self._read) if self._fenced else -1
-            if tick == self._read and self._complete():
-                self._tail = tick
+    def _read(self) -> Generator[None]:
+        start = yield from self._skip(SPACE, 0)
+        fenced = self._text[start] == "`"
+        if fenced:
+            start = yield from self._opening_fence(start)
+        self._at = self._token = start
+        while True:
+            # The parser reads an unfinished token again with each piece, so pieces of long strings
+            # are held back.
+            while len(self._text) - self._at < max(1, (self._at - self._token) // 8):
+                yield
+            if fenced and self._text[self._at] == "`" and self._complete():
                 break
-            end = len(text) if tick < 0 else max(tick, self._read + 1)
-            problem = self._feed(text, end)
-            if problem is not None:
-                return problem
-        if self._tail is not None:
-            for at in range(self._read, len(text)):
-                closes = at < self._tail + 3
-                if not (text[at] == "`" if closes else text[at].isspace()):
-                    return self._wrong("nothing follows the end of the code fence", text, at)
-            self._read = self._token = len(text)
-        return Verdict.UNKNOWN
+            tick = self._text.find("`", self._at + 1) if fenced else -1
+            end = len(self._text) if tick < 0 else tick
+            try:
+                self._parser.send(_as_json_bytes(self._text[self._at : end]))
+            except self._ijson.JSONError:
+                self._refuse(start)
+                return
+            self._at = end
+            self._note_events()
+        yield from self._closing_fence(self._at)
 
-    def _feed(self, text: str, end: int) -> Answer | None:
-        try:
-            self._parser.send(_as_json_bytes(text[self._read : end]))
-        except self._ijson.JSONError:
-            return self._refused(text)
-        except Exception:  # noqa: BLE001 (a number that Python doesn't read: the whole check decides)
-            self._gave_up = True
-            return Verdict.UNKNOWN
-        self._read = end
-        self._note_events()
-        return None
+    def _opening_fence(self, start: int) -> Generator[None, None, int]:
+        seen = start
+        while self._text.find("\n", seen) < 0:
+            line = self._text[start : start + LONGEST_LINE]
+            if len(line) < LONGEST_LINE and not _FENCE_SO_FAR.fullmatch(line):
+                break
+            seen = len(self._text)
+            yield
+        fence = FENCE_LINE.match(self._text, start)
+        if fence is None:
+            self._wrong("no code fence starts like this", start)
+        return fence.end()
+
+    def _closing_fence(self, start: int) -> Generator[None]:
+        seen = start
+        while True:
+            for at in range(seen, len(self._text)):
+                character = self._text[at]
+                if not (character == "`" if at < start + 3 else character.isspace()):
+                    self._wrong("nothing follows the end of the code fence", at)
+            seen = len(self._text)
+            yield
 
     def _note_events(self) -> None:
         for name, _ in self._events:
             self._depth += name.startswith("start_") - name.startswith("end_")
             self._ended = not self._depth
         if self._events:
-            self._token = self._read
+            self._token = self._at
             self._events.clear()
 
     def _complete(self) -> bool:
@@ -302,26 +274,24 @@ class _JsonSoFar:
             self._note_events()
         return self._ended
 
-    def _refused(self, text: str) -> Answer:
+    def _refuse(self, start: int) -> None:
         """Find the wrong character of a refused piece; it may begin a constant, such as ``NaN``."""
         again = self._ijson.basic_parse_coro(self._ijson.sendable_list())
-        if self._read > self._start:  # Empty input would mean the end.
-            again.send(_as_json_bytes(text[self._start : self._read]))
-        at = self._read
+        if self._at > start:  # Empty input would mean the end.
+            again.send(_as_json_bytes(self._text[start : self._at]))
+        at = self._at
         try:
-            while at < len(text):
-                again.send(_as_json_bytes(text[at]))
+            while at < len(self._text):
+                again.send(_as_json_bytes(self._text[at]))
                 at += 1
         except self._ijson.JSONError as exc:
-            if not (self._constants and text[at] in "NI"):
-                why = str(exc).partition("\n")[0].partition(": ")[2].rstrip(".")
-                return self._wrong(why, text, at)
-        self._gave_up = True
-        return Verdict.UNKNOWN
+            if not (self._constants and self._text[at] in "NI"):
+                self._wrong(str(exc).partition("\n")[0].partition(": ")[2].rstrip("."), at)
 
-    def _wrong(self, why: str, text: str, at: int) -> Answer:
-        found = ascii(text[at : at + 20])
-        return Verdict.FAIL, f"it is not valid JSON: {why} (at character {at + 1}, {found})"
+    def _wrong(self, why: str, at: int) -> NoReturn:
+        found = ascii(self._text[at : at + 20])
+        msg = f"it is not valid JSON: {why} (at character {at + 1}, {found})"
+        raise BrokenError(msg)
 
 
 def _as_json_bytes(text: str) -> bytes:

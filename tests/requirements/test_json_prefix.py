@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from mellea_like.core.format import parse_json
 from mellea_like.core.validation import Verdict
 from mellea_like.requirements.checks import is_json
-from mellea_like.requirements.json_arriving import json_only
+from mellea_like.requirements.json_arriving import watching_json
 
 values = st.recursive(
     st.none()
@@ -59,7 +59,7 @@ def passes_pydantic(text):
 
 def rejected(text, cuts=(), **settings):
     """The start of a text at which it is rejected, and why; None if it never is."""
-    check = copy.deepcopy(json_only(**settings))
+    check = copy.deepcopy(watching_json(**settings))
     places = sorted({0, len(text), *(cut % (len(text) + 1) for cut in cuts)})
     for start, end in pairwise(places):
         answer = check(text[:end], text[start:end])
@@ -175,7 +175,7 @@ def test_constants_are_numbers_only_where_asked(text):
 )
 def test_the_time_is_linear_in_the_length(text):
     def seconds(length):
-        check = copy.deepcopy(json_only())
+        check = copy.deepcopy(watching_json())
         prefixes = [text[:end] for end in range(1, length + 1, 10)]
         started = time.process_time()
         for prefix in prefixes:
