@@ -14,8 +14,9 @@ from mellea_like.core.backend import PATIENT
 from mellea_like.core.conversation import as_action
 from mellea_like.core.display import add_note
 from mellea_like.core.generation import Usage
+from mellea_like.core.recorded import error_from_dict
 from mellea_like.core.result import SamplingResult, StopReason
-from mellea_like.core.serialization import check_readable, error_from_dict, usage_from_dict
+from mellea_like.core.serialization import check_readable, usage_from_dict
 from mellea_like.errors import JournalError, LimitExceeded, MelleaError
 from mellea_like.runtime.event_loops import foreign
 

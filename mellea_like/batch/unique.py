@@ -14,9 +14,10 @@ from pydantic import BaseModel
 from mellea_like.core.argument_checks import real_number
 from mellea_like.core.backend import current_iteration
 from mellea_like.core.conversation import Context
+from mellea_like.core.recorded import recorded_requirement
 from mellea_like.core.requirement import Requirement
 from mellea_like.core.result import SamplingResult
-from mellea_like.core.serialization import recorded_requirement, slice_from_dict
+from mellea_like.core.serialization import slice_from_dict
 from mellea_like.report.views import ItemView, SliceView
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ from mellea_like.batch.journal.identity import differing_part, digest_of
 from mellea_like.batch.journal.records import standing
 from mellea_like.batch.source import END
 from mellea_like.core.conversation import Context
-from mellea_like.core.serialization import recorded_requirement, slice_from_dict
+from mellea_like.core.recorded import recorded_requirement
+from mellea_like.core.serialization import slice_from_dict
 from mellea_like.core.slice import Outcome
 from mellea_like.errors import JournalError, LimitExceeded, MelleaError
 from mellea_like.sampling import features_of, why_not_together

@@ -42,13 +42,8 @@ __all__ = [
     "RequestMeta",
     "StreamingBackend",
     "can_coalesce",
-    "can_judge",
-    "checked_reply",
     "current_iteration",
     "estimate_input_tokens",
-    "innermost",
-    "insisted",
-    "is_backend",
     "texts_only",
 ]
 

@@ -10,8 +10,6 @@ from mellea_like.errors import SamplingFailed
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["caused_by", "first_error"]
-
 
 def caused_by(error: Exception, cause: BaseException) -> Exception:
     """Give an error a cause, and return it. Return a copy if the error itself led to the cause.

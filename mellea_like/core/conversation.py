@@ -42,12 +42,6 @@ __all__ = [
     "MessageLike",
     "Role",
     "as_action",
-    "as_context",
-    "is_action",
-    "joined_text",
-    "repair_text",
-    "reply_message",
-    "said_below",
 ]
 
 Role = Literal["system", "user", "assistant", "tool"]

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
 
     from mellea_like.core.generation import Generation, Meter
 
-__all__ = ["cost_of_draw"]
-
 _NO_USAGE = Usage()
 
 

@@ -16,22 +16,7 @@ if TYPE_CHECKING:
 
     from pydantic import TypeAdapter, ValidationError
 
-__all__ = [
-    "Format",
-    "check_format",
-    "each_key_once",
-    "format_name",
-    "format_of",
-    "json_schema",
-    "parse_json",
-    "parse_reply",
-    "parse_value",
-    "problems",
-    "refuse_repeated_keys",
-    "strip_fence",
-    "why_broken",
-    "why_unread",
-]
+__all__ = ["json_schema", "parse_reply", "problems"]
 
 _BEGINS_JSON = re.compile(r'[{\["\d]')
 _FENCE = re.compile(r"\A\s*```[A-Za-z0-9_-]*[ \t]*\r?\n(.*?)\r?\n?```\s*\Z", re.DOTALL)

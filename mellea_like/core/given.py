@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from mellea_like.core.conversation import Action, Asked, Context
     from mellea_like.core.requirement import Requirement
 
-__all__ = ["GivenReply", "ReplyLike", "as_reply"]
-
 T = TypeVar("T")
 
 ReplyLike: TypeAlias = "str | Message | Generation | Mapping[str, Any]"

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from mellea_like.core.backend import Backend, Request
     from mellea_like.core.generation import Usage
 
-__all__ = ["described_backend", "described_request", "read_reply", "written_reply"]
-
 _OPTIONS = tuple(Options.__dataclass_fields__)
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 K = TypeVar("K")
 
-__all__ = ["Ledger", "LedgerRow", "LedgerTotal", "ledger"]
+__all__ = ["Ledger", "LedgerRow", "LedgerTotal"]
 
 
 class LedgerRow(NamedTuple):

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, cast
 from mellea_like.core.display import bounded, fields_shown
 from mellea_like.core.extra import NO_EXTRA, as_extra, with_extra
 
-__all__ = ["Audio", "File", "Image", "Part", "Text", "as_content", "part_from_dict", "shown_size"]
+__all__ = ["Audio", "File", "Image", "Part", "Text"]
 
 MOST_CHARACTERS = 80
 """The most characters of an address or a name in a placeholder, such as ``[image at ...]``."""

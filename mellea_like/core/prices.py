@@ -15,16 +15,7 @@ if TYPE_CHECKING:
 
     from mellea_like.core.generation import Usage
 
-__all__ = [
-    "IN_A_JOB",
-    "Price",
-    "checked_prices",
-    "cost",
-    "currency_of",
-    "is_version",
-    "price_for",
-    "with_currency",
-]
+__all__ = ["IN_A_JOB", "Price", "cost", "price_for"]
 
 PER = 1_000_000
 """The number of tokens that a price is for."""

@@ -21,17 +21,7 @@ if TYPE_CHECKING:
     from mellea_like.core.backend import Backend
     from mellea_like.core.validation import StreamCheck, Validator
 
-__all__ = [
-    "CheckStage",
-    "OnError",
-    "Operator",
-    "Requirement",
-    "at_least",
-    "or_else",
-    "ready_made",
-    "requirement",
-    "several",
-]
+__all__ = ["CheckStage", "OnError", "Operator", "Requirement", "at_least", "requirement"]
 
 P = ParamSpec("P")
 

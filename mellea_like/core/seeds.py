@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["derive_seed"]
-
 
 def derive_seed(seed: int, iteration: int, purpose: str = "generate") -> int:
     """Derive a request's seed from the call's ``seed``, so that each draw has an unrelated one."""

@@ -21,6 +21,13 @@ from mellea_like.core.display import safe_repr
 from mellea_like.core.format import parse_reply
 from mellea_like.core.generation import USAGE, USAGE_DETAILS, Generation, Usage
 from mellea_like.core.prompts import Prompts, read_prompts
+from mellea_like.core.recorded import (
+    RecordedAction,
+    RecordedError,
+    error_from_dict,
+    error_to_dict,
+    recorded_requirement,
+)
 from mellea_like.core.slice import Outcome, Slice
 from mellea_like.core.tools import ToolCall
 from mellea_like.core.validation import ValidationResult, ValidationStatus
@@ -31,33 +38,14 @@ if TYPE_CHECKING:
     from mellea_like.core.requirement import Requirement
     from mellea_like.core.result import SamplingResult
 
-from mellea_like.core.recorded import (
-    RecordedAction,
-    RecordedError,
-    error_from_dict,
-    error_to_dict,
-    recorded_requirement,
-)
-
 __all__ = [
     "FORMAT",
     "VERSION",
     "RecordedAction",
     "RecordedError",
-    "check_readable",
-    "check_usage_of",
-    "decision_from_dict",
-    "decision_to_dict",
-    "error_from_dict",
-    "error_to_dict",
     "from_dict",
-    "outline",
-    "recorded_requirement",
-    "slice_from_dict",
     "slice_to_dict",
     "to_dict",
-    "usage_from_dict",
-    "usage_to_dict",
 ]
 
 FORMAT = "mellea_like.trace"

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from mellea_like.core.generation import Generation
     from mellea_like.core.requirement import Requirement
 
-__all__ = ["DECIDES", "DECIDES_IF_TRUE", "Rules", "Spec"]
-
 DECIDES = {"left_out": None}
 """Metadata of settings that decide which draws are made or which one wins.
 

@@ -11,18 +11,7 @@ from typing import Any, TypeAlias, cast
 from mellea_like.core.display import fields_shown, shown
 from mellea_like.core.extra import NO_EXTRA, as_extra, with_extra
 
-__all__ = [
-    "TOOL_CHOICES",
-    "TOOL_ROUNDS",
-    "CallWatch",
-    "Tool",
-    "ToolCall",
-    "ToolSource",
-    "as_json",
-    "canonical",
-    "read_arguments",
-    "resendable",
-]
+__all__ = ["TOOL_ROUNDS", "CallWatch", "Tool", "ToolCall", "ToolSource"]
 
 CallWatch: TypeAlias = "Callable[[], Callable[[str], str | None]]"
 """Makes a function that checks the arguments of a call as they arrive.

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from mellea_like.core.tools import CallWatch
     from mellea_like.core.validation import StreamCheck
 
-__all__ = ["ArrivingCalls", "EarlyRejection", "EarlyWatch", "WatchedBackend"]
-
 _PASSED = ValidationResult(True)
 _FAILED = ValidationResult(False, "it was rejected while it was still arriving")
 _UNASKED = ValidationResult.skipped("the reply was rejected while it was still arriving")

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from mellea_like.core.backend import Backend
 
-__all__ = ["as_backend", "check_judge", "check_requirements", "merge_requirements"]
-
 
 def as_backend(backend: object, name: str) -> Backend:
     """Return ``backend`` if it is a `Backend`; otherwise raise an error that calls it ``name``."""

@@ -13,7 +13,8 @@ from mellea_like import Generation, RejectionSamplingStrategy, Request, Requirem
 from mellea_like.batch import BatchRun, ItemResult, sample_many
 from mellea_like.batch.journal.records import record_of
 from mellea_like.core import Usage
-from mellea_like.core.serialization import error_to_dict, to_dict, usage_to_dict
+from mellea_like.core.recorded import error_to_dict
+from mellea_like.core.serialization import to_dict, usage_to_dict
 from mellea_like.errors import JournalError
 from mellea_like.runtime.task_scope import task_scope
 

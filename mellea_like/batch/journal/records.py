@@ -11,12 +11,12 @@ from mellea_like.batch.journal.identity import label_of
 from mellea_like.batch.journal.large_data import LARGE, LargeParts, restored
 from mellea_like.core.generation import USAGE, USAGE_DETAILS, Usage
 from mellea_like.core.prompts import messages_in, rewritten, with_earlier
+from mellea_like.core.recorded import error_to_dict
 from mellea_like.core.result import SamplingResult
 from mellea_like.core.serialization import (
     FORMAT,
     VERSION,
     decision_to_dict,
-    error_to_dict,
     outline,
     slice_to_dict,
     usage_from_dict,
