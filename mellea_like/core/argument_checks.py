@@ -67,6 +67,13 @@ def _close_to(name: str, names: Sequence[str]) -> list[str]:
     return get_close_matches(name, names, n=1)
 
 
+def check_text(name: str, value: object) -> None:
+    """Make sure that an argument is a ``str``."""
+    if not isinstance(value, str):
+        msg = f"{name} must be a str, not {type(value).__name__}"
+        raise TypeError(msg)
+
+
 def whole_number(name: str, value: object, *, least: float = 1, most: float = math.inf) -> int:
     """Make sure that an argument is a whole number within bounds, and return it."""
     if isinstance(value, bool) or not isinstance(value, int):

@@ -16,6 +16,7 @@ from typing import (
     runtime_checkable,
 )
 
+from mellea_like.core.argument_checks import check_text
 from mellea_like.core.display import bounded, fields_shown, shown
 from mellea_like.core.extra import NO_EXTRA, as_extra, with_extra
 from mellea_like.core.parts import Part, Text, as_content, part_from_dict
@@ -102,9 +103,8 @@ class Message:
         tool_calls = tuple(tool_calls)
         if tool_calls or tool_call_id is not None or role == "tool":
             _check_calls(role, tool_calls, tool_call_id)
-        if reasoning is not None and not isinstance(reasoning, str):
-            msg = f"a message's reasoning must be a str, not {type(reasoning).__name__}"
-            raise TypeError(msg)
+        if reasoning is not None:
+            check_text("a message's reasoning", reasoning)
         put = object.__setattr__
         put(self, "role", role)
         put(self, "content", as_content(content))
@@ -214,9 +214,8 @@ def _check_calls(role: str, calls: tuple[Any, ...], call_id: object) -> None:
     if calls and role != "assistant":
         msg = f"only messages with the role 'assistant' can have tool_calls, not {role!r}"
         raise ValueError(msg)
-    if call_id is not None and not isinstance(call_id, str):
-        msg = f"a message's tool_call_id must be a str, not {type(call_id).__name__}"
-        raise TypeError(msg)
+    if call_id is not None:
+        check_text("a message's tool_call_id", call_id)
     if (call_id is None) == (role == "tool"):
         msg = (
             "a message with the role 'tool' needs the tool_call_id of the call that it answers"
@@ -381,11 +380,7 @@ class Instruction:
     __repr__ = fields_shown
 
     def __post_init__(self) -> None:
-        if not isinstance(self.description, str):
-            msg = (
-                f"an instruction's description must be a str, not {type(self.description).__name__}"
-            )
-            raise TypeError(msg)
+        check_text("an instruction's description", self.description)
         if isinstance(self.requirements, str):
             msg = (
                 "an instruction's requirements must be a sequence, not a str: put the text in a"

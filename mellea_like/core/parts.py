@@ -7,6 +7,7 @@ import binascii
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
+from functools import partial
 from typing import Any, TypeAlias, cast
 
 from mellea_like.core.display import bounded, fields_shown
@@ -46,9 +47,6 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z\d+.-]+:")
 """Matches a URL's scheme. It has two characters or more; a single letter is a Windows drive."""
 _MEDIA_TYPE = re.compile(r"[\w.+-]+/[\w.+-]+")
 _DATA_URL_HEAD = re.compile(r"data:(?P<type>[^;,]*)(?:;[^;,]*)*;base64")
-
-LONGEST_HEAD = 1000
-"""How many characters of a ``data:`` URL are searched for its comma; megabytes may follow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,12 +119,7 @@ class Image:
                 " send a file, pass its bytes as data, as in Image(data=Path(...).read_bytes())"
             )
             raise ValueError(msg)
-        media_type = self.media_type
-        if self.data is None:
-            _refuse_media_type(media_type, "an Image", "url")
-        else:
-            media_type = media_type or _image_type(self.data)
-            object.__setattr__(self, "media_type", _checked_type(media_type, "an Image"))
+        _set_media_type(self, "an Image", "url", _image_type)
 
     @property
     def placeholder(self) -> str:
@@ -211,11 +204,7 @@ class File:
         if (self.data is None) == (self.file_id is None):
             msg = "a File needs exactly one of data and file_id"
             raise ValueError(msg)
-        if self.data is None:
-            _refuse_media_type(self.media_type, "a File", "file_id")
-        else:
-            media_type = self.media_type or _file_type(self.data, self.filename)
-            object.__setattr__(self, "media_type", _checked_type(media_type, "a File"))
+        _set_media_type(self, "a File", "file_id", partial(_file_type, self.filename))
 
     @property
     def placeholder(self) -> str:
@@ -327,20 +316,23 @@ def _check(part: Part, what: str, *, optional: bool = False) -> None:
         object.__setattr__(part, "extra", extra)
 
 
-def _refuse_media_type(media_type: str | None, what: str, source: str) -> None:
-    if media_type is not None:
-        msg = f"{what} with a {source} can't have a media_type: that is the type of data"
-        raise ValueError(msg)
-
-
-def _checked_type(media_type: str, what: str) -> str:
+def _set_media_type(
+    part: Image | File, what: str, source: str, guess: Callable[[bytes], str]
+) -> None:
+    """Set the type of a part's data; refuse a type without data, and data without a type."""
+    if part.data is None:
+        if part.media_type is not None:
+            msg = f"{what} with a {source} can't have a media_type: that is the type of data"
+            raise ValueError(msg)
+        return
+    media_type = part.media_type or guess(part.data)
     if not media_type:
         msg = f'the type of {what}\'s data is unknown: pass it, such as media_type="image/png"'
         raise ValueError(msg)
     if not _MEDIA_TYPE.fullmatch(media_type):
         msg = f'{what}\'s media_type must look like "image/png", not {media_type!r}'
         raise ValueError(msg)
-    return media_type
+    object.__setattr__(part, "media_type", media_type)
 
 
 def _image_type(data: bytes) -> str:
@@ -350,7 +342,7 @@ def _image_type(data: bytes) -> str:
     return next((kind for start, kind in _IMAGES if data.startswith(start)), "")
 
 
-def _file_type(data: bytes, filename: str | None) -> str:
+def _file_type(filename: str | None, data: bytes) -> str:
     if data.startswith(b"%PDF-"):
         return "application/pdf"
     return _FILES.get((filename or "").rpartition(".")[2].lower(), "")
@@ -373,13 +365,12 @@ def _from_base64(written: str) -> bytes:
 
 
 def _from_data_url(url: str) -> tuple[bytes, str | None]:
-    # The pattern is applied only to the head, because a URL may have megabytes.
-    head, comma, data = url[:LONGEST_HEAD].partition(",")
+    head, comma, data = url.partition(",")
     found = _DATA_URL_HEAD.fullmatch(head.lower())
     if not comma or found is None:
         msg = f"a data: URL must look like 'data:image/png;base64,...', not {bounded(url, 40)!r}"
         raise ValueError(msg)
-    return _from_base64(data + url[LONGEST_HEAD:]), found["type"] or None
+    return _from_base64(data), found["type"] or None
 
 
 def shown_size(count: int) -> str:

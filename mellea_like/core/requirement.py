@@ -11,7 +11,7 @@ from importlib import import_module
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypedDict, Unpack, overload
 
-from mellea_like.core.argument_checks import is_async, real_number, takes
+from mellea_like.core.argument_checks import check_text, is_async, real_number, takes
 from mellea_like.core.display import shown
 
 if TYPE_CHECKING:
@@ -129,9 +129,7 @@ class Requirement:
         stream: StreamCheck | None = None,
         version: str | None = None,
     ) -> None:
-        if not isinstance(description, str):
-            msg = f"a requirement's description must be a str, not {type(description).__name__}"
-            raise TypeError(msg)
+        check_text("a requirement's description", description)
         if not description.strip():
             msg = "a requirement's description can't be empty: describe in words what must hold"
             raise ValueError(msg)

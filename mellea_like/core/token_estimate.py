@@ -89,11 +89,5 @@ def _part_tokens(part: Part) -> int:
     return TOKENS_PER_IMAGE * max(1, -(-len(data) // BYTES_PER_PAGE))
 
 
-def output_bound(request: Request, assumed: int | None) -> int | None:
-    """Return the most tokens of a reply: the request's ``max_tokens``, or else ``assumed``."""
-    bound = request.options.max_tokens
-    return assumed if bound is None else bound
-
-
 def _bytes(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, cast
 
+from mellea_like.core.argument_checks import check_text
 from mellea_like.core.display import fields_shown, shown
 from mellea_like.core.extra import NO_EXTRA, as_extra, with_extra
 
@@ -57,10 +58,7 @@ class ToolCall:
 
     def __post_init__(self) -> None:
         for name in ("id", "name", "arguments"):
-            value = getattr(self, name)
-            if not isinstance(value, str):
-                msg = f"a ToolCall's {name} must be a str, not {type(value).__name__}"
-                raise TypeError(msg)
+            check_text(f"a ToolCall's {name}", getattr(self, name))
         if not self.name:
             msg = "a ToolCall needs the name of the tool that it calls"
             raise ValueError(msg)

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from mellea_like.core.argument_checks import real_number, whole_number
-from mellea_like.core.token_estimate import estimate_input_tokens, output_bound
+from mellea_like.core.token_estimate import estimate_input_tokens
 from mellea_like.errors import RateLimited
 from mellea_like.limits.bucket import MINUTE, Bucket
 from mellea_like.limits.fair_queue import QueuedLimit
@@ -170,7 +170,7 @@ class RateLimiter(QueuedLimit):
 
     def _estimate(self, permit: QueuedPermit) -> float:
         if permit.reserved_tokens is None:
-            output = output_bound(permit.request, self._assumed) or 0
+            output = permit.request.options.max_tokens or self._assumed or 0
             permit.reserved_tokens = float(estimate_input_tokens(permit.request) + output)
         return permit.reserved_tokens
 

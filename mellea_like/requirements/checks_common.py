@@ -5,6 +5,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Awaitable
 from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
 import anyio
@@ -45,6 +46,15 @@ class CheckSettings(TypedDict, total=False):
     weight: float
     check_only: bool
     on_error: OnError
+
+
+def package(name: str, user: str) -> Any:
+    """Import a package of the extra ``checks``, which ``user`` needs."""
+    try:
+        return import_module(name)
+    except ImportError as exc:
+        msg = f"{user} needs the {name} package: pip install 'mellea-like[checks]'"
+        raise ImportError(msg) from exc
 
 
 def check(

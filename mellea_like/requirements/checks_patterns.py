@@ -11,7 +11,7 @@ from mellea_like.core.display import clipped
 from mellea_like.core.requirement import ready_made
 from mellea_like.core.validation import ValidationResult
 from mellea_like.errors import RequirementError
-from mellea_like.requirements.checks_common import CheckSettings, check, how_found
+from mellea_like.requirements.checks_common import CheckSettings, check, how_found, package
 from mellea_like.requirements.checks_counts import given_range
 
 if TYPE_CHECKING:
@@ -136,11 +136,7 @@ def _shown(pattern: str) -> str:
 def _compiled(
     name: str, pattern: object, timeout: object, *, ignore_case: bool, words: bool = False
 ) -> Any:
-    try:
-        import regex  # noqa: PLC0415 (an extra)
-    except ImportError as exc:
-        msg = f"{name} needs the regex package: pip install 'mellea-like[checks]'"
-        raise ImportError(msg) from exc
+    regex = package("regex", name)
     if not isinstance(pattern, str):
         msg = f"{name}: the pattern must be a str, not {pattern!r}"
         raise TypeError(msg)

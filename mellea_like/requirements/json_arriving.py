@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from contextlib import suppress
-from importlib import import_module
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
@@ -19,7 +18,7 @@ from mellea_like.core.format_watch import (
     JsonWatch,
 )
 from mellea_like.core.validation import Verdict
-from mellea_like.requirements.checks_common import Answer, Fresh
+from mellea_like.requirements.checks_common import Answer, Fresh, package
 from mellea_like.requirements.json_schemas import (
     TooCostly,
     count_step,
@@ -80,11 +79,7 @@ def call_watch(validator: Any, max_steps: int, *, ours: bool = True) -> CallWatc
 
 def watching_json(*further: CallWatch, constants: bool = False) -> Fresh:
     """Return a stream check that fails on broken JSON, or for a reason that another watch gives."""
-    try:
-        ijson: Any = import_module("ijson")  # An extra; it has no types.
-    except ImportError as exc:
-        msg = "early checks of JSON need the ijson package: pip install 'mellea-like[checks]'"
-        raise ImportError(msg) from exc
+    ijson = package("ijson", "an early check of JSON")
 
     def make() -> Look:
         syntax = _JsonSyntax(ijson, constants=constants)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from mellea_like.core.argument_checks import unknown_argument
 from mellea_like.core.display import bounded, clipped
+from mellea_like.requirements.checks_common import package
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
@@ -49,11 +50,8 @@ def most_relevant(errors: list[Any]) -> Any:
 
 def schema_validator(schema: Mapping[str, Any]) -> Any:
     """Return a schema's validator; for a wrong schema, raise what `json_schema` documents."""
-    try:
-        from jsonschema import Draft202012Validator  # noqa: PLC0415 (an extra)
-    except ImportError as exc:
-        msg = "json_schema needs the jsonschema package: pip install 'mellea-like[checks]'"
-        raise ImportError(msg) from exc
+    package("jsonschema", "json_schema")
+    from jsonschema import Draft202012Validator  # noqa: PLC0415 (an extra)
     from jsonschema.exceptions import SchemaError  # noqa: PLC0415
     from jsonschema.validators import validator_for  # noqa: PLC0415
     from referencing import Resource  # noqa: PLC0415

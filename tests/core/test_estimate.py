@@ -1,12 +1,12 @@
-"""The guess of a request's tokens."""
+"""Estimates of the tokens that a request costs."""
 
 from __future__ import annotations
 
 import pytest
 
 from mellea_like import Image, Message, Request
-from mellea_like.core import Audio, File, Options, Text
-from mellea_like.core.token_estimate import estimate_input_tokens, output_bound
+from mellea_like.core import Audio, File, Text
+from mellea_like.core.token_estimate import estimate_input_tokens
 
 
 @pytest.mark.parametrize(
@@ -45,12 +45,3 @@ def test_input_is_a_quarter_of_the_bytes_and_four_a_message(texts, tokens):
 )
 def test_parts_count_by_their_kind(part, tokens):
     assert estimate_input_tokens(Request((Message("user", [part]),))) == 4 + tokens
-
-
-@pytest.mark.parametrize(
-    ("max_tokens", "assumed", "bound"),
-    [(None, None, None), (None, 300, 300), (50, None, 50), (50, 300, 50), (500, 300, 500)],
-)
-def test_output_is_bounded_by_the_options_else_by_what_is_assumed(max_tokens, assumed, bound):
-    request = Request((), Options(max_tokens=max_tokens))
-    assert output_bound(request, assumed) == bound
