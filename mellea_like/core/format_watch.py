@@ -69,7 +69,7 @@ class ArrivingText:
 
 
 class JsonWatch(ArrivingText):
-    """Checks an arriving reply by the rules for its value, which begins as ``brackets`` say."""
+    """Checks the value in an arriving reply by rules, if it begins with one of ``brackets``."""
 
     def __init__(self, root: Node, brackets: str) -> None:
         self._root = root

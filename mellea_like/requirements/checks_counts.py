@@ -371,7 +371,7 @@ def _lines() -> Counter:
 
 
 def _begun(separator: re.Pattern[str], counts: Callable[[str], bool]) -> Counter:
-    """Return a counter of the parts so far, each of which counts once its beginning does."""
+    """Return a counter of parts; a part counts as soon as any piece of it does."""
     number = 0
     counted = False  # Whether the last part counts.
 

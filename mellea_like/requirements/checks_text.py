@@ -425,7 +425,7 @@ def _starting(
 
 
 def _settling(*, ignore_case: bool) -> Callable[[str], str]:
-    """Return a function that takes each piece of a reply, and returns folded text that is final."""
+    """Return a function that takes a reply's pieces and returns folded text that is now final."""
     waiting: list[str] = []  # A character with its marks, to which the next piece may add.
 
     def settle(delta: str) -> str:

@@ -1,4 +1,4 @@
-"""The ends of a coverage curve, where the search for them may find a worse optimum."""
+"""The ends of a coverage curve, whose search may stop at an optimum that isn't the best."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Further fields of a protocol's objects: carried as they are, immutable, part of what is equal."""
+"""Extra fields of protocol objects are kept unchanged, are immutable, and count in comparisons."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ TEXTS = st.sampled_from([json.dumps(t) for t in ("a", "b:", ':"', "\u00e9", "")]
 
 
 def objects(parts: st.SearchStrategy[tuple[str, bool]]) -> st.SearchStrategy[tuple[str, bool]]:
-    """JSON of objects and arrays of some parts, and whether a key is twice in one of them."""
+    """Generate JSON of objects and arrays, and whether any object has a key twice."""
 
     def joined(members: list[tuple[str, tuple[str, bool]]]) -> tuple[str, bool]:
         keys = [json.loads(key) for key, _ in members]
@@ -152,7 +152,7 @@ def objects(parts: st.SearchStrategy[tuple[str, bool]]) -> st.SearchStrategy[tup
 @given(
     st.recursive((TEXTS | st.sampled_from(["1", "NaN", "null"])).map(lambda t: (t, False)), objects)
 )
-@example((r'{"\u003a": 1, "\u003A": 2}', True))  # Written again, it has as many colons.
+@example((r'{"\u003a": 1, "\u003A": 2}', True))  # Escaped in two ways, the keys are equal.
 def test_a_key_that_is_twice_in_an_object_is_always_found(made):
     text, twice = made
     finds = pytest.raises(ValueError, match="twice in one object") if twice else nullcontext()
@@ -201,7 +201,7 @@ LABELS = "the reply isn't a valid literal['spam','ham']: Input should be 'spam' 
 @pytest.mark.parametrize(
     ("format_", "text", "value"),
     [
-        # JSON, as ever.
+        # JSON.
         (str, '"spam"', "spam"),
         (str, '"She said \\"yes\\"."', 'She said "yes".'),
         (str, '""', ""),
@@ -233,7 +233,7 @@ LABELS = "the reply isn't a valid literal['spam','ham']: Input should be 'spam' 
         (date, "2026-03-01", date(2026, 3, 1)),
         (UUID, "00000000-0000-0000-0000-000000000007", UUID(int=7)),
         (int, "042", 42),
-        # JSON comes before the bare text where the type is any text.
+        # JSON comes before the bare text, even if the type is any text.
         (int | str, "5", 5),
         (int | str, '"5"', "5"),
         (int | str, "five", "five"),
@@ -274,7 +274,7 @@ def test_a_scalar_is_read_as_json_or_as_its_bare_text(format_, text, value):
         (int, "forty-two", "valid integer"),
         (date, "tomorrow", "isn't a valid date: Input should be a valid date"),
         (Annotated[int, Strict()], "042", "valid integer"),
-        # An object that is broken is no text.
+        # A broken object isn't read as a text.
         (str | Invoice, "spam", "there is no JSON in it"),
         (str | Invoice, '{"number": "7", "lines": [}', "Invalid JSON"),
         (Any, "spam", "there is no JSON in it"),

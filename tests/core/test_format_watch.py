@@ -1,4 +1,4 @@
-"""Typed replies that are given up while they arrive."""
+"""Typed replies that are rejected while they arrive."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from mellea_like.core.format_watch import format_watch
 
 
 def given_up(format_: Any, text: str) -> tuple[str, str] | None:
-    """How much of a reply had arrived when it was given up, and why; None if it never was."""
+    """Return the part of a reply that had arrived when it was rejected, and the reason."""
     watch = format_watch(format_)
     for end in range(1, len(text) + 1):
         why = watch.feed(text[:end])
@@ -70,13 +70,13 @@ class Invoice(BaseModel):
 def test_a_reply_is_given_up_at_the_first_field_that_cant_be_right(text, why):
     arrived, said = given_up(Invoice, f"{text} and so on")
     assert why in said
-    assert len(arrived) <= len(text) + 1  # A number has ended when something follows.
+    assert len(arrived) <= len(text) + 1  # A number ends only when something follows it.
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        'Look: {"number": 7,',  # It may yet turn out to be no part of the reply's value.
+        'Look: {"number": 7,',  # It may turn out not to be part of the reply's value.
         '["7"] {"number":',
         '"{"',
         "I won't.",

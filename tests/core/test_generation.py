@@ -1,4 +1,4 @@
-"""Usages add up; meters keep what is known of requests under way."""
+"""Usages add up, and meters keep the known cost of requests under way."""
 
 from __future__ import annotations
 

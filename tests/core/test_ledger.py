@@ -1,4 +1,4 @@
-"""What each iteration of a call cost, and what of it was wasted."""
+"""The cost of each iteration of a call, and the part of it that was wasted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tokens cost in money."""
+"""The price of tokens."""
 
 from __future__ import annotations
 

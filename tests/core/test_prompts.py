@@ -1,4 +1,4 @@
-"""The conversations of a record: each is written as what follows an earlier one."""
+"""The conversations of a record, each written as the continuation of an earlier one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mellea_like.core.prompts import (
 
 
 def said(*texts: str) -> tuple[Message, ...]:
-    """Messages that are new objects each time."""
+    """Return messages that are new objects each time."""
     return tuple(Message("user", text) for text in texts)
 
 

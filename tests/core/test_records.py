@@ -1,4 +1,4 @@
-"""Records that are made for each draw: cheap to make, and values all the same."""
+"""Records that are cheap to make, and are nevertheless values."""
 
 from __future__ import annotations
 

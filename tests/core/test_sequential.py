@@ -1,4 +1,4 @@
-"""Sequential tests: wrong answers are as rare as they promise, whenever one stops."""
+"""Sequential tests: wrong answers are as rare as promised, no matter when the test stops."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_draws_count_in_the_order_they_started():
     test = PassRateTest(0.5)
     numbers = [test.start() for _ in range(40)]
     for number in numbers[1:]:
-        test.end(number, passed=True)  # Quick passes say nothing of the first, which still runs.
+        test.end(number, passed=True)  # Quick passes tell nothing about the first run.
     assert (test.draws, test.verdict) == (0, None)
     test.end(0, passed=False)
     assert test.verdict == "passed"

@@ -1,4 +1,4 @@
-"""Arguments of a tool that is given as a JSON Schema: unknown names fail, and the reason helps."""
+"""Arguments of a tool that is given as a JSON Schema: unknown names fail with a helpful reason."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ LEAVES = st.sampled_from([({"type": "integer"}, 3), ({"type": "string"}, "x"), (
 
 
 def objects(inside):
-    """Objects that name their properties: schemas with arguments that fit them."""
+    """Generate schemas of objects with all properties listed, and arguments that fit them."""
     return st.dictionaries(NAMES, inside, max_size=4).map(
         lambda parts: (
             {"type": "object", "properties": {name: part[0] for name, part in parts.items()}},
@@ -143,7 +143,7 @@ CALLS = objects(st.recursive(LEAVES, lambda inside: objects(inside) | lists(insi
 
 
 def closed_objects(schema, value):
-    """The objects in arguments that may have no other names."""
+    """Return the objects in arguments that may have no other names."""
     if isinstance(value, list):
         return [found for item in value for found in closed_objects(schema["items"], item)]
     if not isinstance(value, dict):

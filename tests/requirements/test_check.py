@@ -1,4 +1,4 @@
-"""`check`: the requirements of a draw on a reply that exists already."""
+"""`check`: requirements are checked on a reply that already exists."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ CALL = {"id": "1", "type": "function", "function": {"name": "look_up", "argument
 
 
 def judge(*verdicts: bool | Exception, asked: list[str] | None = None) -> FunctionBackend:
-    """A judge that gives these verdicts, one after another."""
+    """Make a judge that gives these verdicts, one after another."""
     left = list(verdicts)
 
     async def answer(request):

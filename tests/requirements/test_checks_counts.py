@@ -1,4 +1,4 @@
-"""Checks of length, their definitions and their reasons."""
+"""Checks of length: their definitions and their reasons."""
 
 # ruff: noqa: RUF001 (full-width punctuation is meant)
 

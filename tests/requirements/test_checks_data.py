@@ -215,7 +215,7 @@ def of_value(check, value):
 
 
 def doubling(depth: int) -> dict[str, object]:
-    """A schema in which each level asks the next one twice."""
+    """Make a schema in which each level refers to the next one twice."""
     parts: dict[str, object] = {
         f"n{n}": {"anyOf": [{"$ref": f"#/$defs/n{n + 1}"}] * 2} for n in range(depth)
     }
@@ -255,7 +255,7 @@ def test_a_pattern_of_exponential_cost_errs(schema, value):
         of_value(json_schema(schema), value)
 
 
-# Python's own engine takes exponential time for this, the bounded one none: it misses the "b".
+# Python's own engine takes exponential time for this. The bounded one sees that "b" is missing.
 QUICK_WHERE_BOUNDED = {"patternProperties": {"^(a+)+b": True}}
 
 

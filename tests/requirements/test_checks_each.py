@@ -24,7 +24,7 @@ from mellea_like.requirements.checks import (
 
 
 def decided(check, text):
-    """The verdict that the engine comes to."""
+    """Return the engine's verdict."""
     strategy = RejectionSamplingStrategy(ScriptedBackend([text]), loop_budget=1)
     return strategy.sample_sync("Write.", [check]).best.validations[0][1]
 

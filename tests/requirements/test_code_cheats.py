@@ -1,6 +1,6 @@
-"""Programs that would rather seem right than be right.
+"""Programs that try to pass without being right.
 
-No cheap cheat passes its tests, and none at all a comparison with answers that it never sees.
+No cheap cheat passes tests, and no cheat passes a comparison with answers that it never sees.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from mellea_like.requirements.code import CodeJob, passes_tests, returns, runs
 
 pytestmark = [
     pytest.mark.anyio,
-    pytest.mark.parametrize("anyio_backend", ["asyncio"]),  # What programs do knows no event loop.
+    pytest.mark.parametrize("anyio_backend", ["asyncio"]),  # Programs know no event loop.
 ]
 
 box = pytest.fixture(scope="module", name="box")(sandbox)
@@ -113,7 +113,7 @@ async def test_no_cheat_passes(box, cheat):
     answers = returns("add", [((2, 2), 4), ((1, 1), 2)], sandbox=box, seconds=3)
     with suppress(RequirementError):  # An object that isn't plain data has no verdict.
         assert not (await decided(answers, python(cheat))).passed
-    # Nor does it help the program after it.
+    # It has no effect on the next program.
     assert (await decided(check, python("def add(a, b): return a + b"))).passed
 
 

@@ -1,4 +1,4 @@
-"""Checks of code: what they say of right and of wrong code."""
+"""Checks of code: their verdicts on right and wrong code, and their reasons."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from mellea_like.requirements.code.plain import decode, encode, same
 pytestmark = pytest.mark.anyio
 
 ON_ASYNCIO = pytest.mark.parametrize("anyio_backend", ["asyncio"])
-"""What programs do knows no event loop; the last tests here, and the sandbox's, run on both."""
+"""Programs don't depend on the event loop. The last tests here and the sandbox's run on both."""
 
 box = pytest.fixture(scope="module", name="box")(sandbox)
 
@@ -114,7 +114,7 @@ def test_what_can_t_be_parsed_is_refused_at_once(arguments, error, says):
             'line 1 of its output is "63"; it should be "42"',
         ),
         ("pass", {"stdout": "42"}, "it prints 0 lines; it should print 1"),
-        # Threads and exit handlers of a program come to their end.
+        # Threads and exit handlers of a program run to their end.
         (
             (
                 "import atexit, threading, time\natexit.register(print, 'three')\n"
@@ -696,7 +696,7 @@ def test_comparisons_that_can_t_be_made_are_refused_at_once(make, error, says):
 
 
 class Elsewhere:
-    """A runner that is no sandbox."""
+    """A runner that isn't a sandbox."""
 
     def __init__(self, report):
         self.report = report

@@ -1,4 +1,4 @@
-"""Which part of a reply is the code, and what of its data reaches its tests."""
+"""Finding the code in a reply."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TWO = "```python\nx = 1\n```\nor better:\n```python\nx = 1 + 1\n```\n"
         ("So:\n~~~~ py\nx = '''\n~~~\n'''\n~~~~\nDone.", "longest", "x = '''\n~~~\n'''\n"),
         ("```Python title=a.py\nx = 1\n```", "longest", "x = 1\n"),
         ("```\nx = 1\n```", "longest", "x = 1\n"),
-        # Its own language first, then none, then any.
+        # First a fence with the language, then one without a label, then any other.
         ("```\na = 1000\n```\n```python\nb = 1\n```", "longest", "b = 1\n"),
         ("```bash\npip install a b c\n```\n```\nb = 1\n```", "longest", "b = 1\n"),
         ("```js\nb = 1\n```", "longest", "b = 1\n"),
@@ -27,7 +27,7 @@ TWO = "```python\nx = 1\n```\nor better:\n```python\nx = 1 + 1\n```\n"
         (TWO, "first", "x = 1\n"),
         (TWO, "last", "x = 1 + 1\n"),
         ("```py\na = 1\n```\n```py\nb = 1\n```", "longest", "b = 1\n"),
-        # In a list, and cut off.
+        # In a list, or cut off.
         ("1. So:\n   ```python\n   if x:\n       y\n   ```", "longest", "if x:\n    y\n"),
         ("```python\nx = 1\ny = 2", "longest", "x = 1\ny = 2\n"),
         ("`x = 1`, not ```x = 2```", "longest", None),

@@ -1,4 +1,4 @@
-"""What programs may not do to the machine, and that nothing of them is left."""
+"""Programs can't harm the machine, and leave nothing behind."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = [
 ]
 
 
-# Hostile programs run in namespaces only: without, they reach the processes of whoever runs them.
+# Hostile programs run only in namespaces, because they could reach this user's processes otherwise.
 @pytest.fixture(scope="module", params=["unshare", "bubblewrap"])
 def box(request):
     if request.param == "bubblewrap" and not shutil.which("bwrap"):
@@ -40,12 +40,12 @@ def box(request):
 
 
 async def held(box):
-    """Whether namespaces hold: not everywhere may they be made."""
+    """Return whether programs are in namespaces, which not every machine allows."""
     return "isolated by namespaces" in await box.describe()
 
 
 def below(pid):
-    """The processes that a process has started, and theirs."""
+    """Return all descendants of a process."""
     found = []
     for listed in Path(f"/proc/{pid}/task").glob("*/children"):
         with suppress(OSError):
@@ -122,7 +122,7 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # What programs do knows no event loop.
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # Programs don't depend on the event loop.
 @pytest.mark.parametrize("hostile", HOSTILE)
 async def test_what_misbehaves_is_ended_and_nothing_is_left(box, hostile):
     program, failure = HOSTILE[hostile]
@@ -130,7 +130,7 @@ async def test_what_misbehaves_is_ended_and_nothing_is_left(box, hostile):
     (server,) = box._servers
     before = below(server.process.pid)
     seconds = 0.2 if failure.endswith((" s", "time")) else None
-    # A bomb takes all processors for as long as it may.
+    # A bomb takes all processors until its time is up.
     report = await run(box, program, seconds=0.05 if hostile == "bomb" else seconds)
     assert failure in report.failure
     assert bool(failure) is bool(report.failure)
@@ -241,10 +241,10 @@ async def test_a_server_that_was_killed_is_replaced(box):
     await box.describe()
     (server,) = box._servers
     os.kill(server.process.pid, signal.SIGKILL)
-    server.process.wait(10)  # Until the system has done it, the server may still answer.
+    server.process.wait(10)  # The server may answer until it is really dead.
     assert (await run(box, "print(1)")).stdout == "1\n"
     assert box._servers != [server]
-    # And while a program runs: it runs again.
+    # If the server dies while a program runs, the program runs again.
     (server,) = box._servers
     async with anyio.create_task_group() as tasks:
 
@@ -320,7 +320,7 @@ async def test_limits_alone_warn_and_never_run_a_program_as_root():
     async with limited() as box:
         try:
             said = await box.describe()
-        except RequirementError as exc:  # Nobody else may read this Python.
+        except RequirementError as exc:  # Other users can't read this Python.
             assert os.getuid() == 0
             assert "unprivileged users can't read" in str(exc)  # noqa: PT017
             return

@@ -14,7 +14,7 @@ FAIL, PASS, UNKNOWN = Verdict.FAIL, Verdict.PASS, Verdict.UNKNOWN
 
 
 def says(name: str, answers: dict[str, object] | None = None, **settings) -> Requirement:
-    """A requirement whose stream check answers by the text so far, and raises exceptions."""
+    """Make a requirement whose stream check looks up its answer, and raises exceptions in it."""
     given = answers or {}
 
     def check(text, delta):
@@ -27,7 +27,7 @@ def says(name: str, answers: dict[str, object] | None = None, **settings) -> Req
 
 
 def outcome(requirement, text):
-    """What a watch of one requirement returns when a text arrives one character at a time."""
+    """Return the part of a text that had arrived when a watch rejected it, and the verdict."""
     watch = EarlyWatch([requirement])
     for i in range(len(text)):
         rejection = watch.feed(text[: i + 1], text[i])
@@ -181,7 +181,7 @@ def test_a_coroutine_for_an_answer_is_closed():
     answer = later()
     with pytest.raises(BadVerdict):
         outcome(says("a", {"x": answer}), "x")
-    assert answer.cr_frame is None  # Closed: else the test fails by a warning, later on.
+    assert answer.cr_frame is None  # If it were not closed, a warning would fail the test later.
 
 
 # --- combinations -----------------------------------------------------------------------------

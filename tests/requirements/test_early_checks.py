@@ -1,4 +1,4 @@
-"""The ready-made checks, asked while a reply is still arriving."""
+"""Ready-made checks of replies that are still arriving."""
 
 # ruff: noqa: RUF001 (letters that fold to others are meant)
 
@@ -37,7 +37,7 @@ from mellea_like.requirements.early_rejection import EarlyWatch
 
 
 def rejection(check, pieces):
-    """How much of a text had arrived when it was rejected, and why; None if it never was."""
+    """Return the part of a text that had arrived when it was rejected, and the reason."""
     watch = EarlyWatch([check])
     text = ""
     for piece in pieces:
@@ -53,8 +53,8 @@ def pieces_of(text, cuts):
     return [text[a:b] for a, b in zip(places, [*places[1:], len(text)], strict=True)]
 
 
-# Where counting, folding and matching can go wrong: white space and line ends of all kinds, marks
-# that join what stands before them, letters that fold to several, Hangul vowels, halves of words.
+# Counting, folding and matching can go wrong at white space and line ends of all kinds, marks that
+# join the character before them, letters that fold to several, Hangul vowels, and halves of words.
 ODD = (
     "aab A-1 .\n\r\x0b\x1c\u2028\u00a0\te\u0301\u0323\u00e9sſßSSK\u212aiİı\u0345ιͅᾳ"
     "\u1100\u1161\u11a8\uac00\U00016d63\U00016d67dear"
@@ -254,7 +254,7 @@ def test_the_time_is_linear_in_the_length_of_the_reply(check, unit):
         text = unit * (length // len(unit))
         watch = EarlyWatch([check])
         started = time.process_time()
-        # A text that a check does not cut has arrived in full: the cut itself would be quadratic.
+        # Each call gets the whole text, because cutting it would itself take quadratic time.
         for c in text:
             assert watch.feed(text, c) is None
         return time.process_time() - started
@@ -328,7 +328,7 @@ SCHEMAS = [
             "not this": {"$id": "http://example.org/it.json", "type": "string"},
             "but this": {"$id": "it.json", "type": "number"},
         },
-        # Beside a reference, draft 7 has no other keywords.
+        # In draft 7, a reference disables all other keywords.
         "allOf": [{"$id": "http://example.org/", "$ref": "it.json"}],
     },
     {"$schema": "https://json-schema.org/draft/2019-09/schema", "$recursiveAnchor": True}
@@ -346,7 +346,7 @@ values = st.recursive(
 
 @functools.cache
 def schema_check(text, *, ours):
-    """The check of a schema, which all examples of a test share: making one takes long."""
+    """Return the check of a schema, which all examples of a test share because it is costly."""
     schema = json.loads(text)
     check = json_schema(schema, early=True)
     if ours:

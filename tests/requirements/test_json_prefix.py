@@ -1,4 +1,4 @@
-"""Whether a text that is still arriving can become JSON."""
+"""Texts that are still arriving, and may or may not become JSON."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ values = st.recursive(
     max_leaves=8,
 )
 white = st.text(" \t\n\r\u00a0\u2003", max_size=2)
-# Words out of which texts are made that are often JSON, and often nearly.
+# Texts of these words are often JSON, or nearly JSON.
 words = [
     *(*'{}[],:"\\`\n\r\t', "```", "```json\n", "```\r\n"),
     *(" ", "-", "+", ".", "0", "1", "23", "e", "E", "1.5", "-0", "1e5", '""', '"a"', '"b":', '"\\'),
@@ -58,7 +58,7 @@ def passes_pydantic(text):
 
 
 def rejected(text, cuts=(), **settings):
-    """The start of a text at which it is rejected, and why; None if it never is."""
+    """Return the part of a text that had arrived when it was rejected, and the reason."""
     check = copy.deepcopy(watching_json(**settings))
     places = sorted({0, len(text), *(cut % (len(text) + 1) for cut in cuts)})
     for start, end in pairwise(places):
@@ -91,7 +91,7 @@ def test_what_is_rejected_fails_whatever_follows(text, more, typo, place):
 @given(scraps | documents(), st.lists(st.integers(0, 1000)))
 @example('"{truefalse```json\n', [])
 def test_it_does_not_matter_how_the_text_is_cut(text, cuts):
-    text += " " * (len(text) // 6 + 2)  # In a long string, an eighth of it waits.
+    text += " " * (len(text) // 6 + 2)  # Up to an eighth of a long string is held back.
     answers = [rejected(text, places) for places in ((), cuts, range(len(text)))]
     assert len({answer is None for answer in answers}) == 1
 

@@ -39,7 +39,7 @@ DIFFERENT = {
     "optional/format/email.json": "an address is anything with an @",
     "optional/format/time.json": "leap seconds are refused",
 }
-"""The files of the suite in which a text's verdict is another one, and why."""
+"""The files of the suite with differing verdicts, and the reasons."""
 
 ELSEWHERE = {"dynamicRef.json", "optional/cross-draft.json", "refRemote.json", "vocabulary.json"}
 """The files with references to documents that would have to be fetched."""
@@ -61,7 +61,7 @@ def cases(draft: str) -> list[tuple[str, str, dict[str, Any], list[dict[str, Any
 @pytest.mark.allow_blocking  # It reads files.
 @pytest.mark.parametrize("draft", DRAFTS)
 def test_each_verdict_is_that_of_the_suite(draft, caplog):
-    caplog.set_level(logging.ERROR)  # Of keywords that are in no draft, and are warned of.
+    caplog.set_level(logging.ERROR)  # Keywords that are in no draft cause warnings.
     asked: Counter[str] = Counter()
     wrong = []
     for file, about, schema, tests in cases(draft):
@@ -79,7 +79,7 @@ def test_each_verdict_is_that_of_the_suite(draft, caplog):
             asked[file] += 1
             if passed != test["valid"]:
                 wrong.append((file, about, test["description"]))
-            # A text that passes is never ended early, wherever it is cut.
+            # A text that passes is never rejected early, no matter how it is cut.
             if passed and (place := ended_at(check, text)) is not None:
                 wrong.append((file, about, f"{test['description']}: ended at {place} of {text}"))
     assert asked.total() > 800
@@ -87,7 +87,7 @@ def test_each_verdict_is_that_of_the_suite(draft, caplog):
 
 
 def ended_at(check: Any, text: str) -> int | None:
-    """Say after how many characters a stream check ends a text that comes one by one."""
+    """Return the number of characters after which a stream check rejects a text, if any."""
     look = copy.deepcopy(check.stream)
     for end in range(1, len(text) + 1):
         answer = look(text[:end], text[end - 1 : end])

@@ -1,4 +1,4 @@
-"""What a judge is asked, and how its reply is read."""
+"""Questions to judges, and their replies."""
 
 from __future__ import annotations
 

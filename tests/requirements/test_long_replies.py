@@ -1,4 +1,4 @@
-"""Ready-made checks of long replies: linear in time, and beside the event loop."""
+"""Ready-made checks of long replies take linear time and don't block the event loop."""
 
 from __future__ import annotations
 

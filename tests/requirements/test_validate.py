@@ -1,4 +1,4 @@
-"""Checking a candidate against requirements, without any call round it."""
+"""Checking a candidate against requirements, outside of any call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The checks of docs/howto/verifiable-instructions.md, each with a text that passes and others."""
+"""The checks of docs/howto/verifiable-instructions.md, with texts that pass and fail."""
 
 from __future__ import annotations
 

@@ -217,7 +217,7 @@ class _Template:
         return found | {"seconds": time.monotonic() - began}
 
     def _watch(self, program: int, job: dict[str, Any], began: float) -> str:
-        """Wait until a program ends, or is cancelled, or its processor time or time is used up."""
+        """Wait until a program ends or must be ended; return how it ended."""
         exited = os.pidfd_open(program)
         try:
             while True:
