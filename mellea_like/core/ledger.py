@@ -228,20 +228,9 @@ def ledger(
     rows: list[LedgerRow] = []
     shares: list[tuple[int | None, str | None, LedgerTotal]] = []
     for place, slice_ in enumerate(slices):
-        usage, reply = slice_.usage, slice_.generation
-        model = None if reply is None else reply.model
+        model = None if slice_.generation is None else slice_.generation.model
         model = model or models.get(slice_.stage) or slice_.asked
-        (_, own), *checks = slice_.usage_by_model
-        drawn = _share(own, model, prices)._replace(saved_tokens=_saved(slice_, usual))
-        if slice_.check_usage is None and reply is not None and prices is not None:
-            # The judge may be another model, with another price.
-            drawn = drawn._replace(unpriced=max(0, usage.requests - reply.usage.requests))
-        parts = [(model, drawn)]
-        for judge, spent in checks:
-            part = _share(spent, judge, prices)
-            if part.cost is None and prices is not None:
-                part = part._replace(cost=0.0, unpriced=spent.requests)
-            parts.append((judge, part))
+        parts = _parts_of(slice_, model, usual, prices)
         if place in used:
             parts = [(name, part._replace(wasted_tokens=0)) for name, part in parts]
         shares += [(slice_.stage, name, part) for name, part in parts]
@@ -257,6 +246,25 @@ def ledger(
         rows.append(row)
     by = None if decision is None else decision.model
     return Ledger(tuple(rows), winners, currency_of(prices), compared, tuple(shares), by)
+
+
+def _parts_of(
+    slice_: Slice, model: str | None, usual: float | None, prices: Mapping[str, Price] | None
+) -> list[tuple[str | None, LedgerTotal]]:
+    """Return the cost of a draw's reply, and of its judges and tools, each with its model."""
+    (_, own), *checks = slice_.usage_by_model
+    drawn = _share(own, model, prices)._replace(saved_tokens=_saved(slice_, usual))
+    reply = slice_.generation
+    if slice_.check_usage is None and reply is not None and prices is not None:
+        # The judge may be another model, with another price.
+        drawn = drawn._replace(unpriced=max(0, slice_.usage.requests - reply.usage.requests))
+    parts = [(model, drawn)]
+    for judge, spent in checks:
+        part = _share(spent, judge, prices)
+        if part.cost is None and prices is not None:
+            part = part._replace(cost=0.0, unpriced=spent.requests)
+        parts.append((judge, part))
+    return parts
 
 
 def _share(usage: Usage, model: str | None, prices: Mapping[str, Price] | None) -> LedgerTotal:

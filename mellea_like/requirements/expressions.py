@@ -52,7 +52,14 @@ _TEXTS: dict[str, Callable[..., Requirement]] = {
     "ends": checks.ends_with,
 }
 _STREAMED = frozenset({"words", "chars", "lines", "excludes", "starts"})
-_OPERATORS = ("<=", ">=", "==", "<", ">")
+_LIMITS = {
+    "<=": ("at_most", 0),
+    ">=": ("at_least", 0),
+    "==": ("exactly", 0),
+    "<": ("at_most", -1),
+    ">": ("at_least", 1),
+}
+"""For each operator, the argument of a count, and what to add to the number."""
 _COUNT = re.compile(r"\s*([A-Za-z]+)\s*([<>=!]+)\s*(\S.*?)?\s*", re.DOTALL)
 _MOST_DIGITS = 9
 
@@ -121,8 +128,8 @@ def _text_check(
 def _count_check(
     expression: str, noun: str, operator: str, text: str, *, early: bool, settings: CheckSettings
 ) -> Requirement:
-    if operator not in _OPERATORS:
-        known = " ".join(_OPERATORS)
+    if operator not in _LIMITS:
+        known = " ".join(_LIMITS)
         msg = f"check {expression!r}: the operator must be one of {known}, not {operator}"
         raise ValueError(msg)
     if not (text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS):
@@ -130,18 +137,12 @@ def _count_check(
         raise ValueError(msg)
     number = int(text)
     settings.setdefault("name", f"{noun.lower()}{operator}{number}")
-    make = partial(_COUNTS[noun.lower()], **settings)
-    limits: dict[str, dict[str, Any]] = {
-        "<=": {"at_most": number},
-        ">=": {"at_least": number},
-        "==": {"exactly": number},
-        "<": {"at_most": number - 1},
-        ">": {"at_least": number + 1},
-    }
     if operator == "<" and number == 0:
         msg = f"check {expression!r}: no text has fewer than 0 {noun.lower()}"
         raise ValueError(msg)
-    return _made(noun.lower(), partial(make, **limits[operator]), early=early)
+    limit, more = _LIMITS[operator]
+    make = partial(_COUNTS[noun.lower()], **settings, **{limit: number + more})
+    return _made(noun.lower(), make, early=early)
 
 
 def _made(kind: str, make: Callable[..., Requirement], *, early: bool) -> Requirement:

@@ -153,9 +153,7 @@ class _SchemaNode:
         raise BrokenError(msg)
 
 
-def _may_be(  # noqa: C901 (one keyword after the other)
-    kind: str, validator: Any, parts: list[Any], depth: int
-) -> bool:
+def _may_be(kind: str, validator: Any, parts: list[Any], depth: int) -> bool:
     """Return whether a schema may allow values of a type; add the schema's rules to ``parts``."""
     count_step()
     schema: Any = validator.schema
@@ -164,13 +162,7 @@ def _may_be(  # noqa: C901 (one keyword after the other)
     # Before draft 2019-09, a reference disables all other keywords.
     applicable: Any = validator.__class__._APPLICABLE_VALIDATORS(schema)
     rules: dict[str, Any] = {k: v for k, v in applicable if k in validator.VALIDATORS}
-    types: Any = rules.get("type", kind)
-    names: list[Any] = cast("Any", types) if isinstance(types, list) else [types]
-    kinds = {"number", "integer"} if kind == "number" else {kind}
-    if not any(name in kinds or name == "any" or not isinstance(name, str) for name in names):
-        return False
-    values = [rules["const"]] if "const" in rules else rules.get("enum", ())
-    if values and not any(validator.is_type(value, kind) for value in values):
+    if not _own_rules_allow(kind, validator, rules):
         return False
     parts.append(validator.evolve(schema=rules))
     every = [inside_of(validator, part) for part in rules.get("allOf", ())]
@@ -190,6 +182,16 @@ def _may_be(  # noqa: C901 (one keyword after the other)
         if len(choices) == 1:  # Only this one can be met.
             parts += choices[0]
     return True
+
+
+def _own_rules_allow(kind: str, validator: Any, rules: dict[str, Any]) -> bool:
+    types: Any = rules.get("type", kind)
+    names: list[Any] = cast("Any", types) if isinstance(types, list) else [types]
+    kinds = {"number", "integer"} if kind == "number" else {kind}
+    if not any(name in kinds or name == "any" or not isinstance(name, str) for name in names):
+        return False
+    values = [rules["const"]] if "const" in rules else rules.get("enum", ())
+    return not values or any(validator.is_type(value, kind) for value in values)
 
 
 class _JsonSyntax(ArrivingText):
