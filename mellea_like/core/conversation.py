@@ -107,7 +107,7 @@ class Message:
             check_text("a message's reasoning", reasoning)
         put = object.__setattr__
         put(self, "role", role)
-        put(self, "content", as_content(content))
+        put(self, "content", content if isinstance(content, str) else as_content(content))
         put(self, "name", name)
         put(self, "tool_calls", tool_calls)
         put(self, "tool_call_id", tool_call_id)

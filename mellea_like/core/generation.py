@@ -213,15 +213,14 @@ def why_incomplete(reply: Generation, *, tools: bool = False) -> str:
     return ""
 
 
-class _Known(NamedTuple):
+class _Known:
     """A `Cost` that doesn't change, because it is already known as a whole."""
 
-    usage: Usage
-    model: str | None = None
+    __slots__ = ("usage", "usage_by_model")
 
-    @property
-    def usage_by_model(self) -> tuple[tuple[str | None, Usage], ...]:
-        return ((self.model, self.usage),)
+    def __init__(self, usage: Usage, model: str | None = None) -> None:
+        self.usage = usage
+        self.usage_by_model = ((model, usage),)
 
 
 class Cost(Protocol):

@@ -229,9 +229,7 @@ Part: TypeAlias = Text | Image | Audio | File
 
 
 def as_content(content: object) -> str | tuple[Part, ...]:
-    """Return a message's content: a text, or its parts, of which texts may be plain strings."""
-    if isinstance(content, str):
-        return content
+    """Return a message's content from parts, which may be plain strings; "" without parts."""
     if isinstance(content, Mapping | bytes) or not isinstance(content, Iterable):
         kind = type(content).__name__
         msg = f"a message's content must be a str or a sequence of parts, not {kind}"
