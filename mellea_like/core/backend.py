@@ -94,7 +94,8 @@ class Options:
             msg = f"option stop must be one or more non-empty texts, not {stop!r}"
             raise ValueError(msg)
         object.__setattr__(self, "stop", stop)
-        object.__setattr__(self, "extra", as_extra(self.extra, "an Options object"))
+        if self.extra is not NO_EXTRA:
+            object.__setattr__(self, "extra", as_extra(self.extra, "an Options object"))
 
     def over(self, defaults: Options) -> Options:
         """Return these options, with unset fields filled in from defaults.

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from mellea_like.core.backend import Options, innermost
+from mellea_like.core.extra import NO_EXTRA
 from mellea_like.core.format import parse_reply, parse_value
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class Spec:
         if self.tools is not None:
             return True
         asked = (self.options, getattr(innermost(self.backend), "defaults", None))
-        extras = [options.extra for options in asked if isinstance(options, Options)]
+        extras = [o.extra for o in asked if isinstance(o, Options) and o.extra is not NO_EXTRA]
         return any(extra.get("tools") or extra.get("functions") for extra in extras)
 
     def value_of(self, reply: Generation, action: Action[Any]) -> Any:
