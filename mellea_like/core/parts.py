@@ -230,8 +230,8 @@ Part: TypeAlias = Text | Image | Audio | File
 
 def as_content(content: object) -> str | tuple[Part, ...]:
     """Return a message's content from parts, which may be plain strings; "" without parts."""
+    kind = type(content).__name__
     if isinstance(content, Mapping | bytes) or not isinstance(content, Iterable):
-        kind = type(content).__name__
         msg = f"a message's content must be a str or a sequence of parts, not {kind}"
         raise TypeError(msg)
     parts: list[Part] = []

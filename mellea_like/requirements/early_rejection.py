@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from mellea_like.core.backend import BackendWrapper, CallPiece, checked_reply
 from mellea_like.core.format_watch import format_watch
@@ -185,8 +185,9 @@ class _Watch:
 
 def _read(requirement: Requirement, answer: object) -> ValidationResult | None:
     """Convert the return value of a stream check to a verdict; return None for ``UNKNOWN``."""
-    match answer:
-        case tuple((verdict, str(reason))):
+    verdict: object
+    match cast("Any", answer):
+        case tuple((Verdict() as verdict, str(reason))):
             pass
         case _:
             verdict, reason = answer, ""
