@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 from mellea_like.requirements.json_arriving import (
     OTHERS_STEPS,
     call_watch,
-    of_schema,
     watching_json,
 )
 from mellea_like.requirements.json_schemas import (
@@ -126,7 +125,7 @@ def json_schema(
         f"is JSON that meets this JSON Schema: {shown}",
         validate,
         settings,
-        of_schema(validator, max_steps) if early else None,
+        watching_json(call_watch(validator, max_steps)) if early else None,
     )
 
 
@@ -150,11 +149,7 @@ def reader_of(schema: Mapping[str, Any]) -> Callable[[str], Any]:
 
 def watch_of(schema: Mapping[str, Any]) -> CallWatch:
     """Return a check of a tool's arguments while they arrive, less strict than `reader_of`."""
-    return call_watch(_copied(schema), MAX_STEPS)
-
-
-def _copied(schema: Mapping[str, Any]) -> Any:
-    return validator_of(json.loads(json.dumps(dict(schema))))
+    return call_watch(validator_of(schema), MAX_STEPS)
 
 
 class ForeignSchema:
@@ -173,11 +168,11 @@ class ForeignSchema:
 
     def stream(self) -> StreamCheck:
         """Return a check of replies that are still arriving, for ``Requirement(stream=...)``."""
-        return of_schema(_copied(self._schema), OTHERS_STEPS, ours=False)
+        return watching_json(self.watch())
 
     def watch(self) -> CallWatch:
         """Return a check of a tool's arguments that are still arriving, for ``Tool(watch=...)``."""
-        return call_watch(_copied(self._schema), OTHERS_STEPS, ours=False)
+        return call_watch(validator_of(self._schema), OTHERS_STEPS, ours=False)
 
     def arguments(self) -> Requirement:
         """Return a requirement that a reply is JSON of valid tool arguments, without unknown names.

@@ -53,11 +53,6 @@ _FENCE_SO_FAR = re.compile(r"`{1,3}|```[A-Za-z0-9_-]*[ \t]*\r?")
 _OTHER_SPACE = {ord(c): " " for c in map(chr, range(0x3001)) if c.isspace() and c not in " \t\r\n"}
 
 
-def of_schema(validator: Any, max_steps: int, *, ours: bool = True) -> Fresh:
-    """Return a stream check that fails at the first value that a schema doesn't allow."""
-    return watching_json(call_watch(validator, max_steps, ours=ours))
-
-
 def call_watch(validator: Any, max_steps: int, *, ours: bool = True) -> CallWatch:
     """Return a watch for arriving JSON that reports the first value that a schema doesn't allow."""
 

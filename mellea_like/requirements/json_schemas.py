@@ -80,13 +80,14 @@ def schema_validator(schema: Mapping[str, Any]) -> Any:
     return validator_of(copied)
 
 
-def validator_of(schema: dict[str, Any]) -> Any:
-    """Return the validator of a schema that is known to be valid."""
+def validator_of(schema: Mapping[str, Any]) -> Any:
+    """Return the validator of a copy of a schema that is known to be valid."""
     from jsonschema import Draft202012Validator  # noqa: PLC0415 (an extra)
     from jsonschema.validators import validator_for  # noqa: PLC0415
 
-    kind: Any = validator_for(schema, default=Draft202012Validator)
-    return _bounded(kind)(schema, registry=_drafts(), format_checker=_formats(kind))
+    copied = json.loads(json.dumps(dict(schema)))
+    kind: Any = validator_for(copied, default=Draft202012Validator)
+    return _bounded(kind)(copied, registry=_drafts(), format_checker=_formats(kind))
 
 
 def _drafts() -> Any:
