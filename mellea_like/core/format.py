@@ -232,22 +232,19 @@ def _scalar(read: Any, text: str, choices: frozenset[str]) -> Any:
     wholes = dict.fromkeys((strip_fence(text), *bare))
     readings = [(whole, whole) for whole in wholes]
     readings += [(whole, json.dumps(whole)) for whole in bare if _may_be_bare(read, whole)]
-    failed: ValueError | None = None
-    try:
-        for whole, source in readings:
-            try:
-                value = _validated(read, source)
-            except ValueError as exc:
-                if failed is None or (_is_no_json(failed) and not _is_no_json(exc)):
-                    failed = exc  # Prefer the error of a broken rule.
-                continue
-            if source is whole and whole in choices:
-                _refuse_two_readings(read, whole, value)
-            return value
-        assert failed is not None  # noqa: S101 (there is a reading)
-        raise failed
-    finally:
-        del failed  # Break the cycle between frame and exception.
+    wrong = None
+    for whole, source in readings:
+        try:
+            value = _validated(read, source)
+        except ValueError as exc:
+            if wrong is None and not _is_no_json(exc):
+                wrong = source
+            continue
+        if source is whole and whole in choices:
+            _refuse_two_readings(read, whole, value)
+        return value
+    # Raise the error of a broken rule, if there is one.
+    return _validated(read, readings[0][1] if wrong is None else wrong)
 
 
 def _may_be_bare(read: Any, text: str) -> bool:
