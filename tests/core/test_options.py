@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 
 import pytest
 
@@ -47,3 +48,10 @@ def test_what_options_leave_open_is_taken_from_defaults():
     assert over == Options(
         model="m", temperature=0.0, max_tokens=9, stop=("x",), seed=3, extra={"a": 1, "b": 2}
     )
+
+
+def test_extra_fields_are_a_mapping_that_can_be_pickled():
+    options = Options(extra={"top_k": 5})
+    assert pickle.loads(pickle.dumps(options)) == options
+    with pytest.raises(TypeError, match="an Options object's extra must be a mapping"):
+        Options(extra=[("top_k", 5)])

@@ -180,3 +180,12 @@ def test_equal_calls_are_canonically_equal_in_whatever_order(arguments, random):
     assert canonical(ToolCall("1", "f", one)) == canonical(ToolCall("2", "f", other))
     assert canonical(ToolCall("1", "f", one)) != canonical(ToolCall("1", "g", one))
     assert canonical(ToolCall("1", "f", one)) == canonical(ToolCall("1", "f", "", arguments))
+
+
+def test_a_tool_made_of_a_tool_keeps_its_class():
+    class Logged(Tool):
+        pass
+
+    made = Tool.of(Logged("look_up", "old"), name="find", description="")
+    assert type(made) is Logged
+    assert (made.name, made.description) == ("find", "")
