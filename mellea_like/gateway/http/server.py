@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio  # noqa: TID251 (uvicorn runs on nothing else)
 import contextlib
 import ipaddress
-import os
 import signal
 import socket
 import threading
@@ -22,6 +21,7 @@ except ImportError as exc:  # pragma: no cover
 import anyio
 
 from mellea_like.gateway.http.guard import CONNECTION, Connection
+from mellea_like.gateway.http.hangup import Terminal, signals_to_handle
 from mellea_like.gateway.redaction import redacted_logs
 
 if TYPE_CHECKING:
@@ -183,15 +183,12 @@ async def _watch_signals(
     watched = [signal.SIGTERM, signal.SIGINT]
     if hung_up is not None:
         watched.append(signal.SIGHUP)
-    before = {number: signal.getsignal(number) for number in watched}
-    ignored = {number for number, handler in before.items() if handler is signal.SIG_IGN}
-    # A closed terminal isn't one any more. Under nohup, which ignores SIGHUP, that doesn't matter.
-    terminal = os.isatty(2) and signal.SIGHUP not in ignored
-    ours = [number for number in watched if number not in ignored or number == signal.SIGHUP]
+    terminal = Terminal()
+    before = {number: signal.getsignal(number) for number in signals_to_handle(watched)}
     try:
-        with anyio.open_signal_receiver(*ours) as signals:
+        with anyio.open_signal_receiver(*before) as signals:
             async for received in signals:
-                if received == signal.SIGHUP and hung_up and terminal <= os.isatty(2):
+                if received == signal.SIGHUP and hung_up and not terminal.was_closed():
                     hung_up()
                     continue
                 runner.force_exit = runner.should_exit
@@ -203,8 +200,8 @@ async def _watch_signals(
                     # Since Python 3.12, uvicorn waits until all connections are closed.
                     runner.break_off()
     finally:
-        for number in ours:  # The event loop sets Python's own handlers.
-            signal.signal(number, before[number])
+        for number, handler in before.items():  # The event loop sets Python's own handlers.
+            signal.signal(number, handler)
 
 
 def _settings(app: App, server: ServerConfig) -> uvicorn.Config:

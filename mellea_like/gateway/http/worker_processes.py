@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import anyio
 
+from mellea_like.gateway.http.hangup import Terminal, signals_to_handle
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator
 
@@ -124,8 +126,7 @@ class Supervisor:
         self._on_stop = on_stop
         self._on_end = on_end
         self._selector = selectors.DefaultSelector()
-        nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-        self._terminal = os.isatty(2) and not nohup
+        self._terminal = Terminal()
         self._signals = 0
         self._stops_at = self._stopped = 0.0
         self._was_ready = self._explained = False
@@ -238,7 +239,7 @@ class Supervisor:
 
     def _hear_signals(self) -> None:
         for number in self._wakes[0].recv(64):
-            if number == signal.SIGHUP and self._terminal <= os.isatty(2):
+            if number == signal.SIGHUP and not self._terminal.was_closed():
                 if not self._signals and self._reload():
                     self._tell(RELOAD)
             elif not self._signals:
@@ -296,10 +297,8 @@ def _signals_as_bytes() -> Generator[tuple[socket.socket, socket.socket]]:
     before: dict[int, Any] = {}
     woke = signal.set_wakeup_fd(write.fileno(), warn_on_full_buffer=False)
     try:
-        for number in SIGNALS:
-            # Under nohup, SIGHUP still means to read the configuration again.
-            if number == signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
-                before[number] = signal.signal(number, _do_nothing)
+        for number in signals_to_handle(SIGNALS):
+            before[number] = signal.signal(number, _do_nothing)
         yield read, write
     finally:
         for each, handler in before.items():
