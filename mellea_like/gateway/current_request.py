@@ -66,10 +66,6 @@ class Admitted:
     budget: Budget | None = None
     body: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)
 
-    def may_use(self, model: str) -> bool:
-        """Return whether the key may use a model."""
-        return self.limits.allows(model)
-
 
 def admitted(scope: Mapping[str, Any]) -> Admitted:
     """Return the `Admitted` that the guard stored in a request's scope."""

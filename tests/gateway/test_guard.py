@@ -7,6 +7,7 @@ import logging
 from typing import Any
 
 import anyio
+import guard_kit
 import pytest
 from gateway_kit import Answered, Caller
 from guard_kit import TOKEN, key
@@ -14,11 +15,10 @@ from guard_kit import TOKEN, key
 from mellea_like.backends import FunctionBackend
 from mellea_like.core.backend import Request
 from mellea_like.core.conversation import Message
-from mellea_like.gateway.config.gateway_config import ANONYMOUS, KeyConfig, ServerConfig
+from mellea_like.gateway.config.gateway_config import KeyConfig, ServerConfig
 from mellea_like.gateway.current_request import admitted
 from mellea_like.gateway.http.body import BodyMemory
 from mellea_like.gateway.http.guard import Guard
-from mellea_like.gateway.metrics import Metrics
 from mellea_like.gateway.refusal import Refusal
 from mellea_like.limits import LimitedBackend
 
@@ -40,8 +40,7 @@ async def fine(scope: Any, receive: Any, send: Any) -> None:
 
 
 def guarded(app: Any = fine, keys: dict[str, KeyConfig] | None = None, **server: Any) -> Guard:
-    metrics = Metrics(keys or [ANONYMOUS], ["m"])
-    return Guard(app, ServerConfig(**server), keys or {}, metrics=metrics)
+    return guard_kit.guarded(app, ServerConfig(**server), keys or {})
 
 
 def counted(guard: Guard) -> str:
@@ -65,16 +64,6 @@ async def test_websockets_are_closed():
 
     await guarded()({"type": "websocket"}, anyio.sleep_forever, send)
     assert sent == [{"type": "websocket.close", "code": 1008}]
-
-
-async def test_lifespan_goes_to_the_app():
-    seen = []
-
-    async def app(scope, receive, send):
-        seen.append(scope["type"])
-
-    await guarded(app)({"type": "lifespan"}, None, None)
-    assert seen == ["lifespan"]
 
 
 # --- waiting -------------------------------------------------------------------------------------

@@ -12,14 +12,12 @@ from typing import Any
 import anyio
 import pytest
 import uvicorn
-from guard_kit import TOKEN, Caller, TinyApp, key, request, running
+from guard_kit import TOKEN, Caller, TinyApp, guarded, in_thread, key, request, running
 from leftovers import wait_until
 from uvicorn.server import ServerState
 
-from mellea_like.gateway.config.gateway_config import ANONYMOUS, ServerConfig
-from mellea_like.gateway.http.guard import Guard
+from mellea_like.gateway.config.gateway_config import ServerConfig
 from mellea_like.gateway.http.server import connection_factory, listen
-from mellea_like.gateway.metrics import Metrics
 
 SHORT = 0.12
 """Seconds that a test's server waits; a promise that is kept is kept within a second more."""
@@ -309,7 +307,7 @@ class Pipe(asyncio.Transport):
 
 def connection_to_nowhere(app: TinyApp | None = None, **server: Any):
     limits = ServerConfig(**server)
-    guard = Guard(app or TinyApp(), limits, {}, metrics=Metrics([ANONYMOUS], ["m"]))
+    guard = guarded(app or TinyApp(), limits, {})
     config = uvicorn.Config(guard, log_config=None, lifespan="off")
     make = connection_factory(limits)
     connection = make(config=config, server_state=ServerState(), app_state={})
@@ -511,7 +509,8 @@ def test_an_app_that_does_not_start_is_an_error():
         await receive()
         await send({"type": "lifespan.startup.failed", "message": "no"})
 
-    with pytest.raises(RuntimeError, match="did not start"), running(app):
+    server = in_thread(app, ServerConfig(port=0), has_keys=False)
+    with pytest.raises(RuntimeError, match="did not start"), server:
         pass
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import types
+from contextlib import asynccontextmanager
 
 import pytest
 from gateway_kit import Caller, calling, config_for
@@ -14,7 +15,7 @@ from mellea_like.backends.openai import OpenAIBackend
 from mellea_like.core.backend import Request
 from mellea_like.core.conversation import Message
 from mellea_like.gateway import GatewayConfig, make_app
-from mellea_like.gateway.config.upstreams import check_upstreams, open_upstreams
+from mellea_like.gateway.config.upstreams import OpenUpstreams, check_upstreams
 from mellea_like.gateway.http.app import Gateway
 
 pytestmark = pytest.mark.anyio
@@ -27,6 +28,12 @@ def upstreams(**configs: object):
         {"upstreams": configs, "models": {"m": {"upstream": next(iter(configs))}}}
     )
     return config.upstreams
+
+
+@asynccontextmanager
+async def open_upstreams(specs):
+    async with OpenUpstreams({}, spent=lambda usage, price: None) as upstreams:
+        yield {held.upstream.name: held.upstream for held in await upstreams.open(specs)}
 
 
 @pytest.fixture
@@ -57,7 +64,7 @@ async def test_the_key_and_the_address_come_from_the_configuration_alone(upstrea
 async def test_openais_own_server_is_meant_where_no_address_is_given(monkeypatch):
     monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
     async with open_upstreams(upstreams(main={"kind": "openai", "model": "x"})) as opened:
-        inner = opened["main"].backend.inner
+        inner = opened["main"].backend.inner.inner
     assert inner.base_url == "https://api.openai.com/v1"
 
 

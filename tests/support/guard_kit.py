@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Self
 
 import anyio
@@ -19,6 +20,7 @@ import anyio.lowlevel
 from mellea_like.gateway.config.gateway_config import ANONYMOUS, KeyConfig, ServerConfig
 from mellea_like.gateway.current_request import admitted
 from mellea_like.gateway.http.guard import Guard
+from mellea_like.gateway.http.key_state import KeyState
 from mellea_like.gateway.http.server import listen, serve
 from mellea_like.gateway.metrics import Metrics
 
@@ -50,9 +52,6 @@ class TinyApp:
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] == "lifespan":
-            await _lifespan(receive, send)
-            return
         known = admitted(scope) if scope["path"] != "/healthz" else None
         self.calls.append(known.body if known is not None else {})
         self.inside += 1
@@ -148,10 +147,22 @@ def running(
     """Serve an app behind a guard on a free port of the loopback."""
     config = ServerConfig(**{"port": 0, "stop_seconds": 0.2, **server})
     inside = TinyApp() if app is None else app
+    guard = guarded(inside, config, keys or {})
+
+    async def server_app(scope: Any, receive: Any, send: Any) -> None:
+        await (
+            _lifespan(receive, send) if scope["type"] == "lifespan" else guard(scope, receive, send)
+        )
+
+    with in_thread(server_app, config, has_keys=bool(keys)) as port:
+        yield Running(port, inside, guard, guard.metrics)
+
+
+def guarded(app: Any, server: ServerConfig, keys: Mapping[str, KeyConfig]) -> Guard:
+    """Make a guard around an app, which counts one model, ``m``."""
     metrics = Metrics(keys or [ANONYMOUS], ["m"])
-    guard = Guard(inside, config, keys or {}, metrics=metrics)
-    with in_thread(guard, config, has_keys=bool(keys)) as port:
-        yield Running(port, inside, guard, metrics)
+    make_key = partial(KeyState, changed=metrics.show)
+    return Guard(app, server, keys, metrics=metrics, make_key=make_key)
 
 
 @contextmanager

@@ -90,7 +90,7 @@ class Endpoint(ABC):
         """Answer one request (ASGI)."""
         caller = admitted(scope)
         name = model_of(caller.body)
-        model = self._models.get(name) if caller.may_use(name) else None
+        model = self._models.get(name) if caller.limits.allows(name) else None
         if model is None:
             raise unknown_model()
         reading = self.read(caller.body, model.rules)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self, TypeAlias
 
@@ -21,7 +21,7 @@ from mellea_like.specification.upstream import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from mellea_like.core.backend import Backend, Request
     from mellea_like.core.generation import Usage
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     Spent = Callable[[Usage, Price | None], object]
     """A callback that gets a request's usage, as far as it is known, and the upstream's price."""
 
-__all__ = ["OpenUpstreams", "Upstream", "Used", "check_upstreams", "open_upstreams"]
+__all__ = ["OpenUpstreams", "Upstream", "Used", "check_upstreams"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,14 +89,14 @@ class OpenUpstreams:
 
     def __init__(
         self,
-        backends: Mapping[str, Backend] | None = None,
+        backends: Mapping[str, Backend],
         *,
-        spent: Spent | None = None,
+        spent: Spent,
         log_errors: bool = False,
         store: Store | None = None,
     ) -> None:
         self._store = store
-        self._given = backends or {}
+        self._given = backends
         self._spent = spent
         self._log_errors = log_errors
         self._held: list[_Held] = []
@@ -139,14 +139,11 @@ class OpenUpstreams:
             backend = self._given[name]
         else:
             backend = await stack.enter_async_context(open_upstream(spec, f"upstreams.{name}."))
-        limits = self._limits(name, spec)
-        if self._spent is not None:
-            limits.append(_Counted(spec.price, self._spent))
         secret = spec.key if isinstance(spec, OpenAIUpstream) else ""
         redacted: Backend = RedactedBackend(backend, name, tell=self._log_errors, secret=secret)
         upstream = Upstream(
             name,
-            LimitedBackend(redacted, *limits) if limits else redacted,
+            LimitedBackend(redacted, *self._limits(name, spec), _Counted(spec.price, self._spent)),
             spec.judges and can_judge(backend),
             spec.kind in {"openai", "llama"},
             isinstance(spec, OpenAIUpstream) and spec.official,
@@ -162,20 +159,6 @@ class OpenUpstreams:
             return spec.make_limits(self._store, named)
         rates = spec.model_copy(update={"concurrency": None}).make_limits(self._store, named)
         return [*rates, StoreConcurrency(most, store=self._store, name=f"{named}: at a time")]
-
-
-@asynccontextmanager
-async def open_upstreams(
-    specs: Mapping[str, UpstreamSpec],
-    backends: Mapping[str, Backend] | None = None,
-    *,
-    spent: Spent | None = None,
-    log_errors: bool = False,
-) -> AsyncGenerator[dict[str, Upstream]]:
-    """Open all upstreams for one configuration, and close them at the end."""
-    async with OpenUpstreams(backends, spent=spent, log_errors=log_errors) as upstreams:
-        used = await upstreams.open(specs)
-        yield {held.upstream.name: held.upstream for held in used}
 
 
 class _Counted:

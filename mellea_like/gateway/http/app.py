@@ -96,7 +96,8 @@ class Gateway:
         store: Store | None = None,
         together: bool = False,
     ) -> None:
-        unknown = sorted((backends or {}).keys() - config.upstreams.keys())
+        backends = backends or {}
+        unknown = sorted(backends.keys() - config.upstreams.keys())
         if unknown:
             msg = f"the configuration has no upstream named {unknown[0]!r}"
             raise ValueError(msg)
@@ -160,7 +161,6 @@ class Gateway:
             used = await self._begin(new)
             new.guard.take_over(old.guard)
             self.serving, mine, self._used = new, self._used, used
-            old.retire()
         logger.info("the configuration was reloaded; its models: %s", ", ".join(config.models))
         await old.wait_ended()
         old.close()

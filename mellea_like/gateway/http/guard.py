@@ -9,7 +9,6 @@ import re
 import time
 import traceback
 from contextvars import ContextVar
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -27,7 +26,6 @@ from mellea_like.gateway.current_request import (
     request_id_of,
 )
 from mellea_like.gateway.http.body import BodyMemory, check_headers, parse, read_body
-from mellea_like.gateway.http.key_state import KeyState
 from mellea_like.gateway.refusal import BUDGET_SPENT, Refusal, retry_after
 from mellea_like.telemetry import Telemetry
 
@@ -37,16 +35,14 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp as App
     from starlette.types import Message, Receive, Scope, Send
 
-    from mellea_like.gateway.config.gateway_config import (
-        KeyConfig,
-        KeyLimits,
-        ServerConfig,
-        TokenSource,
-    )
+    from mellea_like.gateway.config.gateway_config import KeyConfig, KeyLimits, ServerConfig
     from mellea_like.gateway.http.body import BodyShare
+    from mellea_like.gateway.http.key_state import KeyState
     from mellea_like.gateway.metrics import Metrics
 
-__all__ = ["CONNECTION", "Connection", "Guard", "Keys", "check_host"]
+    Headers = Iterable[tuple[bytes, bytes]]
+
+__all__ = ["CONNECTION", "Connection", "Guard", "check_host", "owner_of"]
 
 logger = logging.getLogger("mellea_like.gateway")
 
@@ -133,14 +129,15 @@ class Guard:
         keys: Mapping[str, KeyConfig],
         *,
         metrics: Metrics,
-        make_key: Callable[[str, KeyLimits], KeyState] | None = None,
+        make_key: Callable[[str, KeyLimits], KeyState],
     ) -> None:
         self.app = app
         self.server = server
         self.metrics = metrics
-        self._tokens = Keys(keys, metrics_key=server.metrics_key)
+        self._tokens = Tokens(keys, server.metrics_key, os.environ)
+        if self._tokens.problems:
+            raise ValueError(self._tokens.problems[0].what)
         limits: Mapping[str, KeyLimits] = keys or {ANONYMOUS: server.limits}
-        make_key = make_key or partial(KeyState, changed=metrics.show)
         self.keys = {name: make_key(name, each) for name, each in limits.items()}
         self.bodies = BodyMemory(server.max_bodies)
 
@@ -155,9 +152,7 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request (ASGI)."""
-        if scope["type"] == "lifespan":
-            await self.app(scope, receive, send)
-        elif scope["type"] == "http":
+        if scope["type"] == "http":
             await _Exchange(self, scope, receive, send).run()
         else:
             await send({"type": "websocket.close", "code": 1008})
@@ -165,7 +160,7 @@ class Guard:
     def authorize(self, scope: Scope) -> KeyState:
         """Find the key of a request from the headers alone, or refuse the request."""
         self._check_host(scope)
-        return self.keys[self._tokens.owner(scope["headers"])]
+        return self.keys[owner_of(scope["headers"], self._tokens)]
 
     def opens_metrics(self, scope: Scope) -> bool:
         """Return True if a request for ``/metrics`` has the metrics key, and refuse it otherwise.
@@ -175,11 +170,11 @@ class Guard:
         if self.server.metrics_key is None or scope["path"] != METRICS_PATH:
             return False
         self._check_host(scope)
-        self._tokens.require_metrics_key(scope["headers"])
+        require_metrics_key(scope["headers"], self._tokens)
         return True
 
     def _check_host(self, scope: Scope) -> None:
-        if not self._tokens:
+        if not self._tokens.owners:
             check_host(scope["headers"], self.server)
 
 
@@ -367,7 +362,7 @@ def _head_size(scope: Scope) -> int:
     return line + sum(len(name) + len(value) + 4 for name, value in scope["headers"])
 
 
-def _has_body(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+def _has_body(headers: Headers) -> bool:
     fields = dict(headers)
     return b"transfer-encoding" in fields or fields.get(b"content-length", b"0").strip() != b"0"
 
@@ -381,47 +376,29 @@ def _innermost(exc: BaseException) -> BaseException:
 # --- who asks ------------------------------------------------------------------------------------
 
 
-class Keys:
-    """Finds the owners of requests' tokens. Only the tokens' digests are kept."""
+def owner_of(headers: Headers, tokens: Tokens) -> str:
+    """Return the name of the key whose token a request has, or refuse the request.
 
-    def __init__(
-        self,
-        keys: Mapping[str, KeyConfig],
-        environ: Mapping[str, str] | None = None,
-        metrics_key: TokenSource | None = None,
-    ) -> None:
-        environ = os.environ if environ is None else environ
-        tokens = Tokens(keys, metrics_key, environ)
-        if tokens.problems:
-            raise ValueError(tokens.problems[0].what)
-        self._owners = tokens.owners
-        self._metrics = tokens.metrics
+    If no keys are configured, return `ANONYMOUS`.
+    """
+    if not tokens.owners:
+        return ANONYMOUS
+    given, presented = _presented(headers)
+    # Compare equal-length digests, always with every key: constant time.
+    found = [tokens.owners[d] for d in tokens.owners if hmac.compare_digest(presented, d)]
+    if found:
+        return found[0]
+    raise _unauthorized(len(given))
 
-    def __bool__(self) -> bool:
-        return bool(self._owners)
 
-    def owner(self, headers: Iterable[tuple[bytes, bytes]]) -> str:
-        """Return the name of the key whose token a request has, or refuse the request.
-
-        If no keys are configured, return `ANONYMOUS`.
-        """
-        # Compare equal-length digests, always with every key: constant time.
-        if not self._owners:
-            return ANONYMOUS
-        given, presented = _presented(headers)
-        found = [self._owners[d] for d in self._owners if hmac.compare_digest(presented, d)]
-        if found:
-            return found[0]
+def require_metrics_key(headers: Headers, tokens: Tokens) -> None:
+    """Refuse a request without the token for metrics."""
+    given, presented = _presented(headers)
+    if tokens.metrics is None or not hmac.compare_digest(presented, tokens.metrics):
         raise _unauthorized(len(given))
 
-    def require_metrics_key(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
-        """Refuse a request without the token for metrics."""
-        given, presented = _presented(headers)
-        if self._metrics is None or not hmac.compare_digest(presented, self._metrics):
-            raise _unauthorized(len(given))
 
-
-def _presented(headers: Iterable[tuple[bytes, bytes]]) -> tuple[list[bytes], bytes]:
+def _presented(headers: Headers) -> tuple[list[bytes], bytes]:
     """Return the values of all ``Authorization`` headers, and the digest of the token.
 
     The digest is ``b""`` unless there is exactly one such header and it has a Bearer token.
@@ -450,7 +427,7 @@ def _unauthorized(given: int) -> Refusal:
 # --- DNS rebinding -------------------------------------------------------------------------------
 
 
-def check_host(headers: Iterable[tuple[bytes, bytes]], server: ServerConfig) -> None:
+def check_host(headers: Headers, server: ServerConfig) -> None:
     """Refuse a request whose ``Host`` isn't a loopback name, ``host`` or in ``allowed_hosts``."""
     # Without keys, a page in a browser on this machine could send requests under its own site's
     # name, if that name resolves to 127.0.0.1 (DNS rebinding). Its requests carry that name.

@@ -100,10 +100,6 @@ class KeyState:
             most = float(limits.concurrency), inf, inf, inf
             self._places = together.account(f"key {self.name}: at a time", most)
 
-    def may_use(self, model: str) -> bool:
-        """Return whether the key may use a model."""
-        return self.limits.allows(model)
-
     # --- what it spends --------------------------------------------------------------------------
 
     @property

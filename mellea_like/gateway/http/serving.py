@@ -54,7 +54,6 @@ class Serving:
         self._metrics = metrics
         self._models: dict[str, ServedModel] = {}
         self._under_way = 0
-        self._retired = False
         self._ended = anyio.Event()
         given = (self._models, metrics, config.streaming, workers)
         routes = Router(
@@ -84,7 +83,7 @@ class Serving:
         made = {name: ServedModel(config, upstreams) for name, config in self.config.models.items()}
         for key in self.guard.keys.values():
             if key.limits.budget is not None and key.limits.budget.money is not None:
-                key.prices = _prices([made[name] for name in made if key.may_use(name)])
+                key.prices = _prices([made[name] for name in made if key.limits.allows(name)])
         self._models |= made
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -94,36 +93,30 @@ class Serving:
             await self.guard(scope, receive, send)
         finally:
             self._under_way -= 1
-            self._look_for_the_end()
-
-    def retire(self) -> None:
-        """Note that no new requests will come."""
-        self._retired = True
-        self._look_for_the_end()
+            if not self._under_way:
+                self._ended.set()
 
     async def wait_ended(self) -> None:
-        """Wait until this configuration is retired and its last request has ended."""
-        await self._ended.wait()
+        """Wait until the last request has ended. Call this once no new requests can come."""
+        if self._under_way:
+            self._ended = anyio.Event()
+            await self._ended.wait()
 
     def close(self) -> None:
         """Forget the models, because their upstreams are about to be closed."""
         self._models.clear()
 
-    def _look_for_the_end(self) -> None:
-        if self._retired and not self._under_way:
-            self._ended.set()
-
     def _described(self, name: str) -> dict[str, object]:
         return {"id": name, "object": "model", "created": STARTED, "owned_by": "mellea-like"}
 
     async def _list_models(self, request: Request) -> Response:
-        caller = admitted(request.scope)
-        data = [self._described(name) for name in self.config.models if caller.may_use(name)]
+        limits = admitted(request.scope).limits
+        data = [self._described(name) for name in self.config.models if limits.allows(name)]
         return JSONResponse({"object": "list", "data": data})
 
     async def _one_model(self, request: Request) -> Response:
         name = request.path_params["name"]
-        if name not in self.config.models or not admitted(request.scope).may_use(name):
+        if name not in self.config.models or not admitted(request.scope).limits.allows(name):
             raise unknown_model()
         return JSONResponse(self._described(name))
 
