@@ -118,6 +118,7 @@ def test_what_asks_for_nothing_is_let_be(fields):
         ({"tools": [{"type": "function"}]}, "tools.0.function"),
         ({"tools": [{"type": "web_search"}]}, "tools.0"),
         ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools.0.function.name"),
+        ({"tools": [{"type": "function", "function": {"name": "auto"}}]}, "tools.0.function.name"),
         ({"tools": TOOLS * 2}, "tools"),
         ({"tools": TOOLS * 65}, "tools"),
         ({"tool_choice": "required"}, "tool_choice"),
@@ -267,7 +268,7 @@ def test_a_choice_among_some_of_the_tools_allows_those():
     allowed = {"mode": "required", "tools": [choice("clock")]}
     asked = {"type": "allowed_tools", "allowed_tools": allowed}
     request = read(tools=TOOLS, tool_choice=asked)
-    assert [tool.function.name for tool in request.allowed_tools] == ["clock"]
+    assert [tool.function.name for _, tool in request.allowed_tools] == ["clock"]
     assert request.wanted_call == "required"
 
 

@@ -301,6 +301,7 @@ def test_fields_become_those_of_chat_completions():
         ({"input": [says({"type": "input_file", "file_data": "?"})]}, "input.0.content.0"),
         ({"tools": [{"type": "web_search"}]}, "tools.0"),
         ({"tools": [{"type": "function", "name": "a b"}]}, "tools.0.name"),
+        ({"tools": [{"type": "function", "name": "auto"}]}, "tools.0.name"),
         ({"tools": [WEATHER, WEATHER]}, "tools"),
         ({"tools": [WEATHER], "tool_choice": {"type": "mcp"}}, "tool_choice"),
         ({"tools": [WEATHER], "tool_choice": {"type": "function", "name": "x"}}, "tool_choice"),

@@ -27,7 +27,7 @@ from mellea_like.requirements.expressions import parse_check
 from mellea_like.runtime.threads import run_in_thread
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
     from typing import TypeAlias
 
     from mellea_like.core.validation import StreamCheck
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-__all__ = ["CallersChecks", "TooCostly", "Workers", "main"]
+__all__ = ["CallersChecks", "Deferred", "TooCostly", "Workers", "main"]
 
 PROCESSES = max(1, (os.cpu_count() or 2) // 2)
 """The maximum number of check processes: half the CPUs, so that the gateway can use the others."""
@@ -177,7 +177,7 @@ class CallersChecks:
             made.append(
                 Requirement(
                     answer["description"],
-                    partial(_Verdict, self, check),
+                    partial(self._verdict, check),
                     name=answer["name"],
                     inline=True,
                     check_only=check_only and not isinstance(check, str),
@@ -186,6 +186,12 @@ class CallersChecks:
                 )
             )
         return made
+
+    def _verdict(self, check: Check, candidate: Candidate) -> Deferred:
+        async def decide() -> ValidationResult:
+            return ValidationResult(*(await self.ask(check, candidate.text))["verdict"])
+
+        return Deferred(decide)
 
     async def accept(self, param: str, schema: Mapping[str, Any]) -> None:
         """Refuse a tool's JSON Schema if it is invalid.
@@ -229,18 +235,14 @@ class CallersChecks:
         return answer
 
 
-class _Verdict:
-    """An awaitable that runs a check on a reply, and returns the verdict."""
+class Deferred:
+    """A verdict that is computed when it is awaited. Unlike a coroutine, it need not be awaited."""
 
-    def __init__(self, checks: CallersChecks, check: Check, candidate: Candidate) -> None:
-        self._asked = checks, check, candidate.text
+    def __init__(self, decide: Callable[[], Awaitable[ValidationResult]]) -> None:
+        self._decide = decide
 
     def __await__(self) -> Generator[Any, Any, ValidationResult]:
         return self._decide().__await__()
-
-    async def _decide(self) -> ValidationResult:
-        checks, check, text = self._asked
-        return ValidationResult(*(await checks.ask(check, text))["verdict"])
 
 
 def _stream(check: Check) -> StreamCheck | None:

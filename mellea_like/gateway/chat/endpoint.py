@@ -98,20 +98,20 @@ class Endpoint(ABC):
         async def answer() -> None:
             try:
                 prepared = await model.prepare(reading.request, caller, self._workers)
+                if reading.request.stream:
+                    await self._stream(name, prepared, reading, send)
+                else:
+                    await self._whole(name, prepared, reading, send)
             except Refusal as refusal:
                 refusal.rename(reading.named)
                 raise
-            if reading.request.stream:
-                await self._stream(name, prepared, reading, send)
-            else:
-                await self._whole(name, prepared, reading, send)
 
         await while_here(receive, answer)
 
     async def _whole(
         self, name: str, prepared: PreparedRequest, reading: Reading, send: Send
     ) -> None:
-        answer = _written(reading, name, prepared, await self._sample(name, prepared))
+        answer = reading.write(name, prepared, await self._sample(name, prepared))
         body = json.dumps(answer.whole()).encode("ascii")
         fields = {"content-type": "application/json", "content-length": str(len(body))}
         await _start(send, {**fields, **answer.headers})
@@ -121,33 +121,29 @@ class Endpoint(ABC):
         self, name: str, prepared: PreparedRequest, reading: Reading, send: Send
     ) -> None:
         events = EventStream(send)
-        if (
-            self._streaming.release == "prefix"
-            and reading.begin is not None
-            and prepared.may_stream
-        ):
+        live: LiveAnswer | None = None
+        if self._streaming.release == "prefix" and reading.begin and prepared.may_stream:
             live = reading.begin(name, prepared)
             outcomes = await self._send_live(name, prepared, live, events)
-            if live.begun:
-                try:
-                    end = live.end(outcomes)
-                except Refusal as refusal:
-                    end = live.failed(refusal)
-                await events.write(end, more=False)
-                return
         else:
             async with events.kept_alive(self._streaming.keep_alive):
                 outcomes = await self._sample(name, prepared)
+        failed = reading.failed
         try:
-            answer = _written(reading, name, prepared, outcomes)
+            if live is not None and live.begun:
+                failed = live.failed
+                end = live.end(outcomes)
+            else:
+                answer = reading.write(name, prepared, outcomes)
+                events.headers |= answer.headers
+                # It is sent in one piece, because each piece costs a system call.
+                end = b"".join(answer.events()) + answer.end
         except Refusal as refusal:
             if not events.begun:
                 raise
-            await events.write(reading.failed(refusal), more=False)
-            return
-        events.headers |= answer.headers
-        # It is sent in one piece, because each piece costs a system call.
-        await events.write(b"".join(answer.events()) + answer.end, more=False)
+            refusal.rename(reading.named)
+            end = failed(refusal)
+        await events.write(end, more=False)
 
     async def _send_live(
         self, name: str, prepared: PreparedRequest, live: LiveAnswer, events: EventStream
@@ -183,16 +179,6 @@ class Endpoint(ABC):
             current = CURRENT.get()
             if current is not None and result is not None:
                 current.sampling_ids.append(result.sampling_id)
-
-
-def _written(
-    reading: Reading, name: str, prepared: PreparedRequest, outcomes: Sequence[ReplyOutcome]
-) -> Answer:
-    try:
-        return reading.write(name, prepared, outcomes)
-    except Refusal as refusal:
-        refusal.rename(reading.named)
-        raise
 
 
 def unknown_model() -> Refusal:

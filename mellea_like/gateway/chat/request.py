@@ -31,6 +31,7 @@ from mellea_like.gateway.chat.strict_fields import (
     of_type,
     read_as,
     reject,
+    rules_of,
 )
 from mellea_like.gateway.fields import CHAT_FIELDS, DEFAULTS, UNSUPPORTED, FieldRules, read_fields
 from mellea_like.gateway.refusal import refuse
@@ -91,8 +92,7 @@ def _scheme(url: str, info: ValidationInfo) -> str:
     scheme = url.partition(":")[0].lower()
     if scheme not in ("data", "http", "https"):
         reject("must be a data:, http: or https: URL")
-    context: dict[str, Any] = info.context or {}
-    if scheme != "data" and not context.get("media_urls"):
+    if scheme != "data" and not rules_of(info).media_urls:
         reject(
             "this model doesn't accept web URLs, because its upstream may have access to addresses"
             " that callers must not reach: send a data: URL (media_urls: forward in the model's"
@@ -238,10 +238,19 @@ class _Message(OpenFields):
 
 NO_ARGUMENTS: dict[str, Any] = {"type": "object", "properties": {}}
 
+WORDS = ("none", "auto", "required")
+"""The values of ``tool_choice`` that name no tool."""
+
+
+def _no_word(name: str) -> str:
+    if name in WORDS:
+        reject(f"a tool can't be named {name!r}: tool_choice: {name} has another meaning")
+    return name
+
 
 class _Function(OpenFields):
     place: ClassVar[str] = "tool"
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$"), AfterValidator(_no_word)]
     description: str | None = None
     parameters: dict[str, Any] = NO_ARGUMENTS
     strict: bool | None = None
@@ -390,13 +399,13 @@ class ChatRequest(Fields):
         return None if asked is None or asked.type == "text" else asked
 
     @property
-    def allowed_tools(self) -> list[Tool]:
-        """The tools that the model may call."""
-        choice = self.tool_choice
-        if not isinstance(choice, _AllowedTools):
-            return self.tools
-        names = _names_in(choice)
-        return [tool for tool in self.tools if tool.function.name in names]
+    def allowed_tools(self) -> list[tuple[int, Tool]]:
+        """The tools that the model may call, each with its position in the request."""
+        tools = list(enumerate(self.tools))
+        if not isinstance(self.tool_choice, _AllowedTools):
+            return tools
+        names = _names_in(self.tool_choice)
+        return [(position, tool) for position, tool in tools if tool.function.name in names]
 
     @property
     def wanted_call(self) -> str | None:

@@ -44,6 +44,7 @@ from mellea_like.gateway.chat.strict_fields import (
     of_type,
     read_as,
     reject,
+    type_of,
 )
 from mellea_like.gateway.fields import (
     DEFAULTS,
@@ -71,16 +72,7 @@ LABELS = ("safety_identifier", "prompt_cache_key", "user")
 # --- parts ---------------------------------------------------------------------------------------
 
 
-class _InputText(Sent):
-    type: str
-    text: str
-
-    @property
-    def chat(self) -> dict[str, Any]:
-        return {"type": "text", "text": self.text}
-
-
-class _OutputText(Sent):
+class _TextPart(Sent):
     type: str
     text: str
 
@@ -127,8 +119,8 @@ def _carriable(part: Any) -> Any:
 
 
 _Part = Annotated[
-    Annotated[_InputText, Tag("<input_text>")]
-    | Annotated[_OutputText, Tag("<output_text>")]
+    Annotated[_TextPart, Tag("<input_text>")]
+    | Annotated[_TextPart, Tag("<output_text>")]
     | Annotated[_OutputRefusal, Tag("<refusal>")]
     | Annotated[_InputImage, Tag("<input_image>")]
     | Annotated[_InputFile, Tag("<input_file>")],
@@ -159,27 +151,27 @@ class _CallItem(Sent):
     call_id: NotBlank
     name: NotBlank
     namespace: NotBlank | None = None
+
+    def called_with(self, arguments: str) -> dict[str, Any]:
+        name = function_name(self.name, self.namespace)
+        function = {"name": name, "arguments": arguments}
+        return {"id": self.call_id, "type": "function", "function": function}
+
+
+class _FunctionCallItem(_CallItem):
     arguments: str
 
     @property
     def chat(self) -> dict[str, Any]:
-        name = function_name(self.name, self.namespace)
-        function = {"name": name, "arguments": self.arguments}
-        return {"id": self.call_id, "type": "function", "function": function}
+        return self.called_with(self.arguments)
 
 
-class _CustomCallItem(Sent):
-    type: str
-    call_id: NotBlank
-    name: NotBlank
-    namespace: NotBlank | None = None
+class _CustomCallItem(_CallItem):
     input: str
 
     @property
     def chat(self) -> dict[str, Any]:
-        name = function_name(self.name, self.namespace)
-        function = {"name": name, "arguments": input_as_arguments(self.input)}
-        return {"id": self.call_id, "type": "function", "function": function}
+        return self.called_with(input_as_arguments(self.input))
 
 
 class _OutputItem(Sent):
@@ -208,22 +200,21 @@ SKIPPED = {"type": "reasoning"}
 
 
 def _readable(given: Any, info: ValidationInfo) -> Any:
-    if not isinstance(given, dict):
-        return given
-    item = cast("dict[str, Any]", given)
-    kind = item.get("type")
+    kind = type_of(given)
     if kind == "item_reference":
         reject("the gateway stores nothing: send the item itself", UNSUPPORTED)
-    if isinstance(kind, str) and kind in HOSTED_ITEMS:
+    if kind in HOSTED_ITEMS:
         if drops_hosted(info):
             return SKIPPED
         reject(f"{kind!r} belongs to a hosted tool, and this model has none; {HINT}", UNSUPPORTED)
-    return {**item, "type": "message"} if "type" not in item and "role" in item else item
+    if isinstance(given, dict) and "role" in given:
+        return {"type": "message", **cast("dict[str, Any]", given)}
+    return given
 
 
 _Item = Annotated[
     Annotated[_MessageItem, Tag("<message>")]
-    | Annotated[_CallItem, Tag("<function_call>")]
+    | Annotated[_FunctionCallItem, Tag("<function_call>")]
     | Annotated[_CustomCallItem, Tag("<custom_tool_call>")]
     | Annotated[_OutputItem, Tag("<function_call_output>")]
     | Annotated[_OutputItem, Tag("<custom_tool_call_output>")]
@@ -345,7 +336,7 @@ class ResponsesRequest(Fields):
                 case _MessageItem():
                     content = [part.chat for part in item.content]
                     messages.append({"role": item.role, "content": content})
-                case _CallItem() | _CustomCallItem():
+                case _FunctionCallItem() | _CustomCallItem():
                     # The assistant's text and calls between two other messages become one message.
                     if not messages or messages[-1]["role"] != "assistant":
                         messages.append({"role": "assistant"})
@@ -398,8 +389,7 @@ SAME = (
 
 NAMES = (
     (r"^max_completion_tokens", "max_output_tokens"),
-    (r"^messages\.\d+", "input"),
-    (r"^messages", "input"),
+    (r"^messages(\.\d+)?", "input"),
     (r"^response_format(\.json_schema)?", "text.format"),
     (r"^reasoning_effort", "reasoning.effort"),
     (r"^(tools\.\d+|tool_choice)\.function", r"\1"),

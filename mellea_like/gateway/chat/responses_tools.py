@@ -10,13 +10,21 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
-from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag, ValidationInfo
+from pydantic import BeforeValidator, ConfigDict, Field, Tag, ValidationInfo
 
 from mellea_like.gateway.chat.request import MOST_TOOLS, NO_ARGUMENTS
-from mellea_like.gateway.chat.strict_fields import Fields, NotBlank, reject
-from mellea_like.gateway.fields import UNSUPPORTED
+from mellea_like.gateway.chat.strict_fields import (
+    BY_TYPE,
+    WORD_OR_BY_TYPE,
+    Fields,
+    NotBlank,
+    check_type,
+    of_type,
+    rules_of,
+    type_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -95,8 +103,7 @@ class ToolName(NamedTuple):
 
 def drops_hosted(info: ValidationInfo) -> bool:
     """Return whether the model's rules leave out hosted tools, those that OpenAI's servers run."""
-    context: dict[str, Any] = info.context or {}
-    return context.get("hosted_tools") == "drop"
+    return rules_of(info).hosted_tools == "drop"
 
 
 def function_name(name: str, namespace: str | None = None) -> str:
@@ -161,11 +168,6 @@ class _Custom(Sent):
         return self.sent
 
 
-def _tag(given: Any) -> str:
-    kind = cast("dict[str, Any]", given).get("type") if isinstance(given, dict) else given.type
-    return f"<{kind}>" if kind in OWN else "<hosted>"
-
-
 class _Namespace(Sent):
     type: str
     name: Identifier
@@ -174,8 +176,8 @@ class _Namespace(Sent):
         list[
             Annotated[
                 Annotated[_Function, Tag("<function>")] | Annotated[_Custom, Tag("<custom>")],
-                Discriminator(_tag),
-                BeforeValidator(lambda given: _known(given, ("function", "custom"))),
+                BY_TYPE,
+                of_type(("function", "custom"), "tools"),
             ]
         ],
         Field(max_length=MOST_TOOLS),
@@ -194,22 +196,10 @@ class _Hosted(Sent):
 OWN = ("function", "custom", "namespace")
 
 
-def _known(given: Any, kinds: tuple[str, ...], hint: str = "") -> Any:
-    kind = cast("dict[str, Any]", given).get("type") if isinstance(given, dict) else None
-    if isinstance(kind, str) and kind not in kinds:
-        known = f"{', '.join(kinds[:-1])} or {kinds[-1]}"
-        reject(f"{kind[:40]!r} isn't supported: tools must be of type {known}{hint}", UNSUPPORTED)
-    if kind not in kinds:
-        reject(f"must be a JSON object whose type is {' or '.join(kinds)}")
-    return cast("Any", given)
-
-
 def _own_or_dropped(given: Any, info: ValidationInfo) -> Any:
-    if isinstance(given, dict) and drops_hosted(info):
-        kind = cast("dict[str, Any]", given).get("type")
-        if isinstance(kind, str) and kind not in OWN:
-            return {"type": kind}
-    return _known(given, OWN, f"; {HINT}")
+    if drops_hosted(info) and type_of(given) not in (None, *OWN):
+        return {"type": "hosted"}
+    return check_type(given, OWN, "tools", f"; {HINT}")
 
 
 Tool = Annotated[
@@ -217,7 +207,7 @@ Tool = Annotated[
     | Annotated[_Custom, Tag("<custom>")]
     | Annotated[_Namespace, Tag("<namespace>")]
     | Annotated[_Hosted, Tag("<hosted>")],
-    Discriminator(_tag),
+    BY_TYPE,
     BeforeValidator(_own_or_dropped),
 ]
 """A tool in a request: a function, a custom tool, a namespace or a hosted tool."""
@@ -311,24 +301,12 @@ class _Allowed(Sent):
         return {"type": "allowed_tools", "allowed_tools": allowed}
 
 
-def _choice_tag(given: Any) -> str:
-    if isinstance(given, str):
-        return "<word>"
-    kind = cast("dict[str, Any]", given)["type"] if isinstance(given, dict) else given.type
-    return "<allowed_tools>" if kind == "allowed_tools" else "<named>"
-
-
-def _known_choice(given: Any) -> Any:
-    if isinstance(given, str):
-        return given
-    return _known(given, ("function", "custom", "allowed_tools"))
-
-
 Choice = Annotated[
     Annotated[Literal["none", "auto", "required"], Tag("<word>")]
-    | Annotated[_Named, Tag("<named>")]
+    | Annotated[_Named, Tag("<function>")]
+    | Annotated[_Named, Tag("<custom>")]
     | Annotated[_Allowed, Tag("<allowed_tools>")],
-    Discriminator(_choice_tag),
-    BeforeValidator(_known_choice),
+    WORD_OR_BY_TYPE,
+    of_type(("function", "custom", "allowed_tools"), "choices", or_text=True),
 ]
 """The field ``tool_choice``: a word, a tool that must be called, or the tools that are allowed."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import (
     TYPE_CHECKING,
     Annotated,
@@ -51,9 +50,12 @@ __all__ = [
     "Positive",
     "Stops",
     "Texts",
+    "check_type",
     "of_type",
     "read_as",
     "reject",
+    "rules_of",
+    "type_of",
 ]
 
 
@@ -64,19 +66,29 @@ def reject(message: str, kind: LiteralString = "wrong") -> NoReturn:
 
 def of_type(kinds: tuple[str, ...], what: str, *, or_text: bool = False) -> BeforeValidator:
     """Return a validator that requires a ``type`` in ``kinds``; ``or_text`` also allows strings."""
-    return BeforeValidator(partial(_check_kind, kinds=kinds, what=what, or_text=or_text))
+
+    def check(given: Any) -> Any:
+        return given if or_text and isinstance(given, str) else check_type(given, kinds, what)
+
+    return BeforeValidator(check)
 
 
-def _check_kind(given: Any, *, kinds: tuple[str, ...], what: str, or_text: bool) -> Any:
-    if or_text and isinstance(given, str):
-        return given
-    kind = cast("dict[str, Any]", given).get("type") if isinstance(given, dict) else None
-    if isinstance(kind, str) and kind not in kinds:
-        known = " or ".join(kinds)
-        reject(f"{kind[:40]!r} isn't supported: {what} must be of type {known}", UNSUPPORTED)
+def check_type(given: Any, kinds: tuple[str, ...], what: str, hint: str = "") -> Any:
+    """Return a JSON object if its ``type`` is in ``kinds``, and reject anything else."""
+    kind = type_of(given)
+    known = " or ".join(kinds)
+    if kind is None:
+        reject(f"must be a JSON object whose type is {known}")
     if kind not in kinds:
-        reject(f"must be a JSON object whose type is {' or '.join(kinds)}")
-    return cast("Any", given)
+        what = f"{kind[:40]!r} isn't supported: {what} must be of type {known}{hint}"
+        reject(what, UNSUPPORTED)
+    return given
+
+
+def type_of(given: Any) -> str | None:
+    """Return the ``type`` of a JSON object; None if it has none, or isn't an object."""
+    kind = cast("dict[str, Any]", given).get("type") if isinstance(given, dict) else None
+    return kind if isinstance(kind, str) else None
 
 
 def _tag(given: Any) -> str:
@@ -173,15 +185,19 @@ class OpenFields(Fields):
 
 def _drops(place: str, name: str, info: ValidationInfo) -> bool:
     """Return True to drop an unknown field, and False to forward it; otherwise reject the field."""
-    context: dict[str, Any] = info.context or {}
     if is_kept_back(name):
         _refuse_inside(name, "there is no such field here", UNKNOWN)
     if why := why_kept_out(place, name):
         _refuse_inside(name, f"the gateway doesn't support this: {why}", UNSUPPORTED)
-    use = context.get("inside") or context.get("unknown", "refuse")
+    use = rules_of(info).deep
     if use == "refuse":
         _refuse_inside(name, "there is no such field here", UNKNOWN)
-    return bool(use == "drop")
+    return use == "drop"
+
+
+def rules_of(info: ValidationInfo) -> FieldRules:
+    """Return the rules under which `read_as` parses a request."""
+    return cast("FieldRules", info.context)
 
 
 def _refuse_inside(name: str, message: str, code: LiteralString) -> NoReturn:
@@ -194,7 +210,7 @@ F = TypeVar("F", bound=Fields)
 def read_as(kind: type[F], given: Mapping[str, Any], rules: FieldRules) -> F:
     """Parse an object as ``kind``; raise a `Refusal` if it is invalid."""
     try:
-        return kind.model_validate(given, context=rules._asdict())
+        return kind.model_validate(given, context=rules)
     except ValidationError as exc:
         refusal = _refusal(exc)
     raise refusal

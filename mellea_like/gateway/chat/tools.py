@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from mellea_like.core.requirement import Requirement
 from mellea_like.core.tools import Tool
 from mellea_like.core.validation import ValidationResult, Verdict
-from mellea_like.gateway.refusal import refuse
+from mellea_like.gateway.chat.caller_checks import Deferred
+from mellea_like.requirements.checks import ForeignSchema
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
-    from mellea_like.core.tools import CallWatch
+    from mellea_like.core.tools import CallWatch, ToolCall
     from mellea_like.core.validation import Candidate
     from mellea_like.gateway.chat.caller_checks import CallersChecks
     from mellea_like.gateway.chat.request import ChatRequest
@@ -48,37 +50,20 @@ class CallersTool(Tool):
 
 def tools_of(request: ChatRequest, *, early: bool = False) -> tuple[CallersTool, ...]:
     """Make the tools that a reply may call. With ``early``, calls are checked while they arrive."""
-    made: list[CallersTool] = []
-    for position, tool in enumerate(request.tools):
-        if tool not in request.allowed_tools:
-            continue
-        function = tool.function
-        about = function.description or ""
-        try:
-            made.append(
-                CallersTool(
-                    function.name,
-                    about,
-                    function.parameters,
-                    sent=tool.sent,
-                    watch=_watch(function.parameters) if early else None,
-                )
-            )
-        except ValueError as exc:
-            problem = str(exc)
-        else:
-            continue
-        refuse(f"tools.{position}.function.name", problem)
-    return tuple(made)
+    return tuple(
+        CallersTool(
+            tool.function.name,
+            tool.function.description or "",
+            tool.function.parameters,
+            sent=tool.sent,
+            watch=partial(_watch, tool.function.parameters) if early else None,
+        )
+        for _, tool in request.allowed_tools
+    )
 
 
-def _watch(parameters: Mapping[str, Any]) -> CallWatch:
-    def begin() -> Callable[[str], str | None]:
-        from mellea_like.requirements.checks import ForeignSchema  # noqa: PLC0415 (few need it)
-
-        return ForeignSchema(parameters).watch()()
-
-    return begin
+def _watch(parameters: Mapping[str, Any]) -> Callable[[str], str | None]:
+    return ForeignSchema(parameters).watch()()
 
 
 async def check_calls(request: ChatRequest, checks: CallersChecks) -> Requirement:
@@ -86,14 +71,24 @@ async def check_calls(request: ChatRequest, checks: CallersChecks) -> Requiremen
 
     A schema that is itself invalid is refused.
     """
-    schemas = {tool.function.name: tool.function.parameters for tool in request.allowed_tools}
-    for position, tool in enumerate(request.tools):
-        if tool.function.name in schemas:
-            await checks.accept(f"tools.{position}.function.parameters", tool.function.parameters)
-    one_at_a_time = request.parallel_tool_calls is False
+    schemas: dict[str, dict[str, Any]] = {}
+    for position, tool in request.allowed_tools:
+        schema = schemas[tool.function.name] = tool.function.parameters
+        await checks.accept(f"tools.{position}.function.parameters", schema)
 
-    def validate(candidate: Candidate) -> Any:
-        return _Verdict(checks, schemas, candidate, one_at_a_time=one_at_a_time)
+    async def decide(calls: Sequence[ToolCall]) -> ValidationResult:
+        if request.parallel_tool_calls is False and len(calls) > 1:
+            what = f"the reply makes {len(calls)} calls at a time: make one"
+            return ValidationResult(False, what, 0.0)
+        for call in calls:
+            answer = await checks.ask(schemas[call.name], call.arguments or "{}", call=True)
+            passed, reason, score = answer["verdict"]
+            if not passed:
+                return ValidationResult(False, f"the call of {call.name}: {reason}", score)
+        return ValidationResult(True, "its calls fit", 1.0)
+
+    def validate(candidate: Candidate) -> Deferred:
+        return Deferred(partial(decide, candidate.tool_calls))
 
     return Requirement(
         "its calls have arguments of the tools' schemas",
@@ -108,35 +103,3 @@ async def check_calls(request: ChatRequest, checks: CallersChecks) -> Requiremen
 
 def _says_nothing_of_texts(text: str, delta: str) -> Verdict:  # noqa: ARG001
     return Verdict.PASS
-
-
-class _Verdict:
-    """An awaitable that checks a reply's tool calls, and returns the verdict."""
-
-    def __init__(
-        self,
-        checks: CallersChecks,
-        schemas: Mapping[str, Mapping[str, Any]],
-        candidate: Candidate,
-        *,
-        one_at_a_time: bool,
-    ) -> None:
-        self._checks = checks
-        self._schemas = schemas
-        self._calls = candidate.generation.tool_calls
-        self._one_at_a_time = one_at_a_time
-
-    def __await__(self) -> Generator[Any, Any, ValidationResult]:
-        return self._decide().__await__()
-
-    async def _decide(self) -> ValidationResult:
-        if self._one_at_a_time and len(self._calls) > 1:
-            what = f"the reply makes {len(self._calls)} calls at a time: make one"
-            return ValidationResult(False, what, 0.0)
-        for call in self._calls:
-            schema, arguments = self._schemas[call.name], call.arguments or "{}"
-            answer = await self._checks.ask(schema, arguments, call=True)
-            passed, reason, score = answer["verdict"]
-            if not passed:
-                return ValidationResult(False, f"the call of {call.name}: {reason}", score)
-        return ValidationResult(True, "its calls fit", 1.0)
