@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import anyio
@@ -15,7 +16,7 @@ from mellea_like.gateway.refusal import Refusal
 from mellea_like.web import while_here
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 
     from starlette.types import Receive, Scope, Send
 
@@ -121,13 +122,12 @@ class Endpoint(ABC):
         self, name: str, prepared: PreparedRequest, reading: Reading, send: Send
     ) -> None:
         events = EventStream(send)
-        live: LiveAnswer | None = None
-        if self._streaming.release == "prefix" and reading.begin and prepared.may_stream:
+        live = show = None
+        if self._streaming.release == "prefix" and reading.begin and prepared.n == 1:
             live = reading.begin(name, prepared)
-            outcomes = await self._send_live(name, prepared, live, events)
-        else:
-            async with events.kept_alive(self._streaming.keep_alive):
-                outcomes = await self._sample(name, prepared)
+            show = partial(_send_piece, events, live)
+        async with events.kept_alive(self._streaming.keep_alive):
+            outcomes = await self._sample(name, prepared, show)
         failed = reading.failed
         try:
             if live is not None and live.begun:
@@ -145,31 +145,15 @@ class Endpoint(ABC):
             end = failed(refusal)
         await events.write(end, more=False)
 
-    async def _send_live(
-        self, name: str, prepared: PreparedRequest, live: LiveAnswer, events: EventStream
+    async def _sample(
+        self,
+        name: str,
+        prepared: PreparedRequest,
+        show: Callable[[str], Awaitable[object]] | None = None,
     ) -> Sequence[ReplyOutcome]:
-        """Send each piece of a reply once it is certain to pass; return the outcome in a list."""
-        with self._counted(name) as outcomes:
-            async with (
-                prepared.stream() as reply,
-                events.kept_alive(self._streaming.keep_alive),
-            ):
-                while piece := await reply.next():
-                    await events.write(live.piece(piece))
-            outcomes.append(reply.outcome)
-        return outcomes
-
-    async def _sample(self, name: str, prepared: PreparedRequest) -> Sequence[ReplyOutcome]:
-        with self._counted(name) as outcomes:
-            outcomes.extend(await prepared.sample())
-        return outcomes
-
-    @contextmanager
-    def _counted(self, name: str) -> Generator[list[ReplyOutcome]]:
-        """Yield a list, to which the block adds outcomes. Then count them in the metrics."""
-        outcomes: list[ReplyOutcome] = []
+        """Sample the replies, and count the calls. ``show`` gets a reply's text as it arrives."""
         try:
-            yield outcomes
+            outcomes = await prepared.sample() if show is None else [await prepared.stream(show)]
         except BaseException:
             self._metrics.sampled(name, "cancelled")
             raise
@@ -179,6 +163,11 @@ class Endpoint(ABC):
             current = CURRENT.get()
             if current is not None and result is not None:
                 current.sampling_ids.append(result.sampling_id)
+        return outcomes
+
+
+async def _send_piece(events: EventStream, live: LiveAnswer, text: str) -> None:
+    await events.write(live.piece(text))
 
 
 def unknown_model() -> Refusal:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import anyio
 
@@ -27,7 +27,7 @@ from mellea_like.selections import Collect
 from mellea_like.specification.strategy import MAX_ITERATIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from mellea_like.core.conversation import Action
     from mellea_like.core.prices import Price
@@ -42,12 +42,14 @@ if TYPE_CHECKING:
     from mellea_like.limits.budget import Budget
     from mellea_like.sampling.base import BaseSamplingStrategy
     from mellea_like.sampling.escalate import Stage
-    from mellea_like.sampling.streaming import StreamedReply
 
 __all__ = ["CALL", "Choice", "PreparedRequest", "ReplyOutcome", "ServedModel", "warm_up"]
 
 CALL = "this call"
 """The name that error messages use for the budget of a single call."""
+
+LENGTHS = {"max_tokens", "max_completion_tokens"}
+"""The two names of one field."""
 
 ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 
@@ -96,41 +98,6 @@ class ReplyOutcome:
         return [Choice(result, slice_) for slice_ in chosen]
 
 
-class StreamedOutcome:
-    """A sampling call whose reply is read in pieces. Enter it with ``async with``."""
-
-    def __init__(self, reply: StreamedReply[Any]) -> None:
-        self._reply = reply
-        self.outcome = ReplyOutcome(None)
-        """The outcome of the call. It is valid once `next` has returned an empty text."""
-
-    async def __aenter__(self) -> Self:
-        await self._reply.__aenter__()
-        return self
-
-    async def __aexit__(self, *error: object) -> bool | None:
-        return await self._reply.__aexit__(*cast("Any", error))
-
-    async def next(self) -> str:
-        """Return the next piece of the text to send, or an empty text if there are no more.
-
-        If the whole reply passes before any piece is sent, there are no pieces.
-        """
-        reply = self._reply
-        try:
-            piece = await anext(reply, "")
-            if not piece:
-                self.outcome = ReplyOutcome(reply.result)
-            elif piece == reply.released:
-                with suppress(Exception):  # It hasn't ended or is broken.
-                    self.outcome = ReplyOutcome(reply.result)
-                    return ""  # It came in one piece after it passed.
-        except Exception as exc:  # noqa: BLE001 (whatever it is, the caller gets an answer)
-            self.outcome = _failed(exc)
-            return ""
-        return piece
-
-
 def _failed(error: Exception) -> ReplyOutcome:
     if isinstance(error, HookError | LimitExceeded | SamplingFailed):
         return ReplyOutcome(error.result, error)
@@ -162,24 +129,26 @@ class PreparedRequest:
     configured: Mapping[str, str]
     """The path of the setting for each field that only the configuration sets, by field name."""
 
-    @property
-    def may_stream(self) -> bool:
-        """Whether this request allows its reply to be sent while it arrives."""
-        return self.n == 1
+    async def stream(self, show: Callable[[str], Awaitable[object]]) -> ReplyOutcome:
+        """Sample one reply, and show each piece of its text as soon as it is certain to pass.
 
-    def stream(self) -> StreamedOutcome:
-        """Sample one reply, each piece of which can be read as soon as it is certain to pass."""
-        arguments = {
-            "context": self.context,
-            "options": self.options,
-            "budget": self.budget,
-            **self.tools,
-        }
-        return StreamedOutcome(
-            self.strategy.stream(
-                self.action, self.requirements, release="prefix", **cast("Any", arguments)
-            )
-        )
+        If the whole reply passes before any piece is shown, nothing is shown.
+        """
+        given = self._arguments(self.options)
+        async with self.strategy.stream(
+            self.action, self.requirements, release="prefix", **given
+        ) as reply:
+            while True:
+                try:
+                    piece = await anext(reply, "")
+                    if not piece:
+                        return ReplyOutcome(reply.result)
+                except Exception as exc:  # noqa: BLE001 (whatever it is, the caller gets an answer)
+                    return _failed(exc)
+                if piece == reply.released:
+                    with suppress(Exception):  # It hasn't ended or is broken.
+                        return ReplyOutcome(reply.result)  # It came in one piece after it passed.
+                await show(piece)
 
     async def sample(self) -> list[ReplyOutcome]:
         """Sample the requested number of replies, all at the same time."""
@@ -200,16 +169,15 @@ class PreparedRequest:
     async def _sample_reply(self, options: Options) -> ReplyOutcome:
         try:
             result = await self.strategy.sample(
-                self.action,
-                self.requirements,
-                context=self.context,
-                options=options,
-                budget=self.budget,
-                **self.tools,
+                self.action, self.requirements, **self._arguments(options)
             )
         except Exception as exc:  # noqa: BLE001 (whatever it is, the caller gets an answer)
             return _failed(exc)
         return ReplyOutcome(result)
+
+    def _arguments(self, options: Options) -> dict[str, Any]:
+        given = {"context": self.context, "options": options, "budget": self.budget}
+        return {**given, **self.tools}
 
 
 def warm_up() -> None:
@@ -224,10 +192,6 @@ class _InformedMessages(Instruction):
     """The user's last message, with the requirements appended, and the messages after it."""
 
     messages: tuple[Message, ...] = ()
-
-    @classmethod
-    def of(cls, *messages: Message) -> _InformedMessages:
-        return cls(messages[0].text, messages=messages)
 
     def render(self, context: Context) -> tuple[Message, ...]:
         asked, *after = self.messages
@@ -344,7 +308,7 @@ class ServedModel:
         # Only tools' messages may follow. A system message at the end is sent unchanged.
         if not self.config.tell or at < 0 or messages[-1].role == "system":
             return Context(messages[:-1]), messages[-1]
-        return Context(messages[:at]), _InformedMessages.of(*messages[at:])
+        return Context(messages[:at]), _InformedMessages(messages[at].text, messages=messages[at:])
 
     def _make_strategy(self, shape: _Shape) -> BaseSamplingStrategy:
         collected, most, lanes = shape.collected, shape.most, shape.lanes
@@ -438,7 +402,7 @@ class ServedModel:
         return given.over(Options(model=self.config.upstream_model, **own))
 
     def _configured(self, request: ChatRequest) -> dict[str, str]:
-        config, asked = self.config, request.model_fields_set
+        config = self.config
         options = config.options.model_dump(exclude_unset=True, exclude={"extra"})
         found = {name: f"options.{name}" for name in options}
         if "max_tokens" in found:
@@ -446,10 +410,11 @@ class ServedModel:
         found |= {name: f"options.extra.{name}" for name in config.options.extra}
         if config.json_schema is not None and request.format is None:
             found["response_format"] = "json_schema"
-        if "max_tokens" in asked or "max_completion_tokens" in asked:
-            asked = asked | {"max_tokens", "max_completion_tokens"}
-        own = {"response_format"} if request.format is None else set[str]()
-        sent = (asked | request.forwarded.keys()) - own
+        sent = {*request.model_fields_set, *request.forwarded}
+        if request.format is None:
+            sent.discard("response_format")
+        if sent & LENGTHS:
+            sent |= LENGTHS
         return {name: place for name, place in found.items() if name not in sent}
 
     def _told_format(self, request: ChatRequest) -> dict[str, Any]:
