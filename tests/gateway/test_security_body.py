@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from mellea_like.errors import ClientDisconnected
 from mellea_like.gateway.config.gateway_config import ServerConfig
 from mellea_like.gateway.http import body as body_module
-from mellea_like.gateway.http.body import check_headers, parse, read_body
+from mellea_like.gateway.http.body import BodyMemory, check_headers, parse, read_body
 from mellea_like.gateway.refusal import Refusal
 
 MIB = 2**20
@@ -94,19 +94,24 @@ def part(data: bytes, more: bool = True) -> dict:
     return {"type": "http.request", "body": data, "more_body": more}
 
 
+async def read(receive, **server) -> bytes:
+    with BodyMemory(1000).share() as share:
+        return await read_body(receive, ServerConfig(**server), share)
+
+
 @pytest.mark.anyio
 async def test_a_body_is_read_to_its_end(virtual_clock):
     receive = sending(part(b"ab"), part(b""), part(b"c"), {"type": "http.request"}, seconds=1)
-    assert await read_body(receive, ServerConfig()) == b"abc"
+    assert await read(receive) == b"abc"
     exact = sending(part(b"x" * 10, more=False))
-    assert len(await read_body(exact, ServerConfig(max_body=10))) == 10
+    assert len(await read(exact, max_body=10)) == 10
 
 
 @pytest.mark.anyio
 async def test_a_body_that_gets_too_long_is_given_up_at_once(virtual_clock):
     receive = sending(*[part(b"x" * 6)] * 100)
     with pytest.raises(Refusal) as caught:
-        await read_body(receive, ServerConfig(max_body=10))
+        await read(receive, max_body=10)
     assert caught.value.status == 413
     # Two parts were taken: what came after that is still there.
     for _ in range(98):
@@ -118,7 +123,7 @@ async def test_a_body_that_drips_is_given_up_however_often_some_of_it_comes(virt
     begun = anyio.current_time()
     receive = sending(*[part(b"x")] * 1000, seconds=1)
     with pytest.raises(Refusal, match="within 30 s") as caught:
-        await read_body(receive, ServerConfig())
+        await read(receive)
     assert caught.value.status == 408
     assert anyio.current_time() - begun == pytest.approx(30)
 
@@ -126,7 +131,7 @@ async def test_a_body_that_drips_is_given_up_however_often_some_of_it_comes(virt
 @pytest.mark.anyio
 async def test_a_caller_that_leaves_amid_its_body_is_no_error(virtual_clock):
     with pytest.raises(ClientDisconnected):
-        await read_body(sending(part(b"x"), {"type": "http.disconnect"}), ServerConfig())
+        await read(sending(part(b"x"), {"type": "http.disconnect"}))
 
 
 # --- JSON ----------------------------------------------------------------------------------------

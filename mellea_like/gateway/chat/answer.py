@@ -221,10 +221,12 @@ def refusal_of(model: str, prepared: PreparedRequest, outcomes: Sequence[ReplyOu
         error = next(outcome.error for outcome in outcomes if outcome.error is not None)
         return _of_error(model, prepared, error)
     result = judged[0]
+    best = {**message_of(result.best), "finish_reason": finish_reason(result.best)}
+    del best["role"]
     failure = {
         **_summary(outcomes),
         "problems": _problems(result.best),
-        "best": {**_said(result.best), "finish_reason": finish_reason(result.best)},
+        "best": best,
         "stop_reason": result.stop_reason.value,
         "stop_detail": result.stop_detail,
         "usage": usage_of(_spent(outcomes)),
@@ -232,10 +234,6 @@ def refusal_of(model: str, prepared: PreparedRequest, outcomes: Sequence[ReplyOu
     message = "no reply met all requirements: error.mellea_like has the reasons and the best reply"
     code = "nothing_passed"
     return Refusal(422, message, kind=code, code=code, more={"mellea_like": failure})
-
-
-def _said(reply: Slice) -> dict[str, Any]:
-    return {name: said for name, said in message_of(reply).items() if name != "role"}
 
 
 def _of_error(model: str, prepared: PreparedRequest, error: Exception) -> Refusal:

@@ -120,9 +120,7 @@ def check_headers(headers: Iterable[tuple[bytes, bytes]], server: ServerConfig) 
     return int(length)
 
 
-async def read_body(
-    receive: Receive, server: ServerConfig, share: BodyShare | None = None
-) -> bytes:
+async def read_body(receive: Receive, server: ServerConfig, share: BodyShare) -> bytes:
     """Read a whole body within the server's limits, and count its memory in ``share``."""
     parts: list[bytes] = []
     size = 0
@@ -136,8 +134,7 @@ async def read_body(
             size += len(part)
             if size > server.max_body:
                 raise _too_long(server)
-            if share is not None:
-                share.take(len(part))
+            share.take(len(part))
             parts.append(part)
             more = message.get("more_body", False)
     if scope.cancelled_caught:

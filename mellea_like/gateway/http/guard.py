@@ -297,23 +297,7 @@ class _Exchange:
         return parse(data, server.max_depth)
 
     async def _answer(self, problem: BaseException) -> None:
-        if isinstance(problem, Refusal):
-            refusal = problem
-        elif isinstance(problem, StoreError):
-            logger.error("can't record the spending of keys: %s", problem)
-            message = "the gateway can't record this key's spending at the moment"
-            headers = retry_after(STORE_SECONDS)
-            code = "store_unavailable"
-            refusal = Refusal(503, message, kind="server_error", code=code, headers=headers)
-        elif isinstance(problem, HTTPException):
-            message, code = UNROUTED[problem.status_code]
-            refusal = Refusal(problem.status_code, message, code=code, headers=problem.headers)
-        else:
-            # The error's text may contain anyone's data, so only its place is logged.
-            last = traceback.extract_tb(problem.__traceback__)[-1]
-            where = f"{last.filename}:{last.lineno}"
-            logger.error("a request failed with %s at %s", type(problem).__name__, where)
-            refusal = Refusal(500, "internal error: see the gateway's log", kind="server_error")
+        refusal = _refusal_of(problem)
         if self._status is not None:
             return  # The answer has begun, so the server aborts it.
         if (
@@ -355,6 +339,27 @@ class _Exchange:
         if not self._ended:
             self._ended = True
             self._connection.answer_ended()
+
+
+def _refusal_of(problem: BaseException) -> Refusal:
+    match problem:
+        case Refusal():
+            return problem
+        case StoreError():
+            logger.error("can't record the spending of keys: %s", problem)
+            message = "the gateway can't record this key's spending at the moment"
+            headers = retry_after(STORE_SECONDS)
+            code = "store_unavailable"
+            return Refusal(503, message, kind="server_error", code=code, headers=headers)
+        case HTTPException(status_code=status, headers=headers):
+            message, code = UNROUTED[status]
+            return Refusal(status, message, code=code, headers=headers)
+        case _:
+            # The error's text may contain anyone's data, so only its place is logged.
+            last = traceback.extract_tb(problem.__traceback__)[-1]
+            where = f"{last.filename}:{last.lineno}"
+            logger.error("a request failed with %s at %s", type(problem).__name__, where)
+            return Refusal(500, "internal error: see the gateway's log", kind="server_error")
 
 
 def _head_size(scope: Scope) -> int:

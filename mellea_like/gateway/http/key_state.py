@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import partial
 from math import ceil, inf
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
 
@@ -243,9 +244,10 @@ class KeyState:
             try:
                 self._turns.acquire_on_behalf_of_nowait(slot)
             except anyio.WouldBlock:
-                await while_here(receive, lambda: self._wait(slot))
+                acquire = partial(self._turns.acquire_on_behalf_of, slot)
+                await while_here(receive, partial(self._in_time, acquire))
             if self._places is not None:
-                await while_here(receive, lambda: self._wait_for_others(places))
+                await while_here(receive, partial(self._in_time, partial(self._reserve, places)))
             began = anyio.current_time()
             self._changed(self)
             yield
@@ -259,26 +261,19 @@ class KeyState:
                 took = anyio.current_time() - began
                 self._average += (took - self._average) * (WEIGHT if self._average else 1.0)
 
-    async def _wait(self, slot: object) -> None:
+    async def _in_time(self, acquire: Callable[[], Awaitable[object]]) -> None:
         seconds = self.limits.queue_seconds
         with anyio.move_on_after(seconds):
-            await self._turns.acquire_on_behalf_of(slot)
+            await acquire()
             return
-        self._give_up(seconds)
+        message = f"the key {self.name!r} had no free slot for this request within {seconds:g} s"
+        raise too_many(message, self.retry_after())
 
-    async def _wait_for_others(self, places: list[Reservation]) -> None:
+    async def _reserve(self, places: list[Reservation]) -> None:
         """Wait for one of the slots that all processes share for the key, and reserve it."""
         store, account = self._stores.together, self._places
         assert store is not None and account is not None  # noqa: S101, PT018 (both or none)
-        seconds = self.limits.queue_seconds
-        with anyio.move_on_after(seconds):
-            places.append(await store.reserve([(account, ONE)]))
-            return
-        self._give_up(seconds)
-
-    def _give_up(self, seconds: float) -> NoReturn:
-        message = f"the key {self.name!r} had no free slot for this request within {seconds:g} s"
-        raise too_many(message, self.retry_after())
+        places.append(await store.reserve([(account, ONE)]))
 
     def retry_after(self) -> float:
         """Estimate the seconds until all waiting requests are served, from 1 to `LONGEST_WAIT`."""

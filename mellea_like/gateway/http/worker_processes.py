@@ -127,7 +127,7 @@ class Supervisor:
         self._on_end = on_end
         self._selector = selectors.DefaultSelector()
         self._terminal = Terminal()
-        self._signals = 0
+        self._stopping = False
         self._stops_at = self._stopped = 0.0
         self._was_ready = self._explained = False
         self._code = 0
@@ -138,23 +138,28 @@ class Supervisor:
         with _signals_as_bytes() as self._wakes, self._selector:
             self._selector.register(self._wakes[0], selectors.EVENT_READ)
             try:
-                while self._signals == 0 or any(worker.pid for worker in self._workers):
+                while self._running() or not self._stopping:
                     self._start_due()
                     for key, _ in self._selector.select(self._patience()):
                         self._hear(key.data)
                     self._look_at_the_stop()
             finally:
-                for worker in self._workers:
-                    if worker.pid:  # This process itself failed.
-                        os.kill(worker.pid, signal.SIGKILL)
+                self._kill()  # Some are running only if this process itself failed.
         return self._code
 
     # --- workers ---------------------------------------------------------------------------------
 
+    def _running(self) -> list[_Worker]:
+        return [worker for worker in self._workers if worker.pid]
+
+    def _kill(self) -> None:
+        for worker in self._running():
+            os.kill(worker.pid, signal.SIGKILL)
+
     def _start_due(self) -> None:
         now = time.monotonic()
         for worker in self._workers:
-            if not (worker.pid or self._signals) and now >= worker.due:
+            if not (worker.pid or self._stopping) and now >= worker.due:
                 self._start(worker)
 
     def _start(self, worker: _Worker) -> None:
@@ -223,7 +228,7 @@ class Supervisor:
         lived = time.monotonic() - worker.began
         worker.pid, worker.link = 0, None
         self._on_end(worker.number)
-        if self._signals:
+        if self._stopping:
             return
         if not self._was_ready:
             self._code = code if code > 0 else 70
@@ -240,33 +245,30 @@ class Supervisor:
     def _hear_signals(self) -> None:
         for number in self._wakes[0].recv(64):
             if number == signal.SIGHUP and not self._terminal.was_closed():
-                if not self._signals and self._reload():
+                if not self._stopping and self._reload():
                     self._tell(RELOAD)
-            elif not self._signals:
+            elif not self._stopping:
                 self._stop()
             else:
-                self._signals += 1
                 self._tell(CUT)
                 self._stops_at = min(self._stops_at, time.monotonic() + GRACE_SECONDS)
 
     def _stop(self) -> None:
-        self._signals += 1
+        self._stopping = True
         self._listening.close()
         self._stopped = time.monotonic()
         self._stops_at = self._stopped + self._stop_seconds + GRACE_SECONDS
         self._tell(STOP)
 
     def _look_at_the_stop(self) -> None:
-        if not self._signals or not any(worker.pid for worker in self._workers):
+        if not self._stopping or not self._running():
             return
         now = time.monotonic()
         if not self._explained and now > self._stopped + QUIET_SECONDS:
             self._explained = True
             self._on_stop()
         if now > self._stops_at:
-            for worker in self._workers:
-                if worker.pid:
-                    os.kill(worker.pid, signal.SIGKILL)
+            self._kill()
 
     def _tell(self, what: bytes) -> None:
         for worker in self._workers:
@@ -277,7 +279,7 @@ class Supervisor:
     def _patience(self) -> float | None:
         """Return how many seconds `run` may wait for an event; None for no limit."""
         now = time.monotonic()
-        if self._signals:
+        if self._stopping:
             until = self._stops_at if self._explained else self._stopped + QUIET_SECONDS
             return max(0.0, until - now) + 0.01
         due = [worker.due for worker in self._workers if not worker.pid]
