@@ -15,7 +15,7 @@ except ImportError as exc:  # pragma: no cover
     msg = "the gateway's configuration needs PyYAML: pip install 'mellea-like[serve]'"
     raise ImportError(msg) from exc
 
-from mellea_like.gateway.config.cross_checks import Parts, Problem, problems_between
+from mellea_like.gateway.config.cross_checks import MISPLACED, Parts, Problem, problems_between
 from mellea_like.gateway.config.gateway_config import (
     GatewayConfig,
     KeyConfig,
@@ -82,16 +82,19 @@ def read_config(
         given["server"] = {**cast("dict[str, Any]", own), **server}
     context = {"directory": file.path.parent, "environ": file.environ}
     config: GatewayConfig | None = None
+    found: list[Problem] = []
     try:
         config = GatewayConfig.model_validate(given, context=context)
         parts = Parts(config.upstreams, config.models, config.keys, config.server)
     except ValidationError as exc:
         for error in exc.errors(include_input=False):
-            file.add(error)
+            if error["type"] != MISPLACED:  # These are found again, with their places.
+                file.add(error)
         parts = _sound_parts(given, context)
-        file.problems += [file.said(what, place=place) for place, what in problems_between(parts)]
-    for place, what in () if further is None else further(parts):
-        file.problems.append(file.said(what, place=place))
+        found = problems_between(parts)
+    if further is not None:
+        found += further(parts)
+    file.problems += [file.said(what, place=place) for place, what in found]
     if config is None or file.problems:
         raise ConfigError("\n".join(dict.fromkeys(file.problems))) from None
     return config
@@ -101,43 +104,35 @@ T = TypeVar("T")
 S = TypeVar("S", bound=Section)
 
 
-def _sound_parts(given: Mapping[str, Any], context: Mapping[str, Any]) -> Parts:
+def _sound_parts(given: Mapping[str, Any], context: dict[str, Any]) -> Parts:
     """Read each part of a configuration separately, ignoring mistakes in other parts."""
+
+    def named(sections: object) -> dict[str, Any]:
+        return cast("dict[str, Any]", sections) if isinstance(sections, dict) else {}
 
     def read(kind: type[T], section: object) -> T | None:
         try:
-            return TypeAdapter[T](kind).validate_python(section, context=dict(context))
+            return TypeAdapter[T](kind).validate_python(section, context=context)
         except ValidationError:
             return None
 
-    def read_all(kind: type[T], sections: object) -> dict[str, T | None]:
-        named = cast("dict[str, Any]", sections) if isinstance(sections, dict) else {}
-        return {name: read(kind, section) for name, section in named.items()}
+    def read_most(kind: type[S], section: object, needed: set[str]) -> S | None:
+        """Read a section without its wrong fields; return None if one of them is ``needed``."""
+        try:
+            return kind.model_validate(section, context=context)
+        except ValidationError as exc:
+            wrong = {error["loc"][0] for error in exc.errors() if error["loc"]}
+        if wrong & needed:
+            return None
+        known = kind.model_fields.keys() - wrong
+        return read(kind, {name: one for name, one in named(section).items() if name in known})
 
-    def read_most(kind: type[S], sections: object, needed: set[str]) -> dict[str, S | None]:
-        """Read each section, leaving out its wrong fields.
-
-        The result has None for a section if a wrong field is in ``needed``, or if the section is
-        invalid even without its wrong fields.
-        """
-        found: dict[str, S | None] = {}
-        named = cast("dict[str, Any]", sections) if isinstance(sections, dict) else {}
-        for name, section in named.items():
-            try:
-                found[name] = kind.model_validate(section, context=dict(context))
-            except ValidationError as exc:
-                wrong = {error["loc"][0] for error in exc.errors() if error["loc"]}
-                found[name] = None
-                if isinstance(section, dict) and not wrong & needed:
-                    fields = cast("dict[str, Any]", section).items()
-                    known = kind.model_fields.keys() - wrong
-                    found[name] = read(kind, {name: one for name, one in fields if name in known})
-        return found
-
+    models, keys = named(given.get("models")), named(given.get("keys"))
+    upstreams = named(given.get("upstreams"))
     return Parts(
-        read_all(cast("Any", UpstreamSpec), given.get("upstreams")),
-        read_most(ModelConfig, given.get("models"), {"judge", "escalate"}),
-        read_most(KeyConfig, given.get("keys"), set()),
+        {name: read(cast("Any", UpstreamSpec), one) for name, one in upstreams.items()},
+        {name: read_most(ModelConfig, one, {"judge", "escalate"}) for name, one in models.items()},
+        {name: read_most(KeyConfig, one, set()) for name, one in keys.items()},
         read(ServerConfig, given.get("server", {})),
     )
 
@@ -237,14 +232,13 @@ class _File:
 
     def add(self, error: ErrorDetails) -> None:
         """Record a validation error of the file's content as a problem."""
-        misplaced = error.get("ctx", {}) if error["type"] == "misplaced" else {}
-        message = misplaced.get("what") or message_of(error)
+        message = message_of(error)
         # Replace variables' texts in the message by their names.
         for value, name in sorted(self._used.items(), key=lambda item: -len(item[0])):
             if len(value) >= SHORTEST_SECRET:
                 message = message.replace(value, "${" + name + "}")
         place: list[str | int] = []
-        for step in misplaced.get("path") or error["loc"]:
+        for step in error["loc"]:
             if step == "[key]":
                 message = f"invalid name: {message}"
             # A union's errors name its member, which isn't part of the file.

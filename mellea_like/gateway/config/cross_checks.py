@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from mellea_like.sampling import why_not_together
 from mellea_like.specification.upstream import OpenAIUpstream
@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from mellea_like.specification.strategy import CallBudgetSpec
     from mellea_like.specification.upstream import UpstreamSpec
 
-__all__ = ["Parts", "Problem", "problems_between"]
+__all__ = ["MISPLACED", "Parts", "Problem", "problems_between"]
+
+MISPLACED = "misplaced"
+"""The type of pydantic's errors about problems between parts of a configuration."""
 
 
 class Problem(NamedTuple):
@@ -27,12 +30,6 @@ class Problem(NamedTuple):
 
     place: tuple[str | int, ...]
     what: str
-
-    @property
-    def told(self) -> dict[str, Any]:
-        """The problem as a pydantic error's ``ctx``, in which `read_config` finds the place."""
-        where = ".".join(map(str, self.place))
-        return {"where": where, "path": self.place, "what": self.what}
 
 
 class Parts(NamedTuple):
@@ -84,7 +81,6 @@ def _of_upstreams(model: ModelConfig, parts: Parts) -> Iterator[Problem]:
                 yield Problem(
                     (*where, field), f"there is no such upstream; the upstreams are: {known}"
                 )
-    for where, place in model.places:
         judge = model.judge_of(place)
         if (model.requirements or place.requirements) and _can_not_judge(parts, judge):
             its = f"upstreams.{judge}" if where else "its upstream"

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from mellea_like.gateway.config.cross_checks import Parts, problems_between
+from mellea_like.gateway.config.cross_checks import MISPLACED, Parts, problems_between
 from mellea_like.gateway.config.periods import Period  # noqa: TC001 (pydantic reads it)
 from mellea_like.gateway.fields import FieldUse, why_not
 from mellea_like.specification.section import Positive, Seconds, Section, Text, Whole
@@ -333,12 +333,10 @@ class GatewayConfig(Section):
     def _check_together(self) -> GatewayConfig:
         problems = problems_between(Parts(self.upstreams, self.models, self.keys, self.server))
         if problems:
+            told = [{"where": ".".join(map(str, place)), "what": what} for place, what in problems]
             found: list[InitErrorDetails] = [
-                {
-                    "type": PydanticCustomError("misplaced", "{where}: {what}", one.told),
-                    "input": None,
-                }
-                for one in problems
+                {"type": PydanticCustomError(MISPLACED, "{where}: {what}", one), "input": None}
+                for one in told
             ]
             raise ValidationError.from_exception_data(type(self).__name__, found, hide_input=True)
         return self
