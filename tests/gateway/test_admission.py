@@ -1,4 +1,4 @@
-"""Who is worked on now, who waits, who is sent away."""
+"""A key's requests: which are worked on, which wait, and which are refused."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ async def test_a_turn_that_comes_as_the_wait_is_given_up_is_handed_on(virtual_cl
             await anyio.sleep(1)
             group.start_soon(served, key, 1)
             await anyio.sleep(1)
-        scope.cancel()  # It is its turn now, and it is gone before it knows.
+        scope.cancel()  # It has just got its turn, and leaves before it can use it.
         await gone.wait()
     assert anyio.current_time() == pytest.approx(3)
     assert (key.in_flight, key.waiting) == (0, 0)

@@ -1,4 +1,4 @@
-"""Whatever a request says, it is read or refused with its place named; nothing else happens."""
+"""Any request is either read, or refused with the name of the wrong field."""
 
 from __future__ import annotations
 

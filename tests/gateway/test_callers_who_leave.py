@@ -1,4 +1,4 @@
-"""A caller who leaves closes the upstream's requests within 100 ms: real sockets on both sides."""
+"""If a caller leaves, its upstream requests are closed within 100 ms (with real sockets)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PROMISED = 0.1
 
 @pytest.fixture(scope="module")
 def slow():
-    """An upstream that takes its time, and a gateway before it."""
+    """A slow upstream, and a gateway in front of it."""
     with (
         OpenAIServer(Answer("a b c d " * 50, seconds=60)) as upstream,
         running(config_for(upstream.url, lanes=4, attempts=1, checks=["words<=999"])) as gateway,
@@ -26,7 +26,7 @@ def slow():
 
 
 def ask(gateway, **fields) -> Caller:
-    """Send a request by hand, so that nothing but the test decides when the caller leaves."""
+    """Send a request on a raw connection, so that the test decides when the caller leaves."""
     caller = Caller(gateway.port)
     caller.send(request(body={"model": "mine", "messages": user(), **fields}))
     return caller
@@ -45,7 +45,7 @@ def test_the_upstreams_requests_end_within_100_ms(slow, stream, how):
         if how == "reset":
             linger = (1).to_bytes(4, "little") + (0).to_bytes(4, "little")
             caller.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
-        if how == "pipelined":  # The next request came already.
+        if how == "pipelined":  # The next request arrives early.
             caller.send(request("/v1/models"))
             time.sleep(0.02)
         caller.socket.close()

@@ -1,4 +1,4 @@
-"""A chat request is read strictly: what the gateway would not do, it refuses, and names."""
+"""Chat requests are read strictly: a field that the gateway can't honour is refused by name."""
 
 from __future__ import annotations
 

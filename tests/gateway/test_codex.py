@@ -79,7 +79,7 @@ ASKED: dict[str, Any] = {
 
 
 async def turn(caller, items, *more, **fields) -> list[dict[str, Any]]:
-    """Ask for a turn; return the items of the response."""
+    """Ask for the next turn, and return the items of the response."""
     body = {**ASKED, "input": [*items, *more], **fields}
     answer = await caller.ask("/v1/responses", body)
     assert answer.status == 200, answer.json

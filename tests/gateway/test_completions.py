@@ -50,7 +50,7 @@ async def test_a_reply_has_openais_shape_and_what_it_took():
     assert body["id"].startswith("chatcmpl-")
     assert body["choices"][0]["message"] == {"role": "assistant", "content": "a b", "refusal": None}
     assert body["choices"][0]["finish_reason"] == "length"
-    # What was rejected was paid for, too.
+    # Rejected draws cost something, too.
     assert body["usage"] == {"prompt_tokens": 20, "completion_tokens": 6, "total_tokens": 26}
     told = body["mellea_like"]
     assert (told["passed"], told["iterations"], told["requests"]) == (True, 2, 2)
@@ -151,7 +151,7 @@ async def test_several_replies_are_one_call_that_ends_when_there_are_enough(virt
     assert len(body["choices"]) == 2
     assert virtual_clock.now == pytest.approx(3)
     statistics = backend.statistics()
-    assert statistics.max_in_flight == 4  # So many at a time for each reply.
+    assert statistics.max_in_flight == 4  # Two lanes for each reply.
     assert (statistics.finished, statistics.in_flight) == (3, 0)
     assert statistics.cancelled == statistics.started - 3
 
@@ -199,7 +199,7 @@ async def test_the_model_says_which_reply_wins():
         body = (await caller.chat()).json
         assert body["choices"][0]["message"]["content"] == "a"
         assert body["mellea_like"]["iterations"] == 3
-        # A request may ask for fewer draws than the model chooses among.
+        # A request may ask for fewer draws than the model's `n`.
         few = (await caller.chat(mellea_like={"attempts": 1, "lanes": 2})).json
         assert few["mellea_like"]["iterations"] == 2
 

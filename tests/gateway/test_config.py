@@ -1,4 +1,4 @@
-"""What a gateway's configuration may say; a mistake is named with its place and what to write."""
+"""Configuration files: valid ones, and the errors that name a mistake's place and the remedy."""
 
 from __future__ import annotations
 
@@ -300,7 +300,7 @@ def test_no_error_shows_a_key(tmp_path, text):
     with pytest.raises(ConfigError) as caught:
         read(tmp_path, text, UPSTREAM_KEY=SECRET)
     error: BaseException | None = caught.value
-    while error is not None:  # What hangs on it is printed with it.
+    while error is not None:  # Its causes and contexts are printed, too.
         assert SECRET not in str(error)
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
 

@@ -1,4 +1,4 @@
-"""``escalate``: a model of the gateway that goes on with a bigger upstream where draws fail."""
+"""``escalate``: if draws fail, a model of the gateway continues with a bigger upstream."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ USED = Usage(1, 100, 100)
 
 
 class Upstream(FunctionBackend):
-    """Says one thing, and keeps the requests."""
+    """An upstream that always gives the same reply, and keeps the requests."""
 
     def __init__(self, model: str, text: str) -> None:
         self.requests = []

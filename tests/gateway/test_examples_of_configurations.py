@@ -1,4 +1,4 @@
-"""The configurations in the documentation and the examples can be used as they stand."""
+"""The configurations in the documentation and the examples can be used unchanged."""
 
 from __future__ import annotations
 

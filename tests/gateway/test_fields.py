@@ -1,4 +1,4 @@
-"""The tables of fields: whole, by the official SDK's own lists, and in the guide as they are."""
+"""The tables of fields are complete according to the official SDK, and the guide shows them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mellea_like.gateway.chat.responses_request import ResponsesRequest
 from mellea_like.gateway.fields import CHAT_FIELDS, RESPONSES_FIELDS, Fate
 
 OPEN = {"presence_penalty", "frequency_penalty"}
-"""The open specification of the Responses API has these, and the SDK hasn't."""
+"""Fields that are in the open specification of the Responses API, but not in the SDK."""
 
 GUIDE = Path(__file__).parents[2] / "docs" / "howto" / "gateway.md"
 

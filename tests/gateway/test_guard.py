@@ -87,7 +87,7 @@ async def test_a_caller_that_leaves_while_it_waits_gives_its_place_up(virtual_cl
         await anyio.sleep(1)
         group.start_soon(lambda: come(2, leave=leave))
         await anyio.sleep(1)
-        # Before its body is read: that it is no JSON is not known.
+        # It is refused before its body is read, so it doesn't matter that this isn't JSON.
         assert (await ask(guard, parts=(b"no JSON",))).status == 429
         leave.set()
         await anyio.sleep(1)
@@ -157,7 +157,7 @@ async def test_the_rest_of_a_refused_body_is_read_but_not_for_ever(virtual_clock
     parts = (b"x",) * 40
     exchange = await ask(guarded(), parts=parts, headers={"content-encoding": "gzip"})
     assert (exchange.status, exchange.reads) == (415, 40)
-    # The server closes the connection when the answer ends: not before the rest is read.
+    # The server closes the connection at the end of the answer, after the rest has been read.
     assert (len(exchange.parts), exchange.ended) == (2, True)
     assert exchange.headers["connection"] == "close"
     begun = anyio.current_time()
@@ -209,7 +209,7 @@ async def test_bodies_under_way_share_one_bound_and_one_too_many_is_told_to_come
     assert (refused.status, refused.error["code"]) == (503, "server_busy")
     assert refused.headers["retry-after"] == "1"
     assert taken.status == 200
-    # What has ended takes nothing.
+    # Requests that have ended take no memory.
     assert guard.bodies.used == 0
 
 

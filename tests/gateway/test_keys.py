@@ -1,4 +1,4 @@
-"""What a key may use, and how much of it."""
+"""A key's models, rates and budgets."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def config(**keys) -> GatewayConfig:
 
 
 def echo(tokens: int = 0, seconds: float = 0.0) -> FunctionBackend:
-    """An upstream whose replies cost so many tokens, and take so long."""
+    """Make an upstream whose replies cost ``tokens`` and take ``seconds``."""
 
     async def answer(request):
         await anyio.sleep(seconds)
@@ -56,7 +56,7 @@ async def ask(gateway: Gateway, token: str = TOKEN, **fields):
 
 @pytest.fixture
 def store_in_file(tmp_path):
-    """Make stores in one file, as several processes do; they are closed at the end."""
+    """Make stores that share one file, as in several processes, and close them at the end."""
     made: list[SQLiteStore] = []
 
     def make() -> SQLiteStore:
@@ -91,7 +91,7 @@ async def test_a_key_has_the_models_that_it_may_use(path):
         assert [(await ask(m, TOKEN)).status for m in "abc"] == [200, 404, 200]
         assert [(await ask(m, ALL)).status for m in "abc"] == [200, 200, 200]
         assert [(await look(m, TOKEN)).status for m in "abc"] == [200, 404, 200]
-        # One that the key may not use is answered as one that isn't there.
+        # The answer doesn't tell a model that the key may not use from one that doesn't exist.
         assert (await ask("b", TOKEN)).body == (await ask("nothing", TOKEN)).body
         assert (await look("b", TOKEN)).body == (await look("nothing", TOKEN)).body
         assert (await ask("b", TOKEN)).error["code"] == "model_not_found"
@@ -109,7 +109,7 @@ async def test_requests_a_minute_are_those_of_the_caller(virtual_clock):
     keys = {"team": key(TOKEN, requests_per_minute=3), "other": key(ALL, requests_per_minute=600)}
     gateway = gateway_for(echo(), **keys)
     async with gateway.open():
-        # With n, a request of the caller's is several upstream.
+        # With n, one request from the caller makes several upstream.
         answers = [await ask(gateway, n=2) for _ in range(4)]
         assert [answer.status for answer in answers] == [200, 200, 200, 429]
         assert answers[3].error["code"] == "rate_limit_exceeded"
@@ -150,7 +150,7 @@ async def test_tokens_a_minute_are_what_requests_have_cost(virtual_clock):
         assert "is limited to 1,000 tokens a minute" in late.error["message"]
         assert late.headers["x-ratelimit-remaining-tokens"] == "0"
         await anyio.sleep(12)
-        # A request that says how long its reply may be has that taken at once.
+        # A request with max_tokens is charged that amount at once.
         assert (await ask(gateway, max_tokens=500)).headers["retry-after"] == "30"
         for wrong in ({"n": 99}, {"max_tokens": 0}, {"max_tokens": -(10**30)}):
             assert (await ask(gateway, **wrong)).status == 400  # It costs nothing.
@@ -193,7 +193,7 @@ async def test_what_is_spent_outlives_a_gateway_with_its_store(kept, budget, sto
     again = gateway_for(echo(), more=more, **keys)
     async with again.open():
         assert (await ask(again)).status == 429
-        # A higher limit is one for what was spent before, too.
+        # After a limit is raised, earlier spending still counts.
         larger = dict.fromkeys(budget, 3)
         await again.reload(config(team=key(TOKEN, budget=larger), gone=key(ALL)))
         assert [(await ask(again)).status for _ in range(2)] == [200, 429]
@@ -244,7 +244,7 @@ async def test_a_store_that_can_not_be_used_lets_nobody_spend(store_in_file, cap
 
 
 class Watched:
-    """An upstream that counts its requests, and how many run at once."""
+    """An upstream that counts its requests, and the most that run at a time."""
 
     def __init__(self) -> None:
         self.inside = self.most = 0

@@ -1,4 +1,4 @@
-"""A small answer is sent at once."""
+"""A small answer is sent immediately."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mellea_like.gateway.http.server import listen
 
 
 class Greeter(asyncio.Protocol):
-    """Tells whether Nagle's algorithm is off for a connection, as asyncio sets it up."""
+    """Sends whether Nagle's algorithm is off for a connection that asyncio has set up."""
 
     def connection_made(self, transport):
         raw = transport.get_extra_info("socket")

@@ -1,4 +1,4 @@
-"""The seven things that the compliance tests of Open Responses ask of an API, and more fields."""
+"""The seven checks of the compliance tests of Open Responses, and further fields."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ async def test_a_response_repeats_what_was_asked_and_has_defaults_for_the_rest()
         "presence_penalty": 0,
         "frequency_penalty": 0,
         "top_logprobs": 0,
-        "temperature": 0.25,  # The model's own.
+        "temperature": 0.25,  # From the model's options.
         "service_tier": "default",
         "background": False,
         "max_tool_calls": None,

@@ -1,4 +1,4 @@
-"""The official OpenAI client against a gateway: a real server, real sockets, a real upstream."""
+"""The official OpenAI client against a gateway with real sockets and an HTTP upstream."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MODELS = {
 
 
 class Scene:
-    """A gateway whose upstream says what the last message asks it to say, and then ``a b``."""
+    """An upstream that replies with the text that the last message asks for, and then ``a b``."""
 
     def __init__(self) -> None:
         self.answers: list[Answer] = []
@@ -61,13 +61,14 @@ def scene(scenery):
     script, upstream, gateway = scenery
     yield upstream, gateway
     script.answers = []
-    with gateway.client() as client:  # Else an upstream that failed would soon be left alone.
+    # Otherwise, the gateway would soon stop asking an upstream that failed.
+    with gateway.client() as client:
         client.chat.completions.create(model="once", messages=user())
 
 
 @pytest.fixture
 def answers(scenery):
-    """What the upstream answers with: these, the last again and again."""
+    """Set the upstream's answers; the last one is repeated."""
 
     def answer(*given: Answer) -> None:
         scenery[0].answers = list(given)
@@ -141,7 +142,7 @@ def test_a_typed_reply_is_parsed_by_the_sdk(scene, client):
         model="mine", messages=say('{"n":  7}'), response_format=Answer
     )
     assert reply.choices[0].message.parsed == Answer(n=7)
-    # The upstream is told the schema by the same field, which keeps it out of the prompt.
+    # The upstream gets the schema in the same field, so the prompt doesn't have it.
     assert upstream.requests[-1]["response_format"]["type"] == "json_schema"
     assert "JSON Schema" not in upstream.requests[-1]["messages"][-1]["content"]
 
@@ -214,7 +215,7 @@ def test_an_upstream_that_is_not_there_is_a_502():
     [
         ("once", Answer.error(500), 3),
         ("once", Answer.error(401), 1),
-        ("twice", Answer.error(500), 2),  # The gateway has tried it again by itself.
+        ("twice", Answer.error(500), 2),  # The gateway itself has retried it.
     ],
 )
 def test_the_sdk_tries_again_what_may_pass(monkeypatch, scene, answers, model, answer, sent):
@@ -234,7 +235,7 @@ def test_the_sdk_tries_again_what_may_pass(monkeypatch, scene, answers, model, a
 
 @pytest.mark.anyio
 async def test_the_async_client_works_on_both_event_loops(scene):
-    # Not its streams: on trio, the SDK leaves their generators behind.
+    # Streams are left out: on trio, the SDK doesn't close their generators.
     async with scene[1].async_client() as client:
         reply = await client.chat.completions.create(model="mine", messages=say("one two"))
     assert reply.choices[0].message.content

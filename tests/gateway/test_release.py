@@ -1,4 +1,4 @@
-"""Text that is sent while a reply arrives, as soon as it is certain to pass."""
+"""Text is sent while a reply arrives, as soon as it is certain to pass."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PREFIX = {"streaming": {"release": "prefix", "keep_alive": 5}}
 
 
 def texts(answer) -> list[tuple[float, str]]:
-    """When each piece of text was sent; the rest of a stream is left out."""
+    """Return the time and the text of each piece, without the rest of the stream."""
     found = []
     for at, part in answer.parts:
         for event in replace(answer, parts=[(at, part)]).events:
@@ -158,7 +158,7 @@ WEATHER = {
 
 @pytest.fixture
 def checks_at_once(monkeypatch):
-    """Check calls in this process: another one knows nothing of the virtual clock."""
+    """Check calls in this process, because another process has no virtual clock."""
 
     async def ask(_, question):
         return {**caller_checks._answer(question), "spent": 0.0}

@@ -1,4 +1,4 @@
-"""A configuration that takes the place of another while requests are under way."""
+"""A configuration replaces another one while requests are under way."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OTHER = "another-token-0123456789"
 
 
 class Slow(FunctionBackend):
-    """An upstream that says its name after ten seconds, while it is open."""
+    """An upstream that replies with its name after ten seconds, if it is still open."""
 
     def __init__(self, name: str) -> None:
         self.name, self.is_open = name, True
@@ -35,7 +35,7 @@ class Slow(FunctionBackend):
 
 @pytest.fixture
 def opened(monkeypatch):
-    """The upstreams that were opened, in order; one that is called ``broken`` can't be."""
+    """The opened upstreams, in order. Opening one with the name ``broken`` fails."""
     made: list[Slow] = []
 
     @asynccontextmanager
@@ -53,7 +53,7 @@ def opened(monkeypatch):
 
 
 def config(keys=None, **models: str) -> GatewayConfig:
-    """Models by name, each with an upstream of its own, which says what it is called."""
+    """Make models by name, each with its own upstream, which replies with the given text."""
     return GatewayConfig.model_validate(
         {
             "upstreams": {
@@ -66,7 +66,7 @@ def config(keys=None, **models: str) -> GatewayConfig:
 
 
 async def ask(gateway: Gateway, model: str, token: str = TOKEN) -> str | int | None:
-    """The reply's text, or the status of a refusal."""
+    """Return the reply's text, or the status of a refusal."""
     answer = await Caller(gateway).ask(
         body={"model": model, "messages": user()}, headers=bearer(token)
     )
@@ -81,7 +81,7 @@ async def models_of(gateway: Gateway, token: str = TOKEN) -> list[str]:
 
 
 async def replaced(gateway: Gateway, by: GatewayConfig, group: anyio.abc.TaskGroup) -> None:
-    """Begin to reload, and wait until new requests go by the new configuration."""
+    """Begin to reload, and wait until new requests use the new configuration."""
     before = gateway.serving
     group.start_soon(gateway.reload, by)
     while gateway.serving is before:

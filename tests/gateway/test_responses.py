@@ -1,4 +1,4 @@
-"""``/v1/responses`` by the official SDK: what it sends, and the models and events that it reads."""
+"""``/v1/responses``: its requests, responses and events, also with the official SDK."""
 
 from __future__ import annotations
 

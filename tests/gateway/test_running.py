@@ -1,4 +1,4 @@
-"""What whoever runs a gateway sees: ids, traces, what keys spend, and why upstreams refuse."""
+"""For operators of a gateway: request ids, traces, spending of keys, errors of upstreams."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def body(**fields) -> dict[str, object]:
 
 
 def costing(*usages: Usage) -> FunctionBackend:
-    """An upstream whose replies cost this, one after the other and then the last again."""
+    """Make an upstream whose replies cost these amounts in turn; the last one is repeated."""
     left = list(usages)
 
     def answer(request):
@@ -195,7 +195,7 @@ async def test_a_key_s_budget_comes_back_with_its_period():
         "team": key(TOKEN, budget={"money": 0.01, "per": "day"}, max_tokens=4096),
         "once": key(WATCHER, budget={"requests": 1}),
     }
-    # 1,000 tokens of each cost 0.006; what may be spent at most is reserved before.
+    # A request of 1,000 tokens each costs 0.006, which is reserved before it is sent.
     config = config_for(upstream={"price": [1, 5]}, keys=keys)
     gateway = Gateway(config, {"main": costing(Usage(1, 1000, 1000))}, lambda: clock[0])
     async with gateway.open():

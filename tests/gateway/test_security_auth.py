@@ -1,4 +1,4 @@
-"""Who may ask: tokens, addresses, hosts."""
+"""Access to the gateway: tokens, addresses, hosts."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_anything_else_is_401_and_shows_no_token(headers, why):
 
 
 def test_a_token_is_compared_with_all_keys_as_digests_of_one_length(monkeypatch):
-    # What hmac.compare_digest is given is the one thing that no fake could show.
+    # Only the arguments of hmac.compare_digest show this.
     compared = []
 
     def watched(a, b):
@@ -135,7 +135,7 @@ def test_a_key_has_one_source(given):
 
 @pytest.fixture
 def resolves(monkeypatch):
-    """Says what a name resolves to: addresses, or an error."""
+    """Set what names resolve to: addresses, or an error."""
 
     def resolve(*found):
         def getaddrinfo(host, port, **_):

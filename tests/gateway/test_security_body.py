@@ -113,7 +113,7 @@ async def test_a_body_that_gets_too_long_is_given_up_at_once(virtual_clock):
     with pytest.raises(Refusal) as caught:
         await read(receive, max_body=10)
     assert caught.value.status == 413
-    # Two parts were taken: what came after that is still there.
+    # Only two parts were read; the rest is still there.
     for _ in range(98):
         await receive()
 
@@ -240,7 +240,7 @@ def test_no_body_takes_long_to_read_or_to_refuse(data):
     except Refusal as refusal:
         said = refusal.body()
     assert len(said) < 300
-    assert time.process_time() - begun < 0.5  # About 0.05 s on a machine that does nothing else.
+    assert time.process_time() - begun < 0.5  # About 0.05 s on an idle machine.
 
 
 JSON = st.recursive(

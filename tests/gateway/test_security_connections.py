@@ -1,4 +1,4 @@
-"""What callers do with connections: the real server, a real socket, and bytes by hand."""
+"""Hostile and careless uses of connections, with the real server and raw sockets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mellea_like.gateway.config.gateway_config import ServerConfig
 from mellea_like.gateway.http.server import connection_factory, listen
 
 SHORT = 0.12
-"""Seconds that a test's server waits; a promise that is kept is kept within a second more."""
+"""The seconds that a test's server waits. Tests allow a second more."""
 
 
 def waiting(seconds: float, **more: Any):
@@ -30,35 +30,35 @@ def waiting(seconds: float, **more: Any):
 
 @pytest.fixture(scope="module")
 def hasty():
-    """A gateway that waits for nobody."""
+    """A gateway with very short time limits."""
     with waiting(SHORT) as running_:
         yield running_
 
 
 @pytest.fixture(scope="module")
 def patient():
-    """A gateway that waits long enough for a test on a busy machine."""
+    """A gateway whose time limits are long enough for tests on a busy machine."""
     with waiting(1) as running_:
         yield running_
 
 
 @pytest.fixture
 def gateway(patient):
-    """The same, which holds back the answers to requests to /wait."""
+    """The patient gateway, which holds back its answers to requests for /wait."""
     patient.app.release.clear()
     return patient
 
 
 @pytest.fixture
 def calls(gateway):
-    """What got through to the app since the test began."""
+    """The requests that have reached the app since the test began."""
     gateway.app.calls.clear()
     return gateway.app.calls
 
 
 @pytest.fixture
 def hasty_calls(hasty):
-    """The same for the hasty one."""
+    """The requests that have reached the hasty gateway's app since the test began."""
     hasty.app.calls.clear()
     return hasty.app.calls
 
@@ -150,7 +150,7 @@ def test_a_body_beyond_the_limit_is_413_by_its_length_or_by_count(gateway, calls
 
 
 def test_the_answer_to_a_long_body_arrives_while_the_caller_still_sends(gateway):
-    # A server that closed at once would reset the connection, and the caller might never read it.
+    # If the server closed immediately, the caller might lose the answer to a reset.
     answer = gateway.ask(request(raw=b"x" * 15_000))
     assert answer.status == 413
     assert answer.headers["connection"] == "close"
@@ -468,7 +468,7 @@ def test_concurrency_and_queue_of_a_key_over_the_wire():
         assert (len(app.calls), app.most) == (2, 2)
         other = gateway.ask(request("/v1/models", {"a": 1}, token="other-token-0123456789"))
         assert other.status == 200
-        waiting.pop().socket.close()  # Who waited leaves: the place in the queue is free again.
+        waiting.pop().socket.close()  # A waiting caller leaves, and frees its place.
         wait_until(lambda: team.waiting == 0)
         metrics = gateway.metrics.render()[0].decode()
         assert 'in_flight{key="team"} 2.0' in metrics

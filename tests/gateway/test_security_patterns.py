@@ -1,4 +1,4 @@
-"""What comes with requests: nothing of it makes the gateway busy."""
+"""Costly patterns and schemas in requests don't make the gateway busy."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from mellea_like.gateway.chat import caller_checks
 from mellea_like.gateway.chat.caller_checks import Workers
 
 HUGE = "(((a{1000}){1000}){1000})"
-"""Takes more memory than there is to compile."""
+"""A pattern that takes more memory to compile than there is."""
 
 COSTLY = "(a|a)+[b-y]"
-"""Takes more time than there is to match with the reply."""
+"""A pattern that takes more time to match with the reply than there is."""
 
 SLOW = "(?:a|aa){15}[b-y]"
-"""Takes some hundredths of a second."""
+"""A pattern that takes some hundredths of a second."""
 
 LITTLE = {"check_seconds": 0.2}
 
@@ -73,7 +73,7 @@ def test_what_costs_too_much_is_the_caller_s_fault(gateway, body, status, code):
 
 @contextmanager
 def watched(port: int):
-    """Ask for /healthz all the time; yields how long each answer took."""
+    """Ask for /healthz all the time, and yield the durations of the answers."""
     took: list[float] = []
     done = threading.Event()
 

@@ -1,6 +1,6 @@
-"""The gateway's promises, each as a caller meets it: the whole gateway on a real socket.
+"""The gateway's security promises from a caller's view: the whole gateway on a real socket.
 
-What each promise means in detail stands in the other ``test_security_*`` files.
+The other ``test_security_*`` files test each promise in detail.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ GOOD = Answer("a b")
 
 
 class Scripted:
-    """What the upstream answers with, until a test says otherwise."""
+    """The upstream's answer, which a test may replace."""
 
     answer = GOOD
 
@@ -70,7 +70,7 @@ def bait():
 
 @pytest.fixture
 def untouched(upstream):
-    """Fails the test when the upstream gets a request."""
+    """Fail the test if the upstream gets a request."""
     before = upstream.started, upstream.model_lists
     yield
     assert (upstream.started, upstream.model_lists) == before
@@ -112,7 +112,7 @@ def test_another_address_takes_only_those_with_a_token(upstream):
 @pytest.mark.parametrize("token", ["x", TOKEN[:-1], TOKEN + "x", DIGEST])
 @pytest.mark.usefixtures("untouched")
 def test_only_the_token_opens_the_gateway(shared, token):
-    # That it takes the same time whatever fits is shown by what is compared: see
+    # For constant time, see
     # test_a_token_is_compared_with_all_keys_as_digests_of_one_length.
     with (
         shared.client(api_key=token) as client,
@@ -325,7 +325,7 @@ ECHO = f"you said {CANARY} with {UPSTREAM_KEY}"
 
 
 class Everything(logging.Handler):
-    """Keeps all that is logged anywhere in the process, with tracebacks."""
+    """Keeps everything that the process logs, with tracebacks."""
 
     def __init__(self) -> None:
         super().__init__(0)
@@ -380,18 +380,18 @@ def test_keys_and_prompts_are_in_no_log_error_or_metric(shared, answers, answer,
         unknown = http.post(f"/v1/{CANARY}", json={**body, "model": CANARY})
         metrics = http.get("/metrics").text
     answers.answer = GOOD
-    ask(shared)  # Else the upstream would soon be left alone.
+    ask(shared)  # Otherwise, the gateway would soon stop asking the upstream.
     assert said.status_code >= 400 or stream
     assert [a.status_code for a in (asked, broken, unknown)] == [400, 400, 404]
     text = "\n".join(logged)
-    assert "mellea_like.gateway" in text  # Something was logged, and all of it was looked at.
+    assert "mellea_like.gateway" in text  # Something was logged, and the handler saw it.
     for secret in (CANARY, UPSTREAM_KEY, TOKEN, DIGEST):
         assert secret not in text
         assert secret not in metrics
     for answer_ in (said, asked, broken, unknown):
         assert UPSTREAM_KEY not in answer_.text
         assert TOKEN not in answer_.text
-    if answer is not ANSWERS["a reply"]:  # There the caller's own texts are what it asked for.
+    if answer is not ANSWERS["a reply"]:  # Its text is the caller's own.
         assert "the upstream 'main' " in text
         assert "you said" not in said.text
 

@@ -93,7 +93,7 @@ ERRORS = [
 
 
 class Failing:
-    """A backend that fails on entering, amid its pieces, or when it is left."""
+    """A backend that fails on entry, between its pieces, or on exit."""
 
     def __init__(self, error: Exception, where: str = "generate") -> None:
         self.error = error

@@ -1,4 +1,4 @@
-"""Streamed replies: comments until something has passed, then the winner's text."""
+"""Streamed replies: comments until a draw has passed, then the winner's text."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def test_comments_keep_the_connection_alive_before_that(virtual_clock):
         (15, b": keep-alive\n\n"),
     ]
     assert answer.text == "a"
-    # The header was sent before anyone knew; the last chunk says it.
+    # The header was sent too early to tell, so the last chunk does.
     assert "x-mellea-like-passed" not in answer.headers
     assert "content-length" not in answer.headers
     assert answer.events[-2]["mellea_like"]["passed"] is True

@@ -1,4 +1,4 @@
-"""Tools, parts and the rest of a reply, by the official SDK: calls are checked before they come."""
+"""Tools, parts and log-probabilities with the official SDK; calls are checked before they come."""
 
 from __future__ import annotations
 
@@ -114,7 +114,8 @@ def test_a_reply_with_calls_has_openais_shape_and_need_not_be_a_text_that_passes
     ]
     assert json.loads(choice.message.tool_calls[1].function.arguments) == {"city": "Oslo"}
     [tool] = upstream.requests[0].tools
-    assert (tool.as_dict(), tool.name) == (TOOL, "weather")  # With what only OpenAI's servers read.
+    # The tool still has the fields that only OpenAI's servers read.
+    assert (tool.as_dict(), tool.name) == (TOOL, "weather")
     upstream.replies = ["a b c", "a b"]
     reply = client.chat.completions.create(model="mine", messages=user(), tools=[TOOL])
     assert reply.choices[0].message.content == "a b"

@@ -1,4 +1,4 @@
-"""A gateway shows what its upstream says, sends what its caller said, and adds nothing.
+"""A gateway passes on its upstream's and its caller's fields, and adds none.
 
 The upstream is strict: it answers 400 to a field that it doesn't know.
 """
@@ -16,7 +16,7 @@ from http_server import Answer, OpenAIServer
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("warm_checks")]
 
 SENT_ALWAYS = {"stream": True, "stream_options": {"include_usage": True}}
-"""So that a request can be cancelled, and is counted."""
+"""Fields that let the gateway cancel a request and count its tokens."""
 
 KNOWN = {
     "": {"model", "messages", "stream", "stream_options", "tools"},
@@ -26,11 +26,11 @@ KNOWN = {
     "tools": {"type", "function"},
     "function": {"name", "arguments", "description", "parameters"},
 }
-"""The fields of a strict server, by the objects that they are in."""
+"""The fields that a strict server knows, by the object that has them."""
 
 
 def unknown_in(given: Any, known: Mapping[str, set[str]], place: str = "") -> list[str]:
-    """Names the fields of a request that a strict server doesn't know."""
+    """List the fields of a request that a strict server doesn't know."""
     if isinstance(given, list):
         return [name for one in given for name in unknown_in(one, known, place)]
     if not isinstance(given, dict) or place not in known:
@@ -40,7 +40,7 @@ def unknown_in(given: Any, known: Mapping[str, set[str]], place: str = "") -> li
 
 
 class Strict(OpenAIServer):
-    """A server that refuses fields that it doesn't know; it knows some more than `KNOWN`."""
+    """A server that refuses unknown fields. It knows those in `KNOWN` and the given ones."""
 
     def __init__(self, *answers: Answer, **more: set[str]) -> None:
         known = {name: fields | more.get(name or "top", set()) for name, fields in KNOWN.items()}
@@ -63,7 +63,7 @@ THOUGHT = [{"type": "reasoning.text", "text": "Hm.", "index": 0, "format": "anth
 
 
 def said(content: object = "a", **more: Any) -> dict[str, Any]:
-    """A reply as clients send it back."""
+    """Make a reply as clients send it back."""
     return {"role": "assistant", "content": content, **more}
 
 
@@ -279,7 +279,7 @@ def gateway():
 
 
 def shown(completion: Any) -> None:
-    """What came from the upstream, and nobody in between reads."""
+    """Check the upstream's fields that the gateway only passes on."""
     reply = completion.to_dict()
     assert (reply["system_fingerprint"], reply["service_tier"]) == ("fp_1", "default")
     assert reply["id"].startswith("chatcmpl-")
@@ -308,7 +308,7 @@ def test_further_fields_of_a_streamed_reply_come_back(gateway):
         gateway[0].client() as client,
         client.chat.completions.stream(**TURN, stream_options={"include_usage": True}) as stream,
     ):
-        # The SDK takes a choice's further fields from its chunks alone.
+        # The SDK shows a choice's further fields only in its chunks.
         ends = [
             event.chunk.choices[0]
             for event in stream

@@ -1,4 +1,4 @@
-"""An upstream's refusals: the words that clients decide by are kept, and tries don't multiply."""
+"""An upstream's refusals: clients get codes that they can act on, and retries don't multiply."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OWN_FAULT = {
     "data_residency_mismatch",
     "vector_store_timeout",
 }
-"""Codes of the SDK that name no fault of a request's."""
+"""Codes in the SDK that aren't about a mistake in the request."""
 
 
 def refusing(status: int, /, **error: object) -> Answer:

@@ -1,4 +1,4 @@
-"""Upstreams: opened once, as the configuration says and nothing else, and closed at the end."""
+"""Upstreams are opened once, only from the configuration, and closed at the end."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ async def test_a_provider_is_asked_through_pydantic_ai(monkeypatch):
     async with open_upstreams(upstreams(main={"kind": "pydantic-ai", "model": "test"})) as opened:
         reply = await opened["main"].backend.generate(ASK)
     assert reply.text == "success (no tool calls)"
-    # A provider's own API has no response_format: the prompt has the schema.
+    # A provider's own API has no response_format, so the prompt has the schema.
     assert not opened["main"].constrains
     monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
     wrong = upstreams(main={"kind": "pydantic-ai", "model": "anthropic:claude-sonnet-5-5"})

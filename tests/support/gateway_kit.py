@@ -1,6 +1,6 @@
 """A gateway on a loopback port, and upstreams for it.
 
-It runs in a thread with an event loop of its own, as `http_server` does::
+It runs in a thread with its own event loop, like `http_server`::
 
     with OpenAIServer(Answer("quick brown fox")) as upstream:
         with running(config_for(upstream.url, checks=["words<=5"])) as gateway:
@@ -38,15 +38,15 @@ def config_for(
     streaming: Mapping[str, Any] | None = None,
     **model: Any,
 ) -> GatewayConfig:
-    """A configuration with one upstream, ``main``, and one model, ``mine``.
+    """Make a configuration with one upstream, ``main``, and one model, ``mine``.
 
     Args:
-        url: an OpenAI-compatible upstream; None for one that is handed over as a backend.
-        upstream: more of the upstream's section.
-        server: the section of that name; the port is a free one.
-        keys: the section of that name.
-        streaming: the section of that name.
-        **model: the model's section.
+        url: an OpenAI-compatible upstream; None for one that is passed as a backend.
+        upstream: further fields of the upstream's section.
+        server: fields of the section ``server``; by default, the port is a free one.
+        keys: the section ``keys``.
+        streaming: the section ``streaming``.
+        **model: fields of the model's section.
     """
     kind = {"kind": "python"} if url is None else {"kind": "openai", "base_url": url, "model": "m"}
     return GatewayConfig.model_validate(
@@ -61,13 +61,13 @@ def config_for(
 
 
 class Running:
-    """A gateway that runs.
+    """A running gateway.
 
     Attributes:
         host: its address.
         port: its port.
         url: its base URL, with ``/v1``.
-        root: the same without.
+        root: its base URL without ``/v1``.
     """
 
     def __init__(self, host: str, port: int) -> None:
@@ -77,20 +77,20 @@ class Running:
         self.url = f"{self.root}/v1"
 
     def client(self, **more: Any) -> openai.OpenAI:
-        """The official client, which tries nothing again."""
+        """Make an official client that doesn't retry."""
         # Without certificates, which take 40 ms to load.
         plain = openai.DefaultHttpxClient(verify=False)
         given = {"api_key": TOKEN, "max_retries": 0, "timeout": 20.0, **more}
         return openai.OpenAI(base_url=self.url, http_client=plain, **given)
 
     def async_client(self, **more: Any) -> openai.AsyncOpenAI:
-        """The same for event loops."""
+        """Make an asynchronous official client that doesn't retry."""
         plain = openai.DefaultAsyncHttpxClient(verify=False)
         given = {"api_key": TOKEN, "max_retries": 0, "timeout": 20.0, **more}
         return openai.AsyncOpenAI(base_url=self.url, http_client=plain, **given)
 
     def http(self, **more: Any) -> httpx2.Client:
-        """A plain HTTP client; its paths begin at the root."""
+        """Make a plain HTTP client, whose paths begin at the root."""
         given = {"timeout": 20.0, "trust_env": False, "verify": False, **more}
         return httpx2.Client(base_url=self.root, **given)
 
@@ -103,8 +103,8 @@ def running(
 
     Args:
         config: its configuration.
-        backends: what stands for its upstreams.
-        quiet: whether texts are kept out of logs, as by the command.
+        backends: backends that replace its upstreams.
+        quiet: whether to keep texts out of logs, as the command does.
     """
     app = make_app(config, backends=backends)
     with in_thread(app, config.server, has_keys=bool(config.keys), quiet=quiet) as port:
@@ -112,9 +112,9 @@ def running(
 
 
 class InTurn(FunctionBackend):
-    """An upstream that answers in turn, the last again and again, and keeps the requests.
+    """An upstream that gives its replies in turn, repeats the last one, and keeps the requests.
 
-    A reply that is an error is raised; without any, it says two words.
+    Errors among the replies are raised. The default reply has two words.
     """
 
     def __init__(self, *replies: object, can_judge: bool = True) -> None:
@@ -131,12 +131,12 @@ class InTurn(FunctionBackend):
 
 
 def bearer(token: str) -> dict[str, str]:
-    """The header by which a caller shows a token."""
+    """Return the header with a caller's token."""
     return {"authorization": f"Bearer {token}"}
 
 
 def user(text: str = "Say something.") -> list[dict[str, Any]]:
-    """A conversation of one message."""
+    """Return a conversation of one message."""
     return [{"role": "user", "content": text}]
 
 
@@ -145,13 +145,13 @@ def user(text: str = "Say something.") -> list[dict[str, Any]]:
 
 @dataclass
 class Answered:
-    """What an application sent.
+    """An application's answer.
 
     Attributes:
-        status: None where nothing was sent.
-        headers: names in lower case.
-        parts: the parts of the body, each with the time it was sent at.
-        ended: whether the answer is whole.
+        status: the status; None if nothing was sent.
+        headers: the headers, with names in lower case.
+        parts: the parts of the body, each with the time at which it was sent.
+        ended: whether the answer is complete.
         reads: how many parts of the request's body were read.
     """
 
@@ -178,7 +178,7 @@ class Answered:
 
     @property
     def events(self) -> list[Any]:
-        """The data of the events; ``[DONE]`` as it is."""
+        """The parsed data of the events; ``[DONE]`` stays a string."""
         lines = self.body.decode().split("\n")
         texts = [line.removeprefix("data: ") for line in lines if line.startswith("data: ")]
         return [text if text == "[DONE]" else json.loads(text) for text in texts]
@@ -197,7 +197,7 @@ class Answered:
 
 
 class Caller:
-    """Asks an application without a server.
+    """Sends requests to an application without a server.
 
     Args:
         app: the application; its upstreams are open.
@@ -221,12 +221,12 @@ class Caller:
 
         Args:
             path: the path.
-            body: what is sent as JSON.
+            body: the body, sent as JSON.
             method: the method.
-            leave: once set, the caller is gone.
+            leave: an event at which the caller leaves.
             headers: further headers.
-            parts: the body as it is sent, in place of `body`.
-            pause: seconds before each part.
+            parts: the parts of the body, in place of `body`.
+            pause: the seconds before each part.
         """
         unread = list(parts or [b"" if body is None else json.dumps(body).encode()])
         length = str(sum(map(len, unread)))
@@ -287,7 +287,7 @@ async def calling(backend: Backend | None = None, **config: Any) -> AsyncIterato
 
     Args:
         backend: the upstream ``main``.
-        **config: what `config_for` takes.
+        **config: arguments of `config_for`.
     """
     given = None if backend is None else {"main": backend}
     gateway = Gateway(config_for(**config), given)

@@ -1,4 +1,4 @@
-"""A guard round a tiny app, on a real socket, and callers that write what they like."""
+"""A guard around a tiny app on a real socket, and callers that can send any bytes."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ OTHER_TOKEN = "other-token-0123456789"
 
 
 def key(token: str = TOKEN, **limits: Any) -> KeyConfig:
-    """Make a key with a token's digest."""
+    """Make a key from a token's digest."""
     return KeyConfig(sha256=hashlib.sha256(token.encode()).hexdigest(), **limits)
 
 
 @dataclass
 class TinyApp:
-    """What stands behind the guard: it answers with what it was given.
+    """An app behind a guard, which answers with the name of the request's key.
 
     Attributes:
         calls: the bodies of the requests that got through.
-        left: how many callers left while they were answered.
+        left: how many callers left before the end of their answer.
         most: the most requests at one time.
-        release: requests to a path that begins with /wait are answered once this is set.
+        release: an event that lets requests for paths that begin with /wait be answered.
     """
 
     calls: list[Mapping[str, Any]] = field(default_factory=list)
@@ -91,7 +91,8 @@ class TinyApp:
         async def flood() -> None:
             await send({"type": "http.response.start", "status": 200, "headers": []})
             while True:
-                await anyio.lowlevel.checkpoint()  # The server takes all for a caller that left.
+                # The server accepts any amount for a caller that has left.
+                await anyio.lowlevel.checkpoint()
                 await send({"type": "http.response.body", "body": b"x" * 2**16, "more_body": True})
 
         async with anyio.create_task_group() as group:
@@ -112,12 +113,12 @@ async def _lifespan(receive: Any, send: Any) -> None:
 
 @dataclass
 class Running:
-    """A server that runs in a thread.
+    """A server in a thread.
 
     Attributes:
-        port: where it listens, on 127.0.0.1.
-        app: what it answers with.
-        guard: the guard round that.
+        port: its port on 127.0.0.1.
+        app: the app behind the guard.
+        guard: the guard.
         metrics: the guard's.
     """
 
@@ -134,7 +135,7 @@ class Running:
         return Caller(self.port)
 
     def ask(self, data: bytes, seconds: float = 5.0) -> Answer:
-        """Send bytes on a new connection; return the first answer."""
+        """Send bytes on a new connection, and return the first answer."""
         with self.connect() as caller:
             caller.send(data)
             return caller.answer(seconds)
@@ -169,7 +170,7 @@ def guarded(app: Any, server: ServerConfig, keys: Mapping[str, KeyConfig]) -> Gu
 def in_thread(
     app: Any, config: ServerConfig, *, has_keys: bool, quiet: bool = True
 ) -> Iterator[int]:
-    """Run the gateway's server in a thread with an event loop of its own; gives its port."""
+    """Run the gateway's server in a thread with its own event loop, and yield its port."""
     listening = listen(config, has_keys=has_keys)
     port = listening.getsockname()[1]
     ready = threading.Event()
@@ -207,7 +208,7 @@ def in_thread(
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer as it came over the wire; ``status`` 0 where the connection closed without one."""
+    """A raw answer; its ``status`` is 0 if the connection closed without an answer."""
 
     status: int
     headers: Mapping[str, str]
@@ -233,7 +234,7 @@ class Caller:
         self.socket.close()
 
     def send(self, data: bytes) -> None:
-        with suppress(OSError):  # The server may have closed it: what it said before is read.
+        with suppress(OSError):  # The server may have answered and closed it already.
             self.socket.sendall(data)
 
     def answer(self, seconds: float = 5.0) -> Answer:
@@ -252,7 +253,7 @@ class Caller:
         return Answer(int(first.split()[1]), fields, body, head + b"\r\n\r\n" + body)
 
     def closed_after(self, seconds: float = 5.0) -> float:
-        """Wait until the server closes the connection; return how long that took."""
+        """Wait until the server closes the connection, and return the seconds that this took."""
         begun = time.monotonic()
         self._until(lambda: False, seconds)
         taken = time.monotonic() - begun
@@ -261,7 +262,7 @@ class Caller:
 
     @property
     def received(self) -> bytes:
-        """What came and was not read as an answer."""
+        """The received bytes that weren't read as an answer."""
         return self._buffer
 
     def _until(self, enough: Callable[[], bool], seconds: float) -> None:

@@ -1,7 +1,8 @@
 """The objects and events of the Responses API that its open specification requires.
 
-`Open Responses <https://www.openresponses.org>`_ says which fields a response, its items and the
-events of a stream have; these models have the required ones, by the edition of 2026-04-24.
+`Open Responses <https://www.openresponses.org>`_ lists the fields of a response, its
+items and the events of a stream. These models have the required fields of the edition of
+2026-04-24.
 """
 
 from __future__ import annotations

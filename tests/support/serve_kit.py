@@ -1,4 +1,4 @@
-"""``mellea-like serve`` in a process of its own, and requests to it."""
+"""``mellea-like serve`` in its own process, and requests to it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KEY = "sk-very-secret-key"
 
 @contextlib.contextmanager
 def serving(*arguments: str, **env: str):
-    """The command, and the URL that it says it listens on."""
+    """Run the command, and yield its process and the URL that it prints."""
     process = start("serve", *arguments, text=True, env=environment(**env))
     try:
         line = process.stdout.readline()

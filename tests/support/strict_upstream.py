@@ -1,4 +1,4 @@
-"""An upstream as strict as OpenAI's own: a field that chat completions don't have is a 400."""
+"""An upstream as strict as OpenAI's own: it answers 400 to unknown fields."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MESSAGES: Mapping[str, Mapping[str, Any]] = {
 
 
 def strict_upstream(*answers: Answer) -> OpenAIServer:
-    """Make a server that answers in turn, the last again and again, where a request is right."""
+    """Make a server that answers valid requests in turn, and repeats the last answer."""
     left = list(answers)
 
     def choose(number: int, body: dict[str, Any]) -> Answer:
@@ -33,7 +33,7 @@ def strict_upstream(*answers: Answer) -> OpenAIServer:
 
 
 def strange_in(body: Mapping[str, Any]) -> Iterator[str]:
-    """Name what the API doesn't have, and calls that no tool has answered."""
+    """List unknown fields, and calls that no tool has answered."""
     yield from body.keys() - FIELDS
     asked: list[str] = []
     for place, message in enumerate(body["messages"]):
@@ -65,7 +65,7 @@ def _unknown(place: str, value: Any, known: Any) -> Iterator[str]:
 
 
 def calls(*made: tuple[str, str], text: str = "", model: str = "m") -> Answer:
-    """Make a reply that says a text and calls tools, each a name and its arguments."""
+    """Make a reply with a text and calls, each given as a tool's name and the arguments."""
     deltas: list[dict[str, Any]] = [{"role": "assistant", "content": text}]
     for index, (name, arguments) in enumerate(made):
         function = {"name": name, "arguments": ""}
