@@ -55,19 +55,25 @@ class Refusal(Exception):
         super().__init__(message)
         self.status = status
         self.message = message
+        self.kind = kind
         self.code = code
         self.param = param
         self.headers = dict(headers or {})
-        self.error = {"message": message, "type": kind, "param": param, "code": code}
-        self.error |= more or {}
+        self.more = more or {}
+
+    @property
+    def error(self) -> dict[str, Any]:
+        """The error object in OpenAI's format."""
+        error = {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}
+        return {**error, **self.more}
 
     def rename(self, named: Callable[[str], str]) -> None:
         """Replace the wrong field's name by ``named(param)``, also at the start of the message."""
-        if self.param is not None and (name := named(self.param)) != self.param:
+        if self.param is not None:
+            name = named(self.param)
             if self.message.startswith(self.param):
                 self.message = name + self.message.removeprefix(self.param)
             self.param = name
-            self.error |= {"param": name, "message": self.message}
 
     def body(self) -> bytes:
         """Return the answer's body: JSON in ASCII without line breaks."""
@@ -103,21 +109,15 @@ def retry_after(wait: float) -> dict[str, str]:
 def budget_spent(shortage: Shortage | None = None) -> Refusal:
     """Return the refusal for a key whose budget has no room for a request."""
     message = "this key's budget is spent"
+    headers = {**retry_after(NO_BUDGET_SOON), **NO_RETRY}
     if shortage is not None and shortage.spent < shortage.allowed:
         what = shortage.what.replace("_", " ")
         less = "a shorter prompt" if what == "input tokens" else "a lower max_tokens"
-        left = shortage.allowed - shortage.spent
         if shortage.wanted > shortage.allowed:
-            message = (
-                f"this request may take {shortage.wanted:,.12g} {what}, but this key's whole budget"
-                f" is {shortage.allowed:,.12g}: send {less}"
-            )
-            # There is no "retry-after", because the request will never fit.
-            return Refusal(429, message, kind=BUDGET_SPENT, code=BUDGET_SPENT, headers=NO_RETRY)
-        message = (
-            f"this request may take {shortage.wanted:,.12g} {what}, but only {left:,.12g} of this"
-            f" key's budget are left: send {less}"
-        )
-    refusal = too_many(message, NO_BUDGET_SOON, BUDGET_SPENT)
-    refusal.headers |= NO_RETRY
-    return refusal
+            most = f"but this key's whole budget is {shortage.allowed:,.12g}"
+            headers = NO_RETRY  # There is no "retry-after", because the request will never fit.
+        else:
+            left = shortage.allowed - shortage.spent
+            most = f"but only {left:,.12g} of this key's budget are left"
+        message = f"this request may take {shortage.wanted:,.12g} {what}, {most}: send {less}"
+    return Refusal(429, message, kind=BUDGET_SPENT, code=BUDGET_SPENT, headers=headers)

@@ -269,7 +269,7 @@ def _of_upstream(model: str, prepared: PreparedRequest, error: BackendError) -> 
         refusal = too_many(
             f"{message}: try again later", error.retry_after or 1.0, known.code or code
         )
-        refusal.error["type"] = known.kind or refusal.error["type"]
+        refusal.kind = known.kind or refusal.kind
         refusal.headers |= {} if error.retryable else NO_RETRY
         return refusal
     if isinstance(error, InvalidRequest) and error.status in CALLERS_FAULT:

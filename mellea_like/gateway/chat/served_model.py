@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from mellea_like.core.slice import Slice
     from mellea_like.gateway.chat.caller_checks import Workers
     from mellea_like.gateway.chat.request import ChatRequest
-    from mellea_like.gateway.config.gateway_config import ModelConfig, StageConfig
+    from mellea_like.gateway.config.gateway_config import ModelConfig, Overrides, StageConfig
     from mellea_like.gateway.config.upstreams import Upstream
     from mellea_like.gateway.current_request import Admitted
     from mellea_like.limits.budget import Budget
@@ -238,19 +238,8 @@ class ServedModel:
         self._after = ExpectedCost(self.prices or {}) if cheaper else None
         self._requirements = config.make_requirements(check_only=self._constrains)
         self._strategy = lru_cache(maxsize=32)(self._make_strategy)
-        said = config.overrides
-        takes_all = self._constrains and said.unknown_fields is None
-        self.rules = FieldRules(
-            "forward" if takes_all else said.unknown_fields or "refuse",
-            said.fields,
-            said.media_urls == "forward"
-            if said.media_urls is not None
-            else all(upstream.official for upstream in self._upstreams),
-            "refuse" if said.unknown_fields == "refuse" else "drop",
-            said.hosted_tools,
-            # A new field at the top asks for something; one inside only adds to what is carried.
-            inside=None if takes_all or said.unknown_fields else "drop",
-        )
+        official = all(upstream.official for upstream in self._upstreams)
+        self.rules = _rules(config.overrides, constrains=self._constrains, official=official)
         """The rules by which fields of requests for this model are used, forwarded or refused."""
 
     async def prepare(
@@ -446,6 +435,20 @@ class ServedModel:
                 )
                 raise ValueError(msg)
         return found or None
+
+
+def _rules(overrides: Overrides, *, constrains: bool, official: bool) -> FieldRules:
+    use = overrides.unknown_fields
+    urls = overrides.media_urls
+    return FieldRules(
+        unknown=use or ("forward" if constrains else "refuse"),
+        named=overrides.fields,
+        media_urls=official if urls is None else urls == "forward",
+        unknown_of_responses="refuse" if use == "refuse" else "drop",
+        hosted_tools=overrides.hosted_tools,
+        # A new field at the top asks for something. One inside an object only adds to it.
+        inside=None if use or constrains else "drop",
+    )
 
 
 def _least(*bounds: int | None) -> int | None:

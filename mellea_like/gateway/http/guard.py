@@ -48,8 +48,8 @@ logger = logging.getLogger("mellea_like.gateway")
 
 _TELEMETRY = Telemetry()
 
-OPEN_PATHS = ("/healthz",)
-"""Paths that are answered without a key, because they reveal nothing."""
+HEALTH_PATH = "/healthz"
+"""The path that is answered without a key, because the answer reveals nothing."""
 
 METRICS_PATH = "/metrics"
 
@@ -59,8 +59,8 @@ PATHS = (
     "/v1/responses",
     "/v1/models",
     "/v1/models/...",
-    "/healthz",
-    "/metrics",
+    HEALTH_PATH,
+    METRICS_PATH,
 )
 """The paths that the log shows. Any other path is logged as ``other``."""
 
@@ -257,7 +257,7 @@ class _Exchange:
             raise Refusal(431, "the headers are too long", code="headers_too_large")
         scope["app"] = guard.app  # This makes starlette's router raise its errors.
         asks = scope["method"] in ("GET", "HEAD")
-        if asks and scope["path"] in OPEN_PATHS:
+        if asks and scope["path"] == HEALTH_PATH:
             await guard.app(scope, self._receive, self._send)
             return
         if asks and guard.opens_metrics(scope):
@@ -266,15 +266,18 @@ class _Exchange:
             await guard.app(scope, self._receive, self._send)
             return
         self._key = key = guard.authorize(scope)
-        limits = key.limits
         self._current.key = key.name
         self._connection.owner_known()
-        if not asks and scope["method"] != "POST":
-            raise HTTPException(405, headers={"allow": "GET, HEAD, POST"})
         if asks:
-            scope[IN_SCOPE] = Admitted(key.name, limits)
+            scope[IN_SCOPE] = Admitted(key.name, key.limits)
             await guard.app(scope, self._receive, self._send)
-            return
+        elif scope["method"] == "POST":
+            await self._handle_post(key)
+        else:
+            raise HTTPException(405, headers={"allow": "GET, HEAD, POST"})
+
+    async def _handle_post(self, key: KeyState) -> None:
+        scope, guard, limits = self._scope, self._guard, key.limits
         key.check_budget()
         with key.queued(), guard.bodies.share() as share:
             body = await self._read(share)
