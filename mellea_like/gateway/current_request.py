@@ -14,16 +14,6 @@ if TYPE_CHECKING:
     from mellea_like.gateway.config.gateway_config import KeyLimits
     from mellea_like.limits import Budget
 
-__all__ = [
-    "CURRENT",
-    "IN_SCOPE",
-    "REQUEST_ID",
-    "Admitted",
-    "CurrentRequest",
-    "admitted",
-    "request_id_of",
-]
-
 IN_SCOPE = "mellea_like.gateway"
 """The key in the ASGI scope under which the guard stores an `Admitted`."""
 

@@ -14,23 +14,6 @@ from mellea_like.gateway.refusal import refuse
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = [
-    "CHAT_FIELDS",
-    "DEFAULTS",
-    "KEPT_BACK",
-    "RESPONSES_FIELDS",
-    "UNKNOWN",
-    "UNSUPPORTED",
-    "Fate",
-    "FieldRules",
-    "FieldUse",
-    "is_kept_back",
-    "read_fields",
-    "says_nothing",
-    "why_kept_out",
-    "why_not",
-]
-
 FieldUse: TypeAlias = Literal["forward", "drop", "refuse"]
 """The ways in which a configuration can handle a field."""
 

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from mellea_like.core.prices import Price
     from mellea_like.gateway.http.key_state import KeyState
 
-__all__ = ["Metrics", "forget_worker", "share_metrics"]
-
 OTHER = "other"
 """The label for every unknown model and key, so that callers can't add labels."""
 

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from mellea_like.core.backend import Backend, Request
     from mellea_like.core.generation import Generation
 
-__all__ = ["RedactedBackend", "disclosure_of", "redacted", "redacted_logs"]
-
 logger = logging.getLogger("mellea_like.gateway")
 
 HIDDEN = "***"

@@ -11,18 +11,6 @@ if TYPE_CHECKING:
 
     from mellea_like.errors import Shortage
 
-__all__ = [
-    "BUDGET_SPENT",
-    "LONGEST_PARAM",
-    "NO_BUDGET_SOON",
-    "NO_RETRY",
-    "Refusal",
-    "budget_spent",
-    "refuse",
-    "retry_after",
-    "too_many",
-]
-
 NO_RETRY = {"x-should-retry": "false"}
 """The header that asks OpenAI's clients not to retry, because a retry wouldn't help."""
 

@@ -13,8 +13,6 @@ from mellea_like.backends.output_mode import refuses
 if TYPE_CHECKING:
     from mellea_like.errors import BackendError
 
-__all__ = ["CODES", "CONTEXT_LENGTH", "TYPES", "Known", "keep_known", "known_of"]
-
 CONTEXT_LENGTH = "context_length_exceeded"
 
 CODES = frozenset(

@@ -34,18 +34,6 @@ if TYPE_CHECKING:
     from mellea_like.core.slice import Slice
     from mellea_like.gateway.chat.served_model import Choice, PreparedRequest, ReplyOutcome
 
-__all__ = [
-    "Answer",
-    "finish_reason",
-    "further_of",
-    "generated",
-    "message_of",
-    "refusal_of",
-    "tokens_of",
-    "told",
-    "usage_of",
-]
-
 logger = logging.getLogger("mellea_like.gateway")
 
 PASSED = "x-mellea-like-passed"

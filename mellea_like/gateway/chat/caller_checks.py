@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-__all__ = ["CallersChecks", "Deferred", "TooCostly", "Workers", "main"]
-
 PROCESSES = max(1, (os.cpu_count() or 2) // 2)
 """The maximum number of check processes: half the CPUs, so that the gateway can use the others."""
 

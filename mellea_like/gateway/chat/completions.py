@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from mellea_like.gateway.fields import FieldRules
     from mellea_like.gateway.refusal import Refusal
 
-__all__ = ["ChatCompletions", "Completion", "LiveCompletion"]
-
 
 class ChatCompletions(Endpoint):
     """The endpoint ``/v1/chat/completions``."""

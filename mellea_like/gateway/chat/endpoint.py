@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     Write = Callable[[str, PreparedRequest, Sequence[ReplyOutcome]], Answer]
 
-__all__ = ["Endpoint", "EventStream", "LiveAnswer", "Reading", "event_of", "unknown_model"]
-
 
 class LiveAnswer(Protocol):
     """An answer that is sent while the reply arrives."""

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from mellea_like.core.backend import Backend, Request
     from mellea_like.core.generation import Generation
 
-__all__ = ["LastTry"]
-
 
 class LastTry(BackendWrapper):
     """Wraps an upstream to limit a request to ``retries`` retries, because clients retry, too."""

@@ -39,20 +39,6 @@ from mellea_like.gateway.refusal import refuse
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = [
-    "MOST_TOOLS",
-    "NO_ARGUMENTS",
-    "ChatRequest",
-    "Extensions",
-    "ResponseFormat",
-    "Tool",
-    "ToolChoice",
-    "WebUrl",
-    "carried",
-    "model_of",
-    "read_chat",
-]
-
 MOST_TOOLS = 128
 """The maximum number of tools in a request, as on OpenAI's own servers."""
 

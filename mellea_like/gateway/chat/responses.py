@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
     Event = tuple[str, dict[str, Any]]
 
-__all__ = ["LiveResponse", "Response", "Responses"]
-
 INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 """Maps the finish reason of an incomplete reply to the Responses API's name for this reason."""
 

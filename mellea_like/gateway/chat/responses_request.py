@@ -58,8 +58,6 @@ from mellea_like.gateway.refusal import Refusal, refuse
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["AskedResponse", "ResponsesRequest", "read_response"]
-
 LOGPROBS = "message.output_text.logprobs"
 
 INCLUDED = (LOGPROBS, "reasoning.encrypted_content")

@@ -29,22 +29,6 @@ from mellea_like.gateway.chat.strict_fields import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-__all__ = [
-    "HINT",
-    "HOSTED_ITEMS",
-    "Choice",
-    "Sent",
-    "Tool",
-    "ToolName",
-    "called_as",
-    "drops_hosted",
-    "function_name",
-    "functions_of",
-    "input_as_arguments",
-    "names_of",
-    "places_of",
-]
-
 LONGEST_NAME = 64
 """The maximum length of a function's name in chat completions."""
 

@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from mellea_like.sampling.base import BaseSamplingStrategy
     from mellea_like.sampling.escalate import Stage
 
-__all__ = ["CALL", "Choice", "PreparedRequest", "ReplyOutcome", "ServedModel", "warm_up"]
-
 CALL = "this call"
 """The name that error messages use for the budget of a single call."""
 

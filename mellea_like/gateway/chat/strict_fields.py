@@ -40,24 +40,6 @@ from mellea_like.specification.section import why_renamed
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = [
-    "BY_TYPE",
-    "WORD_OR_BY_TYPE",
-    "Fields",
-    "NotBlank",
-    "OpenFields",
-    "Penalty",
-    "Positive",
-    "Stops",
-    "Texts",
-    "check_type",
-    "of_type",
-    "read_as",
-    "reject",
-    "rules_of",
-    "type_of",
-]
-
 
 def reject(message: str, kind: LiteralString = "wrong") -> NoReturn:
     """Raise pydantic's error for an invalid value. Call this only in a validator."""

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from mellea_like.gateway.chat.caller_checks import CallersChecks
     from mellea_like.gateway.chat.request import ChatRequest
 
-__all__ = ["CallersTool", "check_calls", "tools_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class CallersTool(Tool):

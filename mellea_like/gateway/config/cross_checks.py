@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from mellea_like.specification.strategy import CallBudgetSpec
     from mellea_like.specification.upstream import UpstreamSpec
 
-__all__ = ["MISPLACED", "Parts", "Problem", "problems_between"]
-
 MISPLACED = "misplaced"
 """The type of pydantic's errors about problems between parts of a configuration."""
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Literal, TypeAlias
 
-__all__ = ["Period", "end_of_period"]
-
 Period: TypeAlias = Literal["hour", "day", "week", "month"]
 
 

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
     from mellea_like.gateway.config.gateway_config import TokenSource
 
-__all__ = ["METRICS_KEY", "Tokens", "digest"]
-
 METRICS_KEY = "metrics_key"
 """The name under which errors, metrics and logs show the key for metrics."""
 

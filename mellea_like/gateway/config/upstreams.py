@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     Spent = Callable[[Usage, Price | None], object]
     """A callback that gets a request's usage, as far as it is known, and the upstream's price."""
 
-__all__ = ["OpenUpstreams", "Upstream", "Used", "check_upstreams"]
-
 
 @dataclass(frozen=True, slots=True)
 class Upstream:

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from mellea_like.gateway.config.gateway_config import ServerConfig
 
-__all__ = ["BodyMemory", "BodyShare", "check_headers", "parse", "read_body"]
-
 MOST_PARTS = 50_000
 """The maximum number of brackets and commas in a body. Many of them make JSON slow to parse."""
 

@@ -42,8 +42,6 @@ if TYPE_CHECKING:
 
     Headers = Iterable[tuple[bytes, bytes]]
 
-__all__ = ["CONNECTION", "Connection", "Guard", "check_host", "owner_of"]
-
 logger = logging.getLogger("mellea_like.gateway")
 
 _TELEMETRY = Telemetry()

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["Terminal", "signals_to_handle"]
-
 
 class Terminal:
     """The terminal that a server was started from. Create it before SIGHUP gets a handler."""

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from mellea_like.limits.budget import Budget
     from mellea_like.limits.store import Reservation, Store, StoreAccount, StoreBucket
 
-__all__ = ["Charge", "KeyState", "KeyStores"]
-
 MINUTE = 60.0
 
 LONGEST_WAIT = 60.0

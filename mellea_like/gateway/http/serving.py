@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from mellea_like.gateway.http.key_state import KeyState
     from mellea_like.gateway.metrics import Metrics
 
-__all__ = ["Serving"]
-
 STARTED = int(time.time())
 """The creation time that clients see for every model, in seconds since 1970."""
 

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from mellea_like.gateway.config.gateway_config import GatewayConfig
     from mellea_like.gateway.http.app import Gateway
 
-__all__ = ["read_ready_config", "reload"]
-
 logger = logging.getLogger("mellea_like.gateway")
 
 

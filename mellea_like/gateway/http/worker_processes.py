@@ -24,8 +24,6 @@ from mellea_like.gateway.http.hangup import Terminal, signals_to_handle
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator
 
-__all__ = ["Link", "Supervisor"]
-
 logger = logging.getLogger("mellea_like.gateway")
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
