@@ -280,6 +280,7 @@ BEHIND_A_FRONT_DOOR = {
     "mellea_like.backends.openai_": "mellea_like.backends.openai",
     "mellea_like.cli.": "mellea_like.cli.main",
     "mellea_like.gateway.http.": "mellea_like.gateway.http.app",
+    "mellea_like.gateway.metrics": "mellea_like.gateway.http.app",
     "mellea_like.testing.trial": "mellea_like.testing.pass_rates",
 }
 WITH_EXTRAS = (
@@ -294,7 +295,6 @@ WITH_EXTRAS = (
     "mellea_like.export.arrow",
     "mellea_like.batch.rows.template",
     "mellea_like.gateway.config.config_file",
-    "mellea_like.gateway.metrics",
     "mellea_like.testing",
 )
 SENTENCE = re.compile(r"ImportError: [^\n]+: pip install 'mellea-like\[[\w-]+\]'")

@@ -5,12 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, cast
 
-try:
-    from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, multiprocess, values
-    from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
-except ImportError as exc:  # pragma: no cover
-    msg = "the gateway needs starlette, uvicorn and more: pip install 'mellea-like[serve]'"
-    raise ImportError(msg) from exc
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, multiprocess, values
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

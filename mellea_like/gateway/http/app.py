@@ -12,6 +12,8 @@ import anyio
 
 try:
     from starlette.routing import Router
+
+    from mellea_like.gateway.metrics import Metrics
 except ImportError as exc:  # pragma: no cover
     msg = "the gateway needs starlette, uvicorn and more: pip install 'mellea-like[serve]'"
     raise ImportError(msg) from exc
@@ -23,7 +25,6 @@ from mellea_like.gateway.config.upstreams import OpenUpstreams
 from mellea_like.gateway.current_request import CURRENT
 from mellea_like.gateway.http.key_state import KeyState, KeyStores
 from mellea_like.gateway.http.serving import Serving
-from mellea_like.gateway.metrics import Metrics
 from mellea_like.limits.memory_store import MemoryStore
 from mellea_like.runtime.threads import run_in_thread
 

@@ -11,14 +11,9 @@ import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-try:
-    import uvicorn
-    from uvicorn.protocols.http.h11_impl import H11Protocol
-except ImportError as exc:  # pragma: no cover
-    msg = "the gateway needs starlette, uvicorn and more: pip install 'mellea-like[serve]'"
-    raise ImportError(msg) from exc
-
 import anyio
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from mellea_like.gateway.http.guard import CONNECTION, Connection
 from mellea_like.gateway.http.hangup import Terminal, signals_to_handle

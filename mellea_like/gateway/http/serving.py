@@ -6,13 +6,8 @@ import time
 from typing import TYPE_CHECKING
 
 import anyio
-
-try:
-    from starlette.responses import JSONResponse, Response
-    from starlette.routing import Route, Router
-except ImportError as exc:  # pragma: no cover
-    msg = "the gateway needs starlette, uvicorn and more: pip install 'mellea-like[serve]'"
-    raise ImportError(msg) from exc
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route, Router
 
 from mellea_like.gateway.chat.completions import ChatCompletions
 from mellea_like.gateway.chat.endpoint import unknown_model
