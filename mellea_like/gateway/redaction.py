@@ -33,8 +33,7 @@ HIDDEN = "***"
 LONGEST_SAID = 2000
 """The most characters of an upstream's error that the log shows."""
 
-# --- upstreams' errors
-# -------------------------------------------------------------------------------
+# --- upstreams' errors ---------------------------------------------------------------------------
 
 
 class Disclosure(NamedTuple):
@@ -165,8 +164,7 @@ class _RedactedPieces:
             return await anext(self._inside)
 
 
-# --- log records of other code
-# -----------------------------------------------------------------------
+# --- log records of other code -------------------------------------------------------------------
 
 LIBRARIES = {"asyncio", "httpcore", "httpcore2", "httpx", "httpx2", "openai", "uvicorn"}
 """Libraries whose log records may contain parts of requests, URLs, options or errors' texts."""

@@ -83,8 +83,7 @@ class Answer(ABC):
         """Return the events of a streamed answer. The bytes in ``end`` follow them."""
 
 
-# --- the contents of a reply
-# -------------------------------------------------------------------------
+# --- the contents of a reply ---------------------------------------------------------------------
 
 
 def generated(reply: Slice) -> Generation:

@@ -251,8 +251,7 @@ def _stream(check: Check) -> StreamCheck | None:
     return parse_check(check, early=True).stream
 
 
-# --- in the process, which may hang without harm
-# -----------------------------------------------------
+# --- in the process, which may hang without harm -------------------------------------------------
 
 
 def main() -> None:

@@ -144,7 +144,7 @@ class PreparedRequest:
                 except Exception as exc:  # noqa: BLE001 (whatever it is, the caller gets an answer)
                     return _failed(exc)
                 if piece == reply.released:
-                    with suppress(Exception):  # It hasn't ended or is broken.
+                    with suppress(Exception):  # Raised if the reply hasn't ended, or is broken.
                         return ReplyOutcome(reply.result)  # It came in one piece after it passed.
                 await show(piece)
 
