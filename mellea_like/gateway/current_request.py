@@ -35,7 +35,7 @@ class CurrentRequest:
     sampling_ids: list[str] = field(default_factory=list[str])
 
 
-CURRENT: ContextVar[CurrentRequest | None] = ContextVar("mellea_like_gateway_request", default=None)
+CURRENT: ContextVar[CurrentRequest] = ContextVar("mellea_like_gateway_request")
 """The current request, seen by its own task and by all tasks started from it."""
 
 

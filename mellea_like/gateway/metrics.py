@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from mellea_like.gateway.http.key_state import KeyState
 
 OTHER = "other"
-"""The label for every unknown model and key, so that callers can't add labels."""
+"""The label for unknown models and for requests without a key, so that callers add no labels."""
 
 SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 ITERATIONS = (1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 32.0)
@@ -41,9 +41,8 @@ def forget_worker(directory: str, worker: int) -> None:
 class Metrics:
     """Counts a gateway's requests, calls and costs, in a Prometheus registry for this gateway."""
 
-    def __init__(self, keys: Iterable[str] = (), models: Iterable[str] = ()) -> None:
+    def __init__(self, models: Iterable[str] = ()) -> None:
         self._models = set(models)
-        self._keys = set(keys)
         self.registry = CollectorRegistry()
         common: dict[str, Any] = {"namespace": "mellea_like_gateway", "registry": self.registry}
         said = "Requests answered; 499 is a caller that left before."
@@ -63,15 +62,14 @@ class Metrics:
         self._cost = Counter("cost", said, ("model", "key", "currency"), **common)
 
     def requested(self, model: object, key: str | None, status: int, seconds: float) -> None:
-        """Count a request that has ended; unknown models and keys count as ``other``."""
+        """Count a request that has ended; an unknown model or no key counts as ``other``."""
         name = self.model_name(model)
-        self._requests.labels(name, key if key in self._keys else OTHER, status).inc()
+        self._requests.labels(name, key or OTHER, status).inc()
         self._seconds.labels(name).observe(seconds)
 
-    def know(self, models: Iterable[str], keys: Iterable[str]) -> None:
-        """Add models and keys that are counted by name rather than as ``other``."""
+    def know(self, models: Iterable[str]) -> None:
+        """Add models that are counted by name rather than as ``other``."""
         self._models.update(models)
-        self._keys.update(keys)
 
     def show(self, key: KeyState) -> None:
         """Update the gauges of a key's running and waiting requests."""
@@ -85,7 +83,7 @@ class Metrics:
 
     def spent(self, model: object, key: str | None, usage: Usage, price: Price | None) -> None:
         """Count the cost of a request to an upstream, as far as it is known."""
-        labels = self.model_name(model), key if key in self._keys else OTHER
+        labels = self.model_name(model), key or OTHER
         self._tokens.labels(*labels, "input").inc(usage.input_tokens)
         self._tokens.labels(*labels, "output").inc(usage.output_tokens)
         if price is not None:

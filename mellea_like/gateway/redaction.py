@@ -127,8 +127,7 @@ class RedactedBackend(BackendWrapper):
             said = said.replace(self._secret, HIDDEN)
         # As a literal, it is always one line.
         said = ascii(said[:LONGEST_SAID])
-        current = CURRENT.get()
-        shown = (self._name, type(error).__name__, "-" if current is None else current.id, said)
+        shown = (self._name, type(error).__name__, CURRENT.get().id, said)
         logger.warning("the upstream %r failed with %s (request %s): %s", *shown)
 
     @asynccontextmanager

@@ -17,8 +17,7 @@ NO_RETRY = {"x-should-retry": "false"}
 BUDGET_SPENT = "insufficient_quota"
 
 NO_BUDGET_SOON = 3600.0
-"""The Retry-After, in seconds, for a budget that never starts again."""
-
+"""The Retry-After, in seconds, if nobody knows when a budget or quota starts again."""
 
 LONGEST_PARAM = 200
 """The maximum length of a field's name in an error, because a caller may have chosen it."""
@@ -39,6 +38,7 @@ class Refusal(Exception):
         param: str | None = None,
         headers: Mapping[str, str] | None = None,
         more: Mapping[str, Any] | None = None,
+        until_reset: bool = False,
     ) -> None:
         super().__init__(message)
         self.status = status
@@ -48,6 +48,8 @@ class Refusal(Exception):
         self.param = param
         self.headers = dict(headers or {})
         self.more = more or {}
+        self.until_reset = until_reset
+        """Whether to retry when the key's budget starts again. The guard adds the time to wait."""
 
     @property
     def error(self) -> dict[str, Any]:
@@ -97,15 +99,17 @@ def retry_after(wait: float) -> dict[str, str]:
 def budget_spent(shortage: Shortage | None = None) -> Refusal:
     """Return the refusal for a key whose budget has no room for a request."""
     message = "this key's budget is spent"
-    headers = {**retry_after(NO_BUDGET_SOON), **NO_RETRY}
+    fits = True
     if shortage is not None and shortage.spent < shortage.allowed:
         what = shortage.what.replace("_", " ")
         less = "a shorter prompt" if what == "input tokens" else "a lower max_tokens"
         if shortage.wanted > shortage.allowed:
             most = f"but this key's whole budget is {shortage.allowed:,.12g}"
-            headers = NO_RETRY  # There is no "retry-after", because the request will never fit.
+            fits = False
         else:
             left = shortage.allowed - shortage.spent
             most = f"but only {left:,.12g} of this key's budget are left"
         message = f"this request may take {shortage.wanted:,.12g} {what}, {most}: send {less}"
-    return Refusal(429, message, kind=BUDGET_SPENT, code=BUDGET_SPENT, headers=headers)
+    return Refusal(
+        429, message, kind=BUDGET_SPENT, code=BUDGET_SPENT, headers=NO_RETRY, until_reset=fits
+    )

@@ -7,7 +7,8 @@ import logging
 from typing import get_args
 
 import pytest
-from gateway_kit import Caller, InTurn, calling
+from gateway_kit import TOKEN, Caller, InTurn, bearer, calling, user
+from guard_kit import key
 from http_server import Answer, OpenAIServer
 from openai.types.responses.response_error import ResponseError
 
@@ -102,6 +103,17 @@ async def test_code_param_and_type_are_kept_if_they_are_known_and_nothing_else(
     error = refused.error
     assert (refused.status, error["code"], error["param"], error["type"]) == told
     assert SECRET.encode() not in refused.body
+
+
+@pytest.mark.parametrize(("told", "wait"), [({"retry_after": "7"}, "7"), ({}, "3600")])
+async def test_an_upstream_s_quota_is_not_taken_for_the_key_s_budget(told, wait):
+    keys = {"team": key(TOKEN, budget={"requests": 9, "per": "month"})}
+    answer = Answer.error(429, code="insufficient_quota", **told)
+    with OpenAIServer(answer) as upstream:
+        async with calling(url=upstream.url, attempts=1, keys=keys) as caller:
+            given = {"model": "mine", "messages": user()}
+            refused = await caller.ask(body=given, headers=bearer(TOKEN))
+    assert (refused.status, refused.headers["retry-after"]) == (429, wait)
 
 
 async def test_what_a_stream_is_broken_off_with_is_told_in_the_same_words():

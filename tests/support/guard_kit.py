@@ -17,7 +17,7 @@ from typing import Any, Self
 import anyio
 import anyio.lowlevel
 
-from mellea_like.gateway.config.gateway_config import ANONYMOUS, KeyConfig, ServerConfig
+from mellea_like.gateway.config.gateway_config import KeyConfig, ServerConfig
 from mellea_like.gateway.current_request import admitted
 from mellea_like.gateway.http.guard import Guard
 from mellea_like.gateway.http.key_state import KeyState
@@ -161,7 +161,7 @@ def running(
 
 def guarded(app: Any, server: ServerConfig, keys: Mapping[str, KeyConfig]) -> Guard:
     """Make a guard around an app, which counts one model, ``m``."""
-    metrics = Metrics(keys or [ANONYMOUS], ["m"])
+    metrics = Metrics(["m"])
     make_key = partial(KeyState, changed=metrics.show)
     return Guard(app, server, keys, metrics=metrics, make_key=make_key)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from abc import ABC, abstractmethod
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -24,7 +23,15 @@ from mellea_like.gateway.chat.caller_checks import TooCostly
 from mellea_like.gateway.chat.served_model import CALL
 from mellea_like.gateway.fields import CHAT_FIELDS, is_kept_back
 from mellea_like.gateway.redaction import disclosure_of
-from mellea_like.gateway.refusal import NO_RETRY, Refusal, budget_spent, retry_after, too_many
+from mellea_like.gateway.refusal import (
+    BUDGET_SPENT,
+    NO_BUDGET_SOON,
+    NO_RETRY,
+    Refusal,
+    budget_spent,
+    retry_after,
+    too_many,
+)
 from mellea_like.gateway.upstream_codes import CONTEXT_LENGTH, known_of
 
 if TYPE_CHECKING:
@@ -69,7 +76,6 @@ class Answer(ABC):
             raise refusal_of(model, prepared, outcomes)
         self.carries = prepared.carries
         self.model = model
-        self.created = int(time.time())
         self.summary = _summary(outcomes)
         self.usage = _spent(outcomes)
         self.headers = {PASSED: "true" if self.summary["passed"] else "false"}
@@ -253,9 +259,8 @@ def _of_upstream(model: str, prepared: PreparedRequest, error: BackendError) -> 
     words, status, code = disclosure_of(error)
     message, known = f"the upstream {words}", known_of(error)
     if isinstance(error, RateLimited):
-        refusal = too_many(
-            f"{message}: try again later", error.retry_after or 1.0, known.code or code
-        )
+        wait = error.retry_after or (NO_BUDGET_SOON if known.code == BUDGET_SPENT else 1.0)
+        refusal = too_many(f"{message}: try again later", wait, known.code or code)
         refusal.kind = known.kind or refusal.kind
         refusal.headers |= {} if error.retryable else NO_RETRY
         return refusal

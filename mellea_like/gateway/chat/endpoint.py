@@ -158,9 +158,8 @@ class Endpoint(ABC):
         for outcome in outcomes:
             result = outcome.result
             self._metrics.sampled(name, outcome.status, 0 if result is None else len(result.slices))
-            current = CURRENT.get()
-            if current is not None and result is not None:
-                current.sampling_ids.append(result.sampling_id)
+            if result is not None:
+                CURRENT.get().sampling_ids.append(result.sampling_id)
         return outcomes
 
 

@@ -19,8 +19,6 @@ except ImportError as exc:  # pragma: no cover
     raise ImportError(msg) from exc
 
 from mellea_like.gateway.chat.caller_checks import Workers
-from mellea_like.gateway.config.gateway_config import ANONYMOUS
-from mellea_like.gateway.config.tokens import METRICS_KEY
 from mellea_like.gateway.config.upstreams import OpenUpstreams
 from mellea_like.gateway.current_request import CURRENT
 from mellea_like.gateway.http.key_state import KeyState, KeyStores
@@ -102,7 +100,7 @@ class Gateway:
         if unknown:
             msg = f"the configuration has no upstream named {unknown[0]!r}"
             raise ValueError(msg)
-        self._metrics = Metrics([METRICS_KEY])
+        self._metrics = Metrics()
         self._workers = Workers()
         self._reloading = anyio.Lock()
         kept = MemoryStore() if store is None else store
@@ -168,7 +166,7 @@ class Gateway:
         await self._upstreams.release(mine)
 
     def _make(self, config: GatewayConfig) -> Serving:
-        self._metrics.know(config.models, config.keys or (ANONYMOUS,))
+        self._metrics.know(config.models)
         return Serving(config, self._make_key, self._metrics, self._workers)
 
     async def _begin(self, serving: Serving) -> Used:
@@ -191,6 +189,5 @@ class Gateway:
 
     def _count_spent(self, usage: Usage, price: Price | None) -> None:
         current = CURRENT.get()
-        if current is not None:
-            current.tokens += usage.total_tokens
-            self._metrics.spent(current.model, current.key, usage, price)
+        current.tokens += usage.total_tokens
+        self._metrics.spent(current.model, current.key, usage, price)

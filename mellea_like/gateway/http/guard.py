@@ -26,7 +26,7 @@ from mellea_like.gateway.current_request import (
     request_id_of,
 )
 from mellea_like.gateway.http.body import BodyMemory, check_headers, parse, read_body
-from mellea_like.gateway.refusal import BUDGET_SPENT, Refusal, retry_after
+from mellea_like.gateway.refusal import Refusal, retry_after
 from mellea_like.telemetry import Telemetry
 
 if TYPE_CHECKING:
@@ -301,11 +301,7 @@ class _Exchange:
         refusal = _refusal_of(problem)
         if self._status is not None:
             return  # The answer has begun, so the server aborts it.
-        if (
-            refusal.code == BUDGET_SPENT
-            and "retry-after" in refusal.headers
-            and self._key is not None
-        ):
+        if refusal.until_reset and self._key is not None:
             refusal.headers |= retry_after(self._key.seconds_to_reset())
         start = {"status": refusal.status, "headers": refusal.raw_headers()}
         await self._send({"type": "http.response.start", **start})
