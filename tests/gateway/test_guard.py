@@ -215,9 +215,9 @@ async def test_bodies_under_way_share_one_bound_and_one_too_many_is_told_to_come
 
 async def test_a_body_of_unknown_length_is_counted_while_it_arrives():
     memory = BodyMemory(1000)
-    with pytest.raises(Refusal) as caught, memory.share() as share:
+    with pytest.raises(Refusal) as caught, memory.share() as take:
         for _ in range(3):
-            share.take(400)
+            take(400)
     assert (caught.value.status, memory.used) == (503, 0)
 
 

@@ -95,8 +95,8 @@ def part(data: bytes, more: bool = True) -> dict:
 
 
 async def read(receive, **server) -> bytes:
-    with BodyMemory(1000).share() as share:
-        return await read_body(receive, ServerConfig(**server), share)
+    with BodyMemory(1000).share() as take:
+        return await read_body(receive, ServerConfig(**server), take)
 
 
 @pytest.mark.anyio

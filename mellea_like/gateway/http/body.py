@@ -15,11 +15,14 @@ from mellea_like.errors import ClientDisconnected
 from mellea_like.gateway.refusal import Refusal, retry_after
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable
+    from collections.abc import Callable, Generator, Iterable
 
     from starlette.types import Receive
 
     from mellea_like.gateway.config.gateway_config import ServerConfig
+
+    Take = Callable[[int], None]
+    """Counts bytes that have arrived, or refuses the body if there is no room for them."""
 
 MOST_PARTS = 50_000
 """The maximum number of brackets and commas in a body. Many of them make JSON slow to parse."""
@@ -52,26 +55,24 @@ class BodyMemory:
         self.used = 0
 
     @contextmanager
-    def share(self) -> Generator[BodyShare]:
-        """Yield the share of one request, and free it when the block ends."""
-        share = BodyShare(self)
+    def share(self) -> Generator[Take]:
+        """Yield a function that counts the bytes of one request, until the block ends."""
+        taken = 0
+
+        def take(size: int) -> None:
+            nonlocal taken
+            self.check_room(size)
+            self.used += size
+            taken += size
+
         try:
-            yield share
+            yield take
         finally:
-            self.used -= share.taken
-
-
-class BodyShare:
-    """The part of a `BodyMemory` that one request's body takes."""
-
-    def __init__(self, memory: BodyMemory) -> None:
-        self._memory = memory
-        self.taken = 0
+            self.used -= taken
 
     def check_room(self, size: int) -> None:
         """Refuse a body of ``size`` bytes if there is no room for it now."""
-        memory = self._memory
-        if memory.used + size > memory.most:
+        if self.used + size > self.most:
             message = "the bodies of other requests fill all the memory reserved for bodies"
             raise Refusal(
                 503,
@@ -80,12 +81,6 @@ class BodyShare:
                 code="server_busy",
                 headers=retry_after(COME_BACK),
             )
-
-    def take(self, size: int) -> None:
-        """Count ``size`` bytes that have arrived, or refuse the body if there is no room."""
-        self.check_room(size)
-        self._memory.used += size
-        self.taken += size
 
 
 def check_headers(headers: Iterable[tuple[bytes, bytes]], server: ServerConfig) -> int:
@@ -118,8 +113,8 @@ def check_headers(headers: Iterable[tuple[bytes, bytes]], server: ServerConfig) 
     return int(length)
 
 
-async def read_body(receive: Receive, server: ServerConfig, share: BodyShare) -> bytes:
-    """Read a whole body within the server's limits, and count its memory in ``share``."""
+async def read_body(receive: Receive, server: ServerConfig, take: Take) -> bytes:
+    """Read a whole body within the server's limits, and count its memory with ``take``."""
     parts: list[bytes] = []
     size = 0
     more = True
@@ -132,7 +127,7 @@ async def read_body(receive: Receive, server: ServerConfig, share: BodyShare) ->
             size += len(part)
             if size > server.max_body:
                 raise _too_long(server)
-            share.take(len(part))
+            take(len(part))
             parts.append(part)
             more = message.get("more_body", False)
     if scope.cancelled_caught:

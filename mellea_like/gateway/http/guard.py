@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
 
     from mellea_like.gateway.config.gateway_config import KeyConfig, KeyLimits, ServerConfig
-    from mellea_like.gateway.http.body import BodyShare
+    from mellea_like.gateway.http.body import Take
     from mellea_like.gateway.http.key_state import KeyState
     from mellea_like.gateway.metrics import Metrics
 
@@ -227,8 +227,6 @@ class _Exchange:
     def _count(self, status: int, seconds: float) -> None:
         model, metrics = self._current.model, self._guard.metrics
         metrics.requested(model, self._current.key, status, seconds)
-        if not logger.isEnabledFor(logging.INFO):
-            return
         what = _shown(self._scope)
         if model is not None:
             what += f", model {metrics.model_name(model)}"
@@ -277,8 +275,8 @@ class _Exchange:
     async def _handle_post(self, key: KeyState) -> None:
         scope, guard, limits = self._scope, self._guard, key.limits
         key.check_budget()
-        with key.queued(), guard.bodies.share() as share:
-            body = await self._read(share)
+        with key.queued(), guard.bodies.share() as take:
+            body = await self._read(take)
             self._current.model = body.get("model")
             charge = await key.count(body)
             self._headers = charge.headers
@@ -289,10 +287,10 @@ class _Exchange:
             finally:
                 charge.settle(self._current.tokens)
 
-    async def _read(self, share: BodyShare) -> dict[str, Any]:
+    async def _read(self, take: Take) -> dict[str, Any]:
         server = self._guard.server
-        share.check_room(check_headers(self._scope["headers"], server))
-        data = await read_body(self._receive, server, share)
+        self._guard.bodies.check_room(check_headers(self._scope["headers"], server))
+        data = await read_body(self._receive, server, take)
         self._unread = False
         self._connection.body_read()
         return parse(data, server.max_depth)
