@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from mellea_like.core.extra import NO_EXTRA, with_extra
 from mellea_like.core.generation import Usage
@@ -59,9 +59,6 @@ CALLERS_FAULT = frozenset({400, 413, 422})
 class Answer(ABC):
     """Formats the replies to one request for an endpoint, as a whole or as a stream of events."""
 
-    end: ClassVar[bytes] = b""
-    """The bytes that end a streamed answer, after its last event."""
-
     # Raises a Refusal if there is no reply to show.
     def __init__(
         self, model: str, prepared: PreparedRequest, outcomes: Sequence[ReplyOutcome]
@@ -86,7 +83,7 @@ class Answer(ABC):
 
     @abstractmethod
     def events(self) -> Iterator[bytes]:
-        """Return the events of a streamed answer. The bytes in ``end`` follow them."""
+        """Return the events of a streamed answer."""
 
 
 # --- the contents of a reply ---------------------------------------------------------------------

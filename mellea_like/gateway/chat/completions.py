@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from mellea_like.gateway.chat.answer import (
     Answer,
@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from mellea_like.gateway.refusal import Refusal
 
 
+END = b"data: [DONE]\n\n"
+"""The end of a streamed completion."""
+
+
 class ChatCompletions(Endpoint):
     """The endpoint ``/v1/chat/completions``."""
 
@@ -48,23 +52,20 @@ def _failed(refusal: Refusal) -> bytes:
 class Completion(Answer):
     """An answer in the format of OpenAI's chat completions."""
 
-    end: ClassVar[bytes] = b"data: [DONE]\n\n"
-
     def __init__(
         self, *given: Any, include_usage: bool, frame: Mapping[str, Any] | None = None
     ) -> None:
         super().__init__(*given)
         self._include_usage = include_usage
         self._frame = _frame(self.model) if frame is None else frame
-        if self.carries and len(self.shown) == 1:
-            [choice] = self.shown
-            self._frame = {**further_of(choice.reply, "reply"), **self._frame}
+        if len(self.shown) == 1:
+            self._frame = {**self._further(self.shown[0], "reply"), **self._frame}
 
     def whole(self) -> dict[str, Any]:
         """Return the completion."""
         choices = [
             {
-                **self._further(choice),
+                **self._further(choice, "choice"),
                 "index": index,
                 "message": message_of(choice.reply, further=self.carries),
                 "logprobs": _logprobs(choice.reply),
@@ -76,18 +77,18 @@ class Completion(Answer):
         known = {"usage": self._spent(), "mellea_like": self.summary}
         return {**self._frame, "object": "chat.completion", "choices": choices, **known}
 
-    def _further(self, choice: Choice) -> dict[str, Any]:
-        return further_of(choice.reply, "choice") if self.carries else {}
+    def _further(self, choice: Choice, place: str) -> dict[str, Any]:
+        return further_of(choice.reply, place) if self.carries else {}
 
     def _spent(self) -> dict[str, Any]:
-        # The upstream's details are about one request, so they are used only if there was just
-        # one.
-        alone = self.carries and self.usage.requests == 1
-        return usage_of(self.usage, further_of(self.shown[0].reply, "usage") if alone else {})
+        # The upstream's details are about one request, so they are used only if there was one.
+        alone = self.usage.requests == 1
+        return usage_of(self.usage, self._further(self.shown[0], "usage") if alone else {})
 
     def events(self) -> Iterator[bytes]:
-        """Return the chunks of a streamed completion."""
-        return map(event_of, self._chunks())
+        """Yield the chunks of a streamed completion, and its end."""
+        yield from map(event_of, self._chunks())
+        yield END
 
     def _chunks(self) -> Iterator[dict[str, Any]]:
         for index, choice in enumerate(self.shown):
@@ -102,7 +103,7 @@ class Completion(Answer):
     def _last(self, index: int) -> Iterator[dict[str, Any]]:
         choice, last = self.shown[index], index == len(self.shown) - 1
         chunk = _chunk(self._frame, index, {}, finish_reason(choice.reply))
-        chunk["choices"][0] |= {**self._further(choice), **chunk["choices"][0]}
+        chunk["choices"][0] |= {**self._further(choice, "choice"), **chunk["choices"][0]}
         chunk["choices"][0]["mellea_like"] = told(choice)
         if last:
             chunk["mellea_like"] = self.summary
@@ -111,11 +112,12 @@ class Completion(Answer):
             yield {**_chunk(self._frame, 0, {}), "choices": [], "usage": self._spent()}
 
     def rest(self) -> Iterator[bytes]:
-        """Yield the chunks that remain once the text of the only reply has been sent."""
+        """Yield the chunks and the end that remain once the text of the only reply was sent."""
         for delta in _deltas(self.shown[0].reply, further=self.carries):
             if "content" not in delta:
                 yield event_of(_chunk(self._frame, 0, delta))
         yield from map(event_of, self._last(0))
+        yield END
 
 
 class LiveCompletion:
@@ -137,7 +139,7 @@ class LiveCompletion:
         """Return the events after the text, or raise a `Refusal` if there is no reply to show."""
         given = (*self._given, outcomes)
         answer = Completion(*given, include_usage=self._include_usage, frame=self._frame)
-        return b"".join(answer.rest()) + answer.end
+        return b"".join(answer.rest())
 
     def failed(self, refusal: Refusal) -> bytes:
         """Format a refusal as the last event of the stream."""

@@ -135,7 +135,7 @@ class Endpoint(ABC):
                 answer = reading.write(name, prepared, outcomes)
                 events.headers |= answer.headers
                 # It is sent in one piece, because each piece costs a system call.
-                end = b"".join(answer.events()) + answer.end
+                end = b"".join(answer.events())
         except Refusal as refusal:
             if not events.begun:
                 raise

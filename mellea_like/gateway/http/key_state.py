@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
-from math import ceil, inf
+from math import ceil, inf, isfinite
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
@@ -79,7 +79,7 @@ class KeyState:
     def _limit_to(self, limits: KeyLimits) -> None:
         self.limits = limits
         self._budget: Budget | None = None
-        self._ends: float | None = None
+        self._ends = -inf  # The end of the period, in seconds since 1970.
         self._accounts: list[str] = []  # The names of this period's accounts in the store.
         self._calls: StoreAccount | None = None
         self._calls_spent = False  # As far as this process knows.
@@ -116,7 +116,7 @@ class KeyState:
         if spec is None:
             return
         now = self._now()
-        if self._ends is not None and now < self._ends:
+        if now < self._ends:
             return
         name = f"key {self.name}"
         self._ends = inf
@@ -137,18 +137,16 @@ class KeyState:
 
     def seconds_to_reset(self) -> float:
         """Return the seconds until the budget starts again, or an hour if it never does."""
-        ends = inf if self._ends is None else self._ends
-        return NO_BUDGET_SOON if ends == inf else ends - self._now()
+        return self._ends - self._now() if isfinite(self._ends) else NO_BUDGET_SOON
 
     def check_budget(self) -> None:
         """Refuse a request if the key has spent its whole budget."""
         budget = self.budget
-        if budget is not None and any(
+        spent_one = budget is not None and any(
             limit is not None and spent >= limit
             for spent, limit in zip(budget.spent, budget.limits, strict=False)
-        ):
-            raise budget_spent()
-        if self._calls_spent:
+        )
+        if spent_one or self._calls_spent:
             raise budget_spent()
 
     async def count(self, body: Mapping[str, Any]) -> Charge:
