@@ -328,20 +328,17 @@ class ServedModel:
     def _stages(self, most: int | None, *, tools: bool) -> list[Stage]:
         """Make the stages of an escalation after the first; ``most`` limits a reply's tokens."""
         backends, judges = self._backends[1:], self._judge_backends[1:]
-        further = zip(self.config.escalate, backends, judges, strict=True)
-        made = [
-            stage.make(
+        stages: list[Stage] = []
+        for stage, upstream, judge in zip(self.config.escalate, backends, judges, strict=True):
+            made = stage.make(
                 upstream,
                 judge=judge,
                 options=self._own_options(stage, most),
                 early=self.config.early,
             )
-            for stage, upstream, judge in further
-        ]
-        return [
-            replace(stage, requirements=_for_texts(stage.requirements, tools=tools))
-            for stage in made
-        ]
+            requirements = _for_texts(made.requirements, tools=tools)
+            stages.append(replace(made, requirements=requirements))
+        return stages
 
     def _own_options(self, place: ModelConfig | StageConfig, most: int | None) -> Options:
         """Return the default options of a model or a stage; ``most`` limits ``max_tokens``."""
@@ -373,20 +370,16 @@ class ServedModel:
         return _for_texts((*checks, *asked.requirements), tools=bool(request.tools))
 
     def _options(self, request: ChatRequest, most: int | None) -> Options:
-        defaults = self.config.options
-        wanted = _least(request.max_tokens, request.max_completion_tokens)
         given = Options(
             temperature=request.temperature,
             top_p=request.top_p,
-            max_tokens=wanted or _least(defaults.max_tokens, most),
+            max_tokens=_least(request.max_tokens, request.max_completion_tokens),
             stop=tuple(request.stop),
             seed=request.seed,
             extra={**request.passed_on, **self._told_format(request)},
         )
-        if self.config.escalate:  # Each stage has its own.
-            return replace(given, max_tokens=wanted)
-        own = defaults.model_dump(exclude={"max_tokens"})
-        return given.over(Options(model=self.config.upstream_model, **own))
+        # In an escalation, each stage has its own defaults.
+        return given if self.config.escalate else given.over(self._own_options(self.config, most))
 
     def _configured(self, request: ChatRequest) -> dict[str, str]:
         config = self.config
