@@ -3,8 +3,32 @@
 from __future__ import annotations
 
 import pytest
+from gateway_kit import InTurn, config_for, running
 
 from mellea_like.gateway.chat import caller_checks
+
+
+@pytest.fixture(scope="module")
+def scenery():
+    """An upstream, and a gateway that repairs replies of more than two words."""
+    upstream = InTurn()
+    config = config_for(checks=["words<=2"], attempts=2, strategy="repair")
+    with running(config, backends={"main": upstream}) as gateway:
+        yield upstream, gateway
+
+
+@pytest.fixture
+def upstream(scenery):
+    """The upstream of `scenery`, which replies ``a b`` until a test says otherwise."""
+    scenery[0].replies, scenery[0].requests = ["a b"], []
+    return scenery[0]
+
+
+@pytest.fixture
+def client(scenery, upstream):
+    """The official client of `scenery`."""
+    with scenery[1].client() as client:
+        yield client
 
 
 @pytest.fixture(scope="session")

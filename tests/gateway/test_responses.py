@@ -6,7 +6,7 @@ import json
 
 import openai
 import pytest
-from gateway_kit import InTurn, calling, config_for, running
+from gateway_kit import InTurn, calling
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import BaseModel, TypeAdapter
 
@@ -35,26 +35,6 @@ WEATHER = {"type": "function", "name": "weather", "parameters": PARAMETERS, "str
 
 def call(arguments: str = '{"city": "Rome"}', name: str = "weather") -> Generation:
     return Generation("", finish_reason="tool_calls", tool_calls=(ToolCall("c1", name, arguments),))
-
-
-@pytest.fixture(scope="module")
-def scenery():
-    upstream = InTurn("a b")
-    config = config_for(checks=["words<=2"], attempts=2, strategy="repair", retries=0)
-    with running(config, backends={"main": upstream}) as gateway:
-        yield upstream, gateway
-
-
-@pytest.fixture
-def upstream(scenery):
-    scenery[0].replies, scenery[0].requests = ["a b"], []
-    return scenery[0]
-
-
-@pytest.fixture
-def client(scenery, upstream):
-    with scenery[1].client() as client:
-        yield client
 
 
 def test_a_response_has_the_reply_and_what_it_took(client, upstream):
@@ -165,13 +145,6 @@ def test_the_sdks_stream_helper_puts_it_together(client, upstream):
         text = [event.delta for event in stream if event.type == "response.output_text.delta"]
         assert stream.get_final_response().output_parsed == City(city="Rome")
     assert "".join(text) == '{"city":"Rome"}'
-
-
-@pytest.mark.anyio
-async def test_the_async_client_works_on_both_event_loops(scenery, upstream):
-    async with scenery[1].async_client() as client:
-        response = await client.responses.create(model="mine", input="Hi.")
-    assert response.output_text == "a b"
 
 
 def test_what_fails_has_openais_errors(client, upstream):

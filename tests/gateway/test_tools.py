@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import openai
 import pytest
-from gateway_kit import InTurn, calling, config_for, running, user
+from gateway_kit import InTurn, calling, user
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from pydantic import BaseModel
 
@@ -36,26 +36,6 @@ ROME = '{"city": "Rome"}'
 def calls(*arguments: str, name: str = "weather", **more) -> Generation:
     made = [ToolCall(f"c{n}", name, text) for n, text in enumerate(arguments)]
     return Generation("", finish_reason="tool_calls", tool_calls=tuple(made), **more)
-
-
-@pytest.fixture(scope="module")
-def scenery():
-    upstream = InTurn("")
-    config = config_for(checks=["words<=2"], attempts=2, strategy="repair")
-    with running(config, backends={"main": upstream}) as gateway:
-        yield upstream, gateway
-
-
-@pytest.fixture
-def upstream(scenery):
-    scenery[0].requests = []
-    return scenery[0]
-
-
-@pytest.fixture
-def client(scenery, upstream):
-    with scenery[1].client() as client:
-        yield client
 
 
 WRONG = {
