@@ -207,7 +207,7 @@ def _readable(given: Any, info: ValidationInfo) -> Any:
         reject(f"{kind!r} belongs to a hosted tool, and this model has none; {HINT}", UNSUPPORTED)
     if isinstance(given, dict) and "role" in given:
         return {"type": "message", **cast("dict[str, Any]", given)}
-    return given
+    return cast("Any", given)
 
 
 _Item = Annotated[
