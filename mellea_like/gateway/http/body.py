@@ -56,7 +56,7 @@ class BodyMemory:
 
     @contextmanager
     def share(self) -> Generator[Take]:
-        """Yield a function that counts the bytes of one request, until the block ends."""
+        """Yield a function that counts bytes of one request; free them when the block ends."""
         taken = 0
 
         def take(size: int) -> None:
