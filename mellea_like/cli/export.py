@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import contextlib
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,20 +14,11 @@ from mellea_like.cli.standard_streams import is_terminal, one_line, printable, s
 from mellea_like.errors import JournalError
 
 # typer reads the annotations.
-from mellea_like.export.example_selection import (  # noqa: TC001
-    Pairs,
-    Prompt,
-    Reasoning,
-    Select,
-)
+from mellea_like.export.example_selection import ExampleRules, Pairs, Prompt, Reasoning, Select
 from mellea_like.export.formats import Format  # noqa: TC001
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.text import Text
-
     from mellea_like.cli.signals import SignalHandler
-    from mellea_like.export.example_selection import Drop
 
 HELP = """Make training data, or a table of all draws, from a run's journal.
 
@@ -152,32 +143,36 @@ class ExportOptions:
 
 def run(options: ExportOptions, _signals: SignalHandler) -> int:
     """Run ``mellea-like export``."""
-    from mellea_like.export.api import export  # noqa: PLC0415 (few commands need it)
+    # Few commands need them.
+    from mellea_like.cli.console import live_view  # noqa: PLC0415
+    from mellea_like.export.api import check_arguments, export  # noqa: PLC0415
 
     output = _output(options)
+    given = {name: getattr(options, name) for name in ExampleRules._fields}
+    rules = ExampleRules(**given | {"drop": tuple(options.drop)})
+    path = output if isinstance(output, Path) else None
     # Rows and a view can't share a terminal.
     rows_shown = options.output == STANDARD and is_terminal(sys.stdout)
-    view = _View(shown=not (options.quiet or rows_shown))
+    quiet = options.quiet or rows_shown
+    done = total = 0
+
+    def update(*numbers: int) -> None:
+        nonlocal done, total
+        done, total = numbers
+
+    view = None if quiet else live_view(lambda _: f"{done:,}/{total:,} items")
     try:
-        with view:
+        names = option_names(ExportOptions)
+        check_arguments(options.format, rules, path, details=options.details, options=names)
+        with view or contextlib.nullcontext():
             made = export(
                 options.runs,
                 output,
                 format=options.format,
-                pairs=options.pairs,
-                min_margin=options.min_margin,
-                max_per_item=options.max_per_item,
-                select=options.select,
-                seed=options.seed,
-                keep_repairs=options.keep_repairs,
-                reasoning=options.reasoning,
-                drop=cast("list[Drop]", options.drop),  # Checked by `export`.
-                min_chars=options.min_chars,
-                max_chars=options.max_chars,
-                prompt=options.prompt,
+                **rules._asdict(),
                 details=options.details,
                 card=not options.no_card,
-                on_progress=view.update,
+                on_progress=update,
             )
             if options.output == STANDARD:
                 sys.stdout.flush()
@@ -194,13 +189,7 @@ def run(options: ExportOptions, _signals: SignalHandler) -> int:
     except (JournalError, ImportError) as exc:
         raise Problem(one_line(str(exc))) from exc
     except ValueError as exc:
-        names = option_names(ExportOptions)
-        said = re.sub(
-            r"^\w+|\b\w+_\w+\b|\b\w+(?= says)",
-            lambda name: names.get(name[0], name[0]),
-            one_line(str(exc).removeprefix("export: ")),
-        )
-        raise Problem(said, Exit.USAGE) from exc
+        raise Problem(one_line(str(exc)), Exit.USAGE) from exc
     card = "" if made.card is None else f" {made.card} describes where it comes from."
     if not options.quiet or not made.rows:
         where = "" if options.output == STANDARD else f"Wrote {options.output}: "
@@ -236,30 +225,3 @@ class _Terminal:
 
     def write(self, data: bytes) -> None:
         sys.stdout.write(printable(data.decode("utf-8", "replace")))
-
-
-class _View:
-    """Shows the progress of an export on a terminal."""
-
-    def __init__(self, *, shown: bool) -> None:
-        from mellea_like.cli.console import live_view  # noqa: PLC0415 (rich's live view is slow)
-
-        self._done = self._total = 0
-        self._live = live_view(self._render) if shown else None
-
-    def __enter__(self) -> None:
-        if self._live is not None:
-            self._live.start()
-
-    def __exit__(self, *exc_info: object) -> None:
-        if self._live is not None:
-            self._live.stop()
-
-    def update(self, done: int, total: int) -> None:
-        """Store the numbers of finished and of all items, for the next time the view is redrawn."""
-        self._done, self._total = done, total
-
-    def _render(self, _console: Console) -> Text:
-        from rich.text import Text  # noqa: PLC0415 (an extra)
-
-        return Text(f"{self._done:,}/{self._total:,} items")

@@ -10,10 +10,11 @@ from collections import Counter
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Protocol, TypeAlias, cast, get_args
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, cast
 
-from mellea_like.batch.rows.formats import HALVES, as_json, whole
-from mellea_like.core.argument_checks import real_number, whole_number
+from mellea_like.batch.rows.files import row_writer
+from mellea_like.batch.rows.formats import HALVES, RowFormat, RowWriter, as_json, whole
 from mellea_like.core.display import plural
 from mellea_like.errors import JournalError
 from mellea_like.export.data_card import Card
@@ -27,7 +28,7 @@ from mellea_like.export.example_selection import (
     Select,
 )
 from mellea_like.export.formats import (
-    FORMATS,
+    KINDS,
     Format,
     columns_of,
     has_labels,
@@ -39,7 +40,7 @@ from mellea_like.report.views import ItemView, RunView
 from mellea_like.runtime.atomic_files import replaced
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Generator, Iterable, Mapping
+    from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     from mellea_like.batch.journal.journal import Journal
@@ -47,12 +48,6 @@ if TYPE_CHECKING:
 __all__ = ["Exported", "Source", "export"]
 
 Source: TypeAlias = "Run | str | os.PathLike[str] | Journal"
-
-_Container: TypeAlias = Literal["jsonl", "csv", "parquet"]
-
-OPENAI = ("openai", "openai-dpo")
-PLAIN = ("jsonl", "csv", "parquet")
-PAIRED = ("dpo", "reward", "openai-dpo")
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,10 +188,9 @@ def export(
         max_chars,
         prompt,
     )
-    _check(format, how)
     stream = cast("BinaryIO", output) if hasattr(output, "write") else None
     path = None if stream is not None else Path(cast("str", output))
-    container = _container(format, path, details=details, reasoning=reasoning)
+    check_arguments(format, how, path, details=details)
     source = run if isinstance(run, Run) else _run_of(run)
     _check_words(source, format)
     if path is not None and any(_same(path, journal) for journal in source.journals):
@@ -213,7 +207,7 @@ def export(
         if file is None:
             assert path is not None  # noqa: S101 (there is one or the other)
             file = stack.enter_context(replaced(path))
-        writer = _writer_of(file, container, columns_of(format, how, details=details))
+        writer = _writer_of(file, format, path, columns_of(format, how, details=details))
         disputed: AbstractSet[int] = frozenset()
         if has_labels(format):
             disputed = _disputed_replies(source, how)
@@ -247,69 +241,54 @@ def export(
     return replace(exported, card=beside)
 
 
-def _check(format: Format, how: ExampleRules) -> None:
-    for name, value, known in (
-        ("format", format, FORMATS),
-        ("pairs", how.pairs, get_args(Pairs)),
-        ("select", how.select, get_args(Select)),
-        ("reasoning", how.reasoning, (None, *get_args(Reasoning))),
-        ("prompt", how.prompt, get_args(Prompt)),
-        *(("drop", one, get_args(Drop)) for one in how.drop),
-    ):
-        if value not in known:
-            msg = f"export: {name} must be one of {', '.join(filter(None, known))}, not {value!r}"
-            raise ValueError(msg)
-    real_number("export: min_margin", how.min_margin, least=0.0)
-    if how.max_per_item is not None:
-        whole_number("export: max_per_item", how.max_per_item)
-    for name in ("min_chars", "max_chars"):
-        if (limit := getattr(how, name)) is not None:
-            whole_number(f"export: {name}", limit, least=0)
-    if how.min_chars is not None and how.max_chars is not None and how.min_chars > how.max_chars:
-        msg = (
-            f"export: min_chars {how.min_chars} is more than max_chars {how.max_chars}: no reply"
-            " could be kept"
-        )
+def check_arguments(
+    format: Format,
+    how: ExampleRules,
+    path: Path | None,
+    *,
+    details: bool,
+    options: Mapping[str, str] = MappingProxyType({}),
+) -> None:
+    """Refuse arguments of `export` that are out of range or contradict each other.
+
+    ``options`` maps the arguments to the command line's options, for use in errors.
+    """
+    names = {name: options.get(name, name) for name in (*how._fields, "format", "details")}
+    if format not in KINDS:
+        msg = f"{names['format']} must be one of {', '.join(KINDS)}, not {format!r}"
         raise ValueError(msg)
-    if how.prompt == "bare" and how.keep_repairs:
-        msg = (
-            "export: prompt bare can't be combined with keep_repairs, which keeps prompts as they"
-            " were: choose one"
-        )
-        raise ValueError(msg)
-    whole_number("export: seed", how.seed, least=0)
-    unused = how._fields if format in PLAIN else () if format in PAIRED else ("pairs", "min_margin")
-    usual = ExampleRules()
+    how.check(options)
+    kind, suffix = KINDS[format], _suffix(path)
+    of = "single replies"
+    unused: Sequence[str] = () if kind.replies == "paired" else ("pairs", "min_margin")
+    if kind.replies == "all":
+        of, unused = "all draws", how._fields
     for name in unused:
-        if getattr(how, name) != getattr(usual, name):
-            of = "all draws" if format in PLAIN else "single replies"
-            msg = f"export: {format} has {of}, to which {name} says nothing: leave it out"
+        if getattr(how, name) != getattr(ExampleRules(), name):
+            msg = f"{format} has {of}, to which {names[name]} says nothing: leave it out"
             raise ValueError(msg)
+    if kind.openai:
+        if how.reasoning == "field":
+            msg = f"{format} has no field for reasoning: write it inline, or drop it"
+            raise ValueError(msg)
+        if suffix == ".parquet":
+            msg = "OpenAI's fine-tuning takes JSONL, not Parquet"
+            raise ValueError(msg)
+        if details:
+            msg = (
+                "OpenAI's fine-tuning takes JSONL without extra columns: leave out"
+                f" {names['details']}"
+            )
+            raise ValueError(msg)
+    said = {".csv": "CSV", ".parquet": "Parquet"}.get(suffix, "")
+    fits = suffix == f".{format}" or (suffix == ".parquet" and kind.replies != "all")
+    if said and not fits:
+        msg = f"{path} would be {format}, but its name says {said}"
+        raise ValueError(msg)
 
 
-def _container(
-    format: Format, path: Path | None, *, details: bool, reasoning: Reasoning | None
-) -> _Container:
-    """Return the file format of the rows; raise if the arguments contradict each other."""
-    parquet = path is not None and path.suffix.lower() == ".parquet"
-    if format in OPENAI and reasoning == "field":
-        msg = f"export: {format} has no field for reasoning: write it inline, or drop it"
-        raise ValueError(msg)
-    if format in OPENAI and (parquet or details):
-        what = ", not Parquet" if parquet else " without extra columns: leave out details"
-        msg = f"export: OpenAI's fine-tuning takes JSONL{what}"
-        raise ValueError(msg)
-    if format != "csv" and path is not None and path.suffix.lower() == ".csv":
-        msg = f"export: {path} would be {format}, but its name says CSV"
-        raise ValueError(msg)
-    if format in OPENAI:
-        return "jsonl"
-    if format not in PLAIN:
-        return "parquet" if parquet else "jsonl"
-    if parquet and format != "parquet":
-        msg = f"export: {path} would be {format}, but its name says Parquet"
-        raise ValueError(msg)
-    return "csv" if format == "csv" else "parquet" if format == "parquet" else "jsonl"
+def _suffix(path: Path | None) -> str:
+    return "" if path is None else path.suffix.lower()
 
 
 def _run_of(run: Source | Iterable[Source]) -> Run:
@@ -333,7 +312,7 @@ def _check_words(run: Run, format: Format) -> None:
 
 def _settings(format: Format, how: ExampleRules) -> dict[str, Any]:
     """Return the arguments that affect the rows, for the data card; none affect plain tables."""
-    if format in PLAIN:
+    if KINDS[format].replies == "all":
         return {}
     return {**how._asdict(), "drop": ", ".join(how.drop) or None}
 
@@ -365,49 +344,29 @@ def _same(path: Path, other: Path) -> bool:
 # --- rows in a file
 
 
-class _Writer(Protocol):
-    """Writes rows to a file, which stays open."""
-
-    def write(self, row: Mapping[str, Any]) -> None:
-        """Write a row."""
-
-    def close(self) -> None:
-        """Write the end of the file."""
-
-
-def _writer_of(file: BinaryIO, container: _Container, columns: Mapping[str, str]) -> _Writer:
+def _writer_of(
+    file: BinaryIO, format: Format, path: Path | None, columns: Mapping[str, str]
+) -> RowWriter:
     """Return a writer for a file's rows; ``columns`` maps the columns' names to their types."""
-    if container == "parquet":
+    if format == "csv":
+        return _Csv(file, columns)
+    if format == "parquet" or _suffix(path) == ".parquet":
         from mellea_like.export.arrow import ParquetRows  # noqa: PLC0415 (an extra)
 
         return ParquetRows(file, columns)
-    return _Jsonl(file) if container == "jsonl" else _Csv(file, columns)
+    return row_writer(file, RowFormat.JSONL)
 
 
-class _Jsonl:
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-
-    def write(self, row: Mapping[str, Any]) -> None:
-        self._file.write(as_json(row).encode("utf-8") + b"\n")
-
-    def close(self) -> None:
-        pass
-
-
-class _Csv:
+class _Csv(RowWriter):
     """Writes CSV (RFC 4180). Lists and objects are written as JSON; missing values are empty."""
 
     def __init__(self, file: BinaryIO, columns: Mapping[str, str]) -> None:
-        self._file = file
-        self._columns = columns
+        super().__init__(file, columns)
+        self._kinds = columns
         self._line(list(columns))
 
-    def write(self, row: Mapping[str, Any]) -> None:
-        self._line([_cell(row[name], kind) for name, kind in self._columns.items()])
-
-    def close(self) -> None:
-        pass
+    def write(self, record: Mapping[str, Any]) -> None:
+        self._line([_cell(record[name], kind) for name, kind in self._kinds.items()])
 
     def _line(self, cells: list[str]) -> None:
         line = io.StringIO(newline="")

@@ -6,7 +6,7 @@ from itertools import chain, islice
 from operator import ne
 from typing import TYPE_CHECKING, Any
 
-from mellea_like.batch.rows.formats import HALVES, as_json, whole
+from mellea_like.batch.rows.formats import HALVES, RowWriter, as_json, whole
 from mellea_like.batch.rows.parquet import GroupWriter, pa
 from mellea_like.core.conversation import Message
 from mellea_like.export.formats import COLUMNS, draw_rows
@@ -14,7 +14,7 @@ from mellea_like.report.views import ItemView
 from mellea_like.runtime.logs import warn
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
     from typing import BinaryIO
 
 __all__ = ["ParquetRows", "reader_of", "table_of"]
@@ -35,23 +35,27 @@ _TYPES = {
 }
 
 
-class ParquetRows(GroupWriter):
+class ParquetRows(RowWriter):
     """Writes rows as Parquet. The file can be read only after `close`."""
 
     def __init__(self, file: BinaryIO, columns: Mapping[str, str]) -> None:
-        super().__init__(file, _schema(columns))
-        self._columns = columns
-        self._for_people = columns is COLUMNS
+        super().__init__(file)
+        self._kinds = columns
+        self._groups = GroupWriter(file, _schema(columns))
 
-    def write(self, row: Mapping[str, Any]) -> None:
+    def write(self, record: Mapping[str, Any]) -> None:
         """Write a row."""
-        fit = _fit if self._for_people else _fit_exactly
+        fit = _fit if self._kinds is COLUMNS else _fit_exactly
         try:
-            made = {name: fit(row[name], kind) for name, kind in self._columns.items()}
+            made = {name: fit(record[name], kind) for name, kind in self._kinds.items()}
         except ValueError:
             self.close()  # Otherwise the garbage collector would do it after the file was closed.
             raise
-        self.add(made)
+        self._groups.add(made)
+
+    def close(self) -> None:
+        """Write the last row group, and the end of the file."""
+        self._groups.close()
 
 
 def reader_of(items: Iterable[Mapping[str, Any]]) -> Any:
@@ -64,7 +68,10 @@ def _batches(items: Iterable[Mapping[str, Any]]) -> Iterator[Any]:
     while block := list(islice(rows, ROWS)):
         written = [whole(row) for row in block]
         halves += sum(map(ne, block, written))
-        yield _batch(written, COLUMNS)
+        fitting = [
+            {name: _fit(row[name], kind) for name, kind in COLUMNS.items()} for row in written
+        ]
+        yield pa.RecordBatch.from_pylist(fitting, schema=_schema(COLUMNS))
     if halves:
         warn("to_arrow: %s (%d)", HALVES, halves)
 
@@ -76,11 +83,6 @@ def table_of(items: Iterable[Mapping[str, Any]]) -> Any:
 
 def _schema(columns: Mapping[str, str]) -> Any:
     return pa.schema([(name, _TYPES[kind]) for name, kind in columns.items()])
-
-
-def _batch(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) -> Any:
-    fitting = [{name: _fit(row[name], kind) for name, kind in columns.items()} for row in rows]
-    return pa.RecordBatch.from_pylist(fitting, schema=_schema(columns))
 
 
 def _fit(value: Any, kind: str) -> Any:

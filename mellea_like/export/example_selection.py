@@ -5,9 +5,11 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
 from mellea_like.batch.unique import UNIQUE
+from mellea_like.core.argument_checks import real_number, whole_number
 from mellea_like.core.generation import CUT, REJECTED
 
 if TYPE_CHECKING:
@@ -117,6 +119,40 @@ class ExampleRules(NamedTuple):
     max_chars: int | None = None
     prompt: Prompt = "sent"
 
+    def check(self, options: Mapping[str, str] = MappingProxyType({})) -> None:
+        """Refuse values that are out of range or contradict each other.
+
+        ``options`` maps the fields to the command line's options, for use in errors.
+        """
+        names = {name: options.get(name, name) for name in self._fields}
+        for name, value, known in (
+            ("pairs", self.pairs, get_args(Pairs)),
+            ("select", self.select, get_args(Select)),
+            ("reasoning", self.reasoning or "drop", get_args(Reasoning)),
+            ("prompt", self.prompt, get_args(Prompt)),
+            *(("drop", one, get_args(Drop)) for one in self.drop),
+        ):
+            if value not in known:
+                msg = f"{names[name]} must be one of {', '.join(known)}, not {value!r}"
+                raise ValueError(msg)
+        real_number(names["min_margin"], self.min_margin, least=0.0)
+        for name, least in (("max_per_item", 1), ("seed", 0), ("min_chars", 0), ("max_chars", 0)):
+            if (number := getattr(self, name)) is not None:
+                whole_number(names[name], number, least=least)
+        low, high = self.min_chars, self.max_chars
+        if low is not None and high is not None and low > high:
+            msg = (
+                f"{names['min_chars']} {low} is more than {names['max_chars']} {high}: no reply"
+                " could be kept"
+            )
+            raise ValueError(msg)
+        if self.prompt == "bare" and self.keep_repairs:
+            msg = (
+                f"{names['prompt']} bare can't be combined with {names['keep_repairs']}, which"
+                " keeps prompts as they were: choose one"
+            )
+            raise ValueError(msg)
+
     def allow(self, text: str, ended: str | None, *, calls: bool) -> bool:
         """Return whether a reply passes the filters; ``calls`` is whether it called tools."""
         length = len(text)
@@ -149,14 +185,11 @@ class ItemExamples:
         self._prompt = None if trace is None else prompt_of(trace)
         if trace is not None and how.prompt == "bare":
             self._prompt = _without_list(self._prompt, trace)
-        if disputed:
-            agreed = [draw for draw in self.draws if self.key_of(draw) not in disputed]
-            self._disputed = len(agreed) < len(self.draws)
-            if notes is not None and self._disputed:
-                notes[DISPUTED] += len(self.draws) - len(agreed)
-            self.draws = agreed
-        else:
-            self._disputed = False
+        agreed = [d for d in self.draws if not disputed or self.key_of(d) not in disputed]
+        self._disputed = len(agreed) < len(self.draws)
+        if notes is not None:
+            notes[DISPUTED] += len(self.draws) - len(agreed)
+        self.draws = agreed
         self._winners = 1 if trace is None else max(1, len(trace.winners))
         # An item's choices don't depend on the items before it.
         self._random = random.Random(f"{how.seed} {item.id} {item.label}")

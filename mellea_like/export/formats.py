@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from mellea_like.export.example_selection import ItemExamples, prompt_of, scores_of, sent_for
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "COLUMNS",
-    "FORMATS",
+    "KINDS",
     "Format",
     "columns_of",
     "draw_rows",
@@ -53,7 +53,6 @@ Format: TypeAlias = Literal[
     "csv",
     "parquet",
 ]
-FORMATS: tuple[Format, ...] = get_args(Format)
 
 COLUMNS = {
     "journal": "text",
@@ -114,46 +113,53 @@ _TWO = {
 THOUGHTS = "replies whose thoughts were left out, as the format has no field for them"
 
 
-class _Kind(NamedTuple):
-    """The contents of a format's rows: one reply, one with a label, or a pair."""
+class Kind(NamedTuple):
+    """The contents of a format's rows: any draw, a reply that passed, one with a label, a pair."""
 
-    replies: Literal["kept", "labelled", "paired"]
+    replies: Literal["all", "kept", "labelled", "paired"]
     openai: bool = False
 
 
-_KINDS: Mapping[str, _Kind] = {
-    "sft": _Kind("kept"),
-    "prompt-completion": _Kind("kept"),
-    "dpo": _Kind("paired"),
-    "kto": _Kind("labelled"),
-    "reward": _Kind("paired"),
-    "openai": _Kind("kept", openai=True),
-    "openai-dpo": _Kind("paired", openai=True),
+KINDS: Mapping[Format, Kind] = {
+    "sft": Kind("kept"),
+    "prompt-completion": Kind("kept"),
+    "dpo": Kind("paired"),
+    "kto": Kind("labelled"),
+    "reward": Kind("paired"),
+    "openai": Kind("kept", openai=True),
+    "openai-dpo": Kind("paired", openai=True),
+    "jsonl": Kind("all"),
+    "csv": Kind("all"),
+    "parquet": Kind("all"),
 }
 
 
 def words_needed(format: Format) -> tuple[str, ...]:
     """Return the values of a journal's setting ``text`` that keep the texts a format needs."""
-    if format not in _KINDS:
-        return "all", "best", "none"
-    return ("all", "best") if _KINDS[format].replies == "kept" else ("all",)
+    match KINDS[format].replies:
+        case "all":
+            return "all", "best", "none"
+        case "kept":
+            return "all", "best"
+        case "labelled" | "paired":
+            return ("all",)
 
 
 def has_labels(format: Format) -> bool:
     """Return whether a format has both good and bad replies, as pairs or with labels."""
-    return format in _KINDS and _KINDS[format].replies != "kept"
+    return KINDS[format].replies in {"labelled", "paired"}
 
 
 def columns_of(format: Format, how: ExampleRules, *, details: bool) -> dict[str, str]:
     """Return the columns of a format, with the types of their values."""
-    if format not in _KINDS:
+    if KINDS[format].replies == "all":
         return COLUMNS
     kind = "thoughts" if _reasoning(format, how) == "field" else "messages"
     columns = dict.fromkeys(_CONVERSATIONS.get(format, ()), kind)
     if format == "kto":
         columns["label"] = "boolean"
     if details:
-        columns |= _TWO if _KINDS[format].replies == "paired" else _ONE
+        columns |= _TWO if KINDS[format].replies == "paired" else _ONE
         if format == "kto":
             columns["reasons"] = "texts"
     return columns
@@ -161,7 +167,7 @@ def columns_of(format: Format, how: ExampleRules, *, details: bool) -> dict[str,
 
 def _reasoning(format: Format, how: ExampleRules) -> Reasoning:
     """Return where to write reasoning: by default in its field, if the format has one."""
-    return how.reasoning or ("drop" if _KINDS[format].openai else "field")
+    return how.reasoning or ("drop" if KINDS[format].openai else "field")
 
 
 def rows_of(
@@ -174,9 +180,10 @@ def rows_of(
     notes: Counter[str],
 ) -> list[dict[str, Any]] | LeftOut:
     """Return an item's rows, or why it has none; count changed or omitted replies in ``notes``."""
-    if format not in _KINDS:
+    kind = KINDS[format]
+    if kind.replies == "all":
         return list(draw_rows(item))
-    kind, examples = _KINDS[format], ItemExamples(item, how, disputed, notes)
+    examples = ItemExamples(item, how, disputed, notes)
     reasoning = _reasoning(format, how)
 
     def thoughtful(draw: Draw) -> Messages:

@@ -66,7 +66,7 @@ def test_standard_output_is_for_pipes(command, journal):
         (("-o", "-"), 2, "Missing option '--format'. Choose from: sft, prompt-completion, dpo,"),
         (("--format", "ppo", "-o", "-"), 2, "'ppo' is not one of"),
         (("--format", "dpo", "-o", "-", "--min-margin", "-1"), 2, "greater than or equal to 0"),
-        (("--format", "openai", "-o", "-", "--details"), 2, "OpenAI's fine-tuning takes JSONL"),
+        (("--format", "openai", "-o", "-", "--details"), 2, "columns: leave out --details"),
         (("--format", "parquet", "-o", "-"), 2, "name a file"),
         (("--format", "sft", "-o", "w.csv"), 2, "w.csv would be sft, but its name says CSV"),
         (("--format", "sft", "-o", "-", "--pairs", "all"), 2, "single replies, to which --pairs"),

@@ -18,7 +18,7 @@ from mellea_like import MultiTurnStrategy, RejectionSamplingStrategy, Requiremen
 from mellea_like.backends import FunctionBackend
 from mellea_like.errors import JournalError
 from mellea_like.export import Run, export
-from mellea_like.export.formats import COLUMNS, FORMATS
+from mellea_like.export.formats import COLUMNS, KINDS
 
 MENDED = Requirement("is mended", lambda c: ("good" in c.text, f"{c.text} isn't"), inline=True)
 
@@ -312,7 +312,7 @@ def test_any_text_comes_back_from_every_format(good, bad, label):
     assert [row["text"] for row in plain] == [good, bad]
 
 
-@pytest.mark.parametrize("format", [f for f in FORMATS if f != "parquet"])
+@pytest.mark.parametrize("format", [f for f in KINDS if f != "parquet"])
 def test_halves_of_characters_are_replaced_and_their_rows_counted(tmp_path, format):
     # A reader of lines, such as that of `datasets`, refuses a whole file for one of them.
     whole = "\U0001f600"

@@ -5,14 +5,14 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal, cast
 
 from mellea_like.batch.journal.records import KeptText  # noqa: TC001 (typer reads the annotations)
 from mellea_like.batch.orders import OrderName  # noqa: TC001 (typer reads the annotations)
 from mellea_like.cli.draw_options import ATTEMPTS, CHECKS, DRAWS, PANELS, DrawOptions
 from mellea_like.cli.exit_codes import Exit, Problem
 from mellea_like.cli.option_fields import REQUIRED, argument, option, option_names
-from mellea_like.export.example_selection import Drop, Reasoning
+from mellea_like.export.example_selection import Drop, ExampleRules, Reasoning
 from mellea_like.requirements.expressions import CHECK_FORMS, CODE_FORMS
 from mellea_like.sampling import why_not_together
 
@@ -276,20 +276,16 @@ class BatchOptions(DrawOptions):
 
     def _check_results(self) -> None:
         """Refuse contradictory options for OUT."""
-        least, most = self.min_chars, self.max_chars
-        if least is not None and most is not None and least > most:
-            msg = f"--min-chars {least} is more than --max-chars {most}: OUT would be empty"
-            raise Problem(msg, Exit.USAGE)
+        try:
+            self.filters.check(option_names(type(self)))
+        except ValueError as exc:
+            raise Problem(str(exc), Exit.USAGE) from exc
         if self.failed is not None and self.keep != "all":
             msg = (
                 f"--keep {self.keep} can't be combined with --failed, which keeps the rows that did"
                 " not pass: use one of them"
             )
             raise Problem(msg, Exit.USAGE)
-        for one in self.drop:
-            if one not in get_args(Drop):
-                msg = f"--drop must be one of {', '.join(get_args(Drop))}, not {one}"
-                raise Problem(msg, Exit.USAGE)
         if self.reasoning == "field" and self.output.lower().endswith((".csv", ".tsv", ".parquet")):
             msg = "--reasoning field is for JSONL: use inline or drop"
             raise Problem(msg, Exit.USAGE)
@@ -370,6 +366,12 @@ class BatchOptions(DrawOptions):
             if wrong:
                 msg = f"--order breadth can't be combined with {given}: {why}"
                 raise Problem(msg, Exit.USAGE)
+
+    @property
+    def filters(self) -> ExampleRules:
+        """The filters of ``--drop``, ``--min-chars`` and ``--max-chars``, as in an export."""
+        drop = cast("list[Drop]", self.drop)  # `check` makes sure of it.
+        return ExampleRules(drop=drop, min_chars=self.min_chars, max_chars=self.max_chars)
 
     @property
     def row_checks(self) -> list[str]:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mellea_like.cli.errors import problems_of, sentence
 from mellea_like.core.format import strip_fence
 from mellea_like.core.generation import Usage
 from mellea_like.core.serialization import usage_to_dict
 from mellea_like.errors import AuthenticationFailed
-from mellea_like.export.example_selection import ExampleRules
 from mellea_like.export.formats import with_thoughts
 
 if TYPE_CHECKING:
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from mellea_like.batch.rows.formats import Row
     from mellea_like.cli.batch.options import BatchOptions
     from mellea_like.core.slice import Slice
-    from mellea_like.export.example_selection import Drop
 
 
 class RowResult(NamedTuple):
@@ -45,11 +43,7 @@ class RowRecords:
 
     def __init__(self, options: BatchOptions) -> None:
         self._options = options
-        self._filters = ExampleRules(
-            drop=cast("list[Drop]", options.drop),  # Already checked.
-            min_chars=options.min_chars,
-            max_chars=options.max_chars,
-        )
+        self._filters = options.filters
 
     def of(self, item: ItemResult[Any]) -> RowResult:
         """Convert the result of a row."""
