@@ -69,12 +69,13 @@ def rejected_early(slice_: Slice) -> bool:
 
 def problems_of(slice_: Slice) -> list[str]:
     """Return the reasons why a draw did not pass, with the checks as the user wrote them."""
-    problems = [slice_.reason] if slice_.reason else []
+    problems = [in_options(slice_.reason)] if slice_.reason else []
     problems += [
         with_reason(requirement.name, verdict.reason) for requirement, verdict in slice_.failures
     ]
-    if slice_.error is not None:
-        problems.append(str(slice_.error) or type(slice_.error).__name__)
+    error = slice_.error
+    if error is not None:
+        problems.append(in_options(str(error)) or type(error).__name__)
     return problems
 
 

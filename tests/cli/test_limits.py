@@ -227,6 +227,14 @@ def test_json_says_which_budget_is_spent(command):
     assert record["usage"]["output_tokens"] <= 60
 
 
+def test_progress_and_the_last_line_name_the_option_that_set_the_spent_budget(command):
+    limits = ("--budget", "cost=0.0001", "--price", "1,2", "--max-tokens", "30")
+    _, _, err = command("sample", "Write.", *HARD, *limits, "--backend=markov")
+    lines = [line for line in err.splitlines() if "0.0001 money spent" in line]
+    assert len(lines) > 1
+    assert all("it needs a higher --budget cost, or a lower --max-tokens" in line for line in lines)
+
+
 def test_a_budget_spent_on_errors_names_the_first(sample):
     given = ("-q", "--budget", "requests=1", "--lanes=1", "--retries", "0")
     code, _, err, _ = sample(*given, answers=[Answer.error(503, "busy")])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal, cast
 
@@ -50,6 +50,17 @@ EPILOG = (
     " 3 a backend, configuration, file or journal error, 130 interrupted,"
     " 143 terminated (SIGTERM)."
 )
+
+JOB_OPTIONS = (
+    "direct_below",
+    "canary",
+    "job_requests",
+    "jobs_at_once",
+    "enqueued_tokens",
+    "job_hours",
+    "poll",
+)
+"""The options for ``--batch-api`` alone; `JobsUpstream` has fields of the same names."""
 
 BatchAPIName = Literal["openai", "azure", "anthropic", "mistral"]
 OnBadLine = Literal["stop", "skip"]
@@ -295,11 +306,10 @@ class BatchOptions(DrawOptions):
 
     def _check_no_jobs(self) -> None:
         """Refuse options for jobs, which would change nothing without ``--batch-api``."""
-        names = option_names(type(self))
-        for one in fields(self):
-            of_jobs = one.name in names and one.metadata["typer"].rich_help_panel == JOBS
-            if of_jobs and getattr(self, one.name) != one.default:
-                msg = f"{names[one.name]} is for a batch API: add --batch-api NAME"
+        names = option_names(BatchOptions)
+        for name in JOB_OPTIONS:
+            if getattr(self, name) != getattr(BatchOptions, name):
+                msg = f"{names[name]} is for a batch API: add --batch-api NAME"
                 raise Problem(msg, Exit.USAGE)
 
     def _check_jobs(self) -> None:
