@@ -16,9 +16,6 @@ if TYPE_CHECKING:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line, and return the exit code."""
     ready_streams()
-    if sys.stdout is None:  # pyright: ignore[reportUnnecessaryComparison]
-        warn("mellea-like: standard output is closed")
-        return Exit.SETUP
     with terminable() as signals:
         try:
             return _run(sys.argv[1:] if argv is None else argv, signals)

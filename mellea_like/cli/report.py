@@ -224,12 +224,7 @@ def _apart(run: Run) -> Iterator[dict[str, Any]]:
 
 
 def _open(source: Path) -> BinaryIO:
-    if source != STANDARD:
-        return source.open("rb")
-    if sys.stdin is None:  # pyright: ignore[reportUnnecessaryComparison]
-        msg = "standard input can't be read: it is closed; name a file"
-        raise Problem(msg, Exit.USAGE)
-    return sys.stdin.buffer
+    return sys.stdin.buffer if source == STANDARD else source.open("rb")
 
 
 def _of_journal(

@@ -27,21 +27,19 @@ __all__ = [
 ]
 
 
-def is_terminal(stream: TextIO | None) -> bool:
+def is_terminal(stream: TextIO) -> bool:
     """Return whether a stream is a terminal."""
     try:
-        return stream is not None and stream.isatty()
+        return stream.isatty()
     except ValueError:
         return False
 
 
 def ready_streams() -> None:
-    """Prepare standard output and standard error for characters that they can't encode.
-
-    Such characters are escaped. If standard error is closed, output to it is discarded.
-    """
-    if sys.stderr is None:  # pyright: ignore[reportUnnecessaryComparison]
-        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 (open to the end)
+    """Replace closed streams by empty ones, and escape characters that can't be encoded."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: PTH123, SIM115 (open to the end)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

@@ -45,7 +45,6 @@ __all__ = [
     "plan",
 ]
 
-_PLAN = "mellea_like.estimate.draw_plan"
 __getattr__, __dir__ = lazy_exports(
     globals(),
     {

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
-from command_line import environment
 from rows_kit import write_rows
 
 
@@ -150,13 +146,3 @@ def test_the_help_names_the_formats_and_the_exit_codes(command, monkeypatch):
     )
     assert "Exit codes: 0 all rows passed, 1 some rows failed" in words
     assert "130 interrupted, 143 terminated (SIGTERM)." in words
-
-
-def test_a_closed_standard_input_is_a_sentence(here):
-    done = subprocess.run(
-        ["bash", "-c", '"$@" <&-', "bash", sys.executable, "-m", "mellea_like", "batch",
-         "-", *BASE[1:], *MARKOV],
-        capture_output=True, text=True, env=environment(), check=False,
-    )  # fmt: skip
-    assert done.returncode == 2
-    assert done.stderr == ("mellea-like: standard input can't be read: it is closed; name a file\n")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mellea_like.batch.rows.formats import BadRow, Row
-from mellea_like.cli.batch.prompt import PromptTemplate
+from mellea_like.cli.batch.prompt import PromptTemplate, read_text
 from mellea_like.cli.exit_codes import Problem
 
 ROW = Row(
@@ -80,8 +80,8 @@ def test_what_is_no_template_is_bad_usage(template, sentence):
 def test_a_template_may_stand_in_a_file(tmp_path):
     file = tmp_path / "p.txt"
     file.write_text("\ufeffSay {{ text }}\n", encoding="utf-8")
-    assert PromptTemplate.given(f"@{file}").fill(ROW) == "Say a <b> & {{ n }}"
-    assert PromptTemplate.given("{{ n }}").fill(ROW) == "3"
+    assert PromptTemplate(read_text("--prompt", f"@{file}")).fill(ROW) == "Say a <b> & {{ n }}"
+    assert PromptTemplate(read_text("--prompt", "{{ n }}")).fill(ROW) == "3"
 
 
 @pytest.mark.parametrize("content", [None, b"\xff{{ n }}"])
@@ -90,6 +90,6 @@ def test_a_file_that_holds_none_is_named(tmp_path, content):
     if content is not None:
         file.write_bytes(content)
     with pytest.raises(Problem, match=r"^--prompt: can't read ") as caught:
-        PromptTemplate.given(f"@{file}")
+        PromptTemplate(read_text("--prompt", f"@{file}"))
     assert str(file) in str(caught.value)
     assert caught.value.code == 3

@@ -16,7 +16,7 @@ from mellea_like.cli.backends import Backends
 from mellea_like.cli.batch.options import STANDARD, BatchOptions
 from mellea_like.cli.batch.output import Output, ReaderLeft
 from mellea_like.cli.batch.progress import BatchView, so_far, summary
-from mellea_like.cli.batch.prompt import PromptTemplate
+from mellea_like.cli.batch.prompt import PromptTemplate, read_text
 from mellea_like.cli.batch.results import row_results, with_options
 from mellea_like.cli.batch.shards import Shards, refuse_shards, shard_results
 from mellea_like.cli.batch.source import RowSource, digest_of
@@ -72,8 +72,11 @@ class _Batch:
         self.begun = False
         options.make_requirements()  # This reports their errors.
         self._backends = Backends(options)
-        self._template = PromptTemplate.given(
-            options.prompt, options.system, options.row_checks, early=options.early
+        self._template = PromptTemplate(
+            read_text("--prompt", options.prompt),
+            read_text("--system", options.system),
+            options.row_checks,
+            early=options.early,
         )
         self._source = RowSource(
             options.source,

@@ -40,18 +40,6 @@ class PromptTemplate:
         self._checks = [_template("--check", one) for one in checks]
         self._early = early
 
-    @classmethod
-    def given(
-        cls,
-        argument: str | None,
-        system: str | None = None,
-        checks: Sequence[str] = (),
-        *,
-        early: bool = False,
-    ) -> PromptTemplate:
-        """Create an instance from the values of ``--prompt`` and ``--system``: texts or @FILE."""
-        return cls(_read("--prompt", argument), _read("--system", system), checks, early=early)
-
     def fill(self, row: Row, place: str = "line") -> Asked | Conversation:
         """Make the prompt for a row, with the row's own requirements.
 
@@ -125,7 +113,7 @@ def _bad(row: Row, place: str, wrong: str) -> BadRow:
     return BadRow(f"{place} {row.number}: {wrong}", row.number)
 
 
-def _read(option: str, argument: str | None) -> str | None:
+def read_text(option: str, argument: str | None) -> str | None:
     """Return an option's value or, if the value is @FILE, the content of that file."""
     if argument is None or not argument.startswith("@"):
         return argument

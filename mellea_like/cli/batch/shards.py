@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 import tempfile
+from collections import deque
 from contextlib import asynccontextmanager
 from dataclasses import fields, replace
-from heapq import heappop, heappush
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -200,9 +200,9 @@ class _ShardResults:
         self._lost: list[str] = []
         self._spent: str | None = None
         # With --in-order, results wait until each running process has sent one.
-        self._first: dict[int, list[tuple[int, RowResult]]] | None = None
+        self._waiting: dict[int, deque[RowResult]] | None = None
         if ordered:
-            self._first = {number: [] for number in range(count)}
+            self._waiting = {number: deque() for number in range(count)}
 
     @property
     def progress(self) -> Progress:
@@ -238,19 +238,19 @@ class _ShardResults:
 
         Otherwise, return None.
         """
-        if self._first is None:
+        if self._waiting is None:
             return None
-        if any(not rows for number, rows in self._first.items() if number in self._left):
+        if any(not rows for number, rows in self._waiting.items() if number in self._left):
             return None
-        heads = [(rows[0][0], number) for number, rows in self._first.items() if rows]
-        return heappop(self._first[min(heads)[1]])[1] if heads else None
+        waiting = [rows for rows in self._waiting.values() if rows]
+        return min(waiting, key=lambda rows: rows[0].place).popleft() if waiting else None
 
     def _take(self, number: int, message: object) -> RowResult | None:
         match message:
             case RowResult():
-                if self._first is None:
+                if self._waiting is None:
                     return message
-                heappush(self._first[number], (message.place, message))
+                self._waiting[number].append(message)
             case Progress():
                 self._of[number] = message
                 self._view.update(self.progress)

@@ -238,9 +238,6 @@ class RowSource:
     def _open(self) -> BufferedReader:
         if self.path is not None:
             return self.path.open("rb")
-        if sys.stdin is None:  # pyright: ignore[reportUnnecessaryComparison]
-            msg = "standard input can't be read: it is closed; name a file"
-            raise Problem(msg, Exit.USAGE)
         if is_terminal(sys.stdin):
             warn("Reading rows from the terminal; press Ctrl-D to finish.")
         # Python would crash at exit if a thread still waited for sys.stdin itself.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path  # noqa: TC003 (typer reads the annotations)
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from anyio import to_thread
 
@@ -31,8 +31,6 @@ EPILOG = "Exit codes: 0 shown, 2 bad usage, 3 a file error, 130 interrupted."
 @dataclass(frozen=True, kw_only=True)
 class StatusOptions:
     """The options of ``mellea-like batch status``."""
-
-    panels: ClassVar = ()
 
     journal: Path = argument("RUN", "The journal of the run.")
 

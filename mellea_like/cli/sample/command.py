@@ -179,9 +179,8 @@ def _read_standard_input() -> str:
             msg = f"standard input is larger than {LONGEST_INSTRUCTION // 2**20} MB"
             raise Problem(msg, Exit.USAGE)
         return data.decode("utf-8").rstrip("\r\n")
-    except (AttributeError, OSError, ValueError) as exc:
-        why = "it is closed" if isinstance(exc, AttributeError) else exc
-        msg = f"standard input can't be read: {why}; give the instruction in quotes"
+    except (OSError, ValueError) as exc:
+        msg = f"standard input can't be read: {exc}; give the instruction in quotes"
         raise Problem(msg, Exit.USAGE) from exc
 
 
