@@ -6,7 +6,7 @@ import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from mellea_like.cli.errors import reading
 from mellea_like.cli.exit_codes import Exit, Problem
@@ -96,11 +96,11 @@ def run(options: ReportOptions, _signals: SignalHandler) -> int:
     prices = _prices(options.price)
     [source, *more] = options.sources
     if options.compare is not None:
-        made, about = _of_two(options, options.compare, prices, as_text=output is None)
+        made, about = _of_two(options, options.compare, prices)
     elif more or source.is_dir():
-        made, about = _of_several(options, prices, as_text=output is None)
+        made, about = _of_run(options, prices)
     else:
-        made, about = _made_of(options, source, prices, as_text=output is None)
+        made, about = _of_one(options, source, prices)
     if output is None:
         write_output(printable(f"{made}\n"))
         return Exit.PASSED
@@ -129,38 +129,31 @@ def _prices(given: Sequence[str]) -> dict[str, Any]:
     return {"prices": {name: price.as_list() for name, price in found.items()}} if found else {}
 
 
-def _made_of(
-    options: ReportOptions, source: Path, prices: Mapping[str, Any], *, as_text: bool
-) -> tuple[str, str]:
+def _of_one(options: ReportOptions, source: Path, prices: Mapping[str, Any]) -> tuple[str, str]:
     """Return the report on one journal or trace, and a short description of its subject."""
-    item = options.item
-    with reading(source), _open(source) as file:
+    with reading(source), sys.stdin.buffer if source == STANDARD else source.open("rb") as file:
         begin = file.read(len(SQLITE))
         if begin == SQLITE and source == STANDARD:
             msg = "a journal can't be read from standard input: name its file"
             raise Problem(msg, Exit.USAGE)
+        if begin == SQLITE and options.item is None:
+            return _of_run(options, prices)
         if begin == SQLITE:
-            return _of_journal(source, item, options.seed, prices, as_text=as_text)
-        if item is not None:
-            msg = f"--item is for journals, but {source} isn't one"
-            raise Problem(msg, Exit.USAGE)
-        if prices:
-            msg = f"--price is for journals, but {source} isn't one"
-            raise Problem(msg, Exit.USAGE)
-        raw = begin + file.read(MOST)
-        return _of_trace(_read_trace(raw), as_text=as_text), "a call"
+            return _of_item(options, source, options.item)
+        for wrong, name in ((options.item is not None, "--item"), (prices, "--price")):
+            if wrong:
+                msg = f"{name} is for journals, but {source} isn't one"
+                raise Problem(msg, Exit.USAGE)
+        return _of_trace(options, _read_trace(begin + file.read(MOST))), "a call"
 
 
-def _of_several(
-    options: ReportOptions, prices: Mapping[str, Any], *, as_text: bool
-) -> tuple[str, str]:
-    """Return the report on several journals as one run, and a short description of its subject.
+def _of_run(options: ReportOptions, prices: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the report on the run in the journals, and a short description of its subject.
 
-    The items are numbered across all journals.
+    The items of several journals are numbered across all of them.
     """
-    from mellea_like.export.journaled_run import Run  # noqa: PLC0415 (needs sqlite3)
-
-    # Few commands need them.
+    # Few commands need these.
+    from mellea_like.export.journaled_run import Run  # noqa: PLC0415
     from mellea_like.report.run_page import run_report  # noqa: PLC0415
     from mellea_like.report.run_summary import run_text  # noqa: PLC0415
 
@@ -169,19 +162,18 @@ def _of_several(
         raise Problem(msg, Exit.USAGE)
     with reading(*options.sources):
         run = Run(*options.sources)
-        items = (
-            {**item, "id": number, "label": f"{item['journal']} #{item['id']}: {item['label']}"}
-            for number, item in enumerate(run.items())
-        )
-        make = run_text if as_text else run_report
-        made = make({**run.facts, **prices}, items, seed=options.seed)
-        about = plural(RunView(run.facts).items, "item")
-    return made, f"{about} of {plural(len(run.journals), 'journal')}"
+        items, about = run.items(parts=False), plural(RunView(run.facts).items, "item")
+        if options.sources != list(run.journals):
+            about += f" of {plural(len(run.journals), 'journal')}"
+            items = (
+                {**item, "id": number, "label": f"{item['journal']} #{item['id']}: {item['label']}"}
+                for number, item in enumerate(items)
+            )
+        make = run_text if options.output is None else run_report
+        return make({**run.facts, **prices}, items, seed=options.seed), about
 
 
-def _of_two(
-    options: ReportOptions, other: Path, prices: Mapping[str, Any], *, as_text: bool
-) -> tuple[str, str]:
+def _of_two(options: ReportOptions, other: Path, prices: Mapping[str, Any]) -> tuple[str, str]:
     """Return a comparison of two runs, and a short description of its subject.
 
     Each run consists of one or several journals.
@@ -200,7 +192,7 @@ def _of_two(
         one = Run(*options.sources)
     with reading(other):
         runs = (one, Run(other))
-        make = comparison_text if as_text else comparison_report
+        make = comparison_text if options.output is None else comparison_report
         made = make(
             *(({**run.facts, **prices}, _apart(run)) for run in runs),
             names=(", ".join(map(str, options.sources)), str(other)),
@@ -223,37 +215,26 @@ def _apart(run: Run) -> Iterator[dict[str, Any]]:
         yield {**item, "id": run.journals.index(path) * 2**40 + item["id"]}
 
 
-def _open(source: Path) -> BinaryIO:
-    return sys.stdin.buffer if source == STANDARD else source.open("rb")
+def _of_item(options: ReportOptions, path: Path, item: int | None) -> tuple[str, str]:
+    """Return the report on one item of a journal, and a short description of its subject."""
+    from mellea_like.batch.journal.reader import read_items  # noqa: PLC0415 (needs sqlite3)
+
+    with damage("trace of a call"):
+        found = next(map(ItemView, read_items(path, only=item)), None)
+    if found is None or found.trace is None:
+        why = "no such item" if found is None else f"no trace of it: {found.status}"
+        msg = f"{path}: item {item}: {why}"
+        raise Problem(msg, Exit.USAGE if found is None else Exit.SETUP)
+    made = _of_trace(options, found.trace.plain)
+    if options.output is None:
+        made += f"\n{_exchange(found.trace)}"
+    return made, f"item {item}"
 
 
-def _of_journal(
-    path: Path, item: int | None, seed: int, prices: Mapping[str, Any], *, as_text: bool
-) -> tuple[str, str]:
-    from mellea_like.batch.journal.reader import read_items, read_run  # noqa: PLC0415 (needs sqlite3)
-
-    # Few commands need them.
-    from mellea_like.report.run_page import run_report  # noqa: PLC0415
-    from mellea_like.report.run_summary import run_text  # noqa: PLC0415
-
-    if item is not None:
-        with damage("trace of a call"):
-            found = next(map(ItemView, read_items(path, only=item)), None)
-        if found is None or found.trace is None:
-            why = "no such item" if found is None else f"no trace of it: {found.status}"
-            msg = f"{path}: item {item}: {why}"
-            raise Problem(msg, Exit.USAGE if found is None else Exit.SETUP)
-        made = _of_trace(found.trace.plain, as_text=as_text)
-        return (f"{made}\n{_exchange(found.trace)}" if as_text else made), f"item {item}"
-    run = {**read_run(path, check=False), **prices}  # Reading all items checks it.
-    made = (run_text if as_text else run_report)(run, read_items(path, parts=False), seed=seed)
-    return made, plural(RunView(run).items, "item")
-
-
-def _of_trace(trace: Mapping[str, Any], *, as_text: bool) -> str:
+def _of_trace(options: ReportOptions, trace: Mapping[str, Any]) -> str:
     from mellea_like.report.call import call_report, call_text  # noqa: PLC0415 (few commands need it)
 
-    return (call_text if as_text else call_report)(trace)
+    return (call_text if options.output is None else call_report)(trace)
 
 
 def _exchange(trace: TraceView) -> str:
