@@ -7,17 +7,12 @@ import platform
 import sys
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from mellea_like.cli.exit_codes import Problem
 from mellea_like.version import __version__
-
-if TYPE_CHECKING:
-    from mellea_like.cli.batch.options import BatchOptions
-    from mellea_like.cli.signals import SignalHandler
 
 # The options of each command. The module of the options also has HELP, EPILOG and run().
 COMMANDS = {
@@ -102,27 +97,16 @@ def command(name: str) -> Any:
     path, options = COMMANDS[name][0].rsplit(".", 1)
     module: Any = import_module(f"mellea_like.cli.{path}")
     alone = typer.Typer(**SETTINGS)
-    more = {"cls": module.COMMAND} if hasattr(module, "COMMAND") else {}
     add_command(
         alone,
         name,
         getattr(module, options),
-        _run_batch if name == "batch" else module.run,
+        module.run,
         help=module.HELP,
         epilog=module.EPILOG,
-        **more,
+        cls=getattr(module, "COMMAND", None),
     )
     return typer.main.get_command(alone)
-
-
-def _run_batch(options: BatchOptions, signals: SignalHandler) -> int:
-    """Import `run_batch`, and call it. Raise a `Problem` if a package is missing."""
-    try:
-        from mellea_like.cli.batch.command import run_batch  # noqa: PLC0415 (jinja2, and all of a batch)
-    except ModuleNotFoundError as exc:
-        msg = f"batch needs {exc.name}: pip install 'mellea-like[cli]'"
-        raise Problem(msg) from exc
-    return run_batch(options, signals)
 
 
 REPORTED = ("anyio", "trio", "pydantic", "openai", "httpx2", "starlette", "uvicorn", "ray")

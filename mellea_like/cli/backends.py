@@ -29,7 +29,6 @@ from mellea_like.specification.upstream import (
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Mapping
-    from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
     from mellea_like.cli.batch.jobs import JobsUpstream
@@ -120,7 +119,7 @@ class Backends:
         async with AsyncExitStack() as stack:
             try:
                 opened = [
-                    await stack.enter_async_context(_opened(spec))
+                    await stack.enter_async_context(open_upstream(spec, follow_redirects=True))
                     for spec in (self._spec, self._judge, *self._bigger)
                     if spec is not None
                 ]
@@ -334,14 +333,6 @@ class Backends:
         if url is None:
             at, url = "--base-url", options.base_url
         return openai_upstream(options.judge_model, url, {"model": "--judge-model", "base_url": at})
-
-
-def _opened(spec: Any) -> AbstractAsyncContextManager[Any]:
-    if spec.kind == "jobs":
-        from mellea_like.cli.batch.jobs import open_jobs  # noqa: PLC0415 (few runs have jobs)
-
-        return open_jobs(spec)
-    return open_upstream(spec, follow_redirects=True)
 
 
 def _named(options: DrawOptions) -> BackendName | Literal["jobs"] | None:

@@ -24,8 +24,8 @@ from mellea_like.cli.exit_codes import Exit, Problem
 from mellea_like.cli.judge_budget import BUDGET, PRICE, judge_budget, read_judge_price
 from mellea_like.cli.option_fields import argument, option, option_names, read_section
 from mellea_like.cli.outages import watched_servers
-from mellea_like.cli.reply_rows import REPLIES, STANDARD, field_of, opened, rows_of
-from mellea_like.cli.standard_streams import one_line, printable, warn
+from mellea_like.cli.reply_rows import REPLIES, field_of, opened, rows_of
+from mellea_like.cli.standard_streams import STANDARD, one_line, printable, warn
 from mellea_like.core.display import plural
 from mellea_like.core.generation import Usage
 from mellea_like.core.validation import ValidationStatus
@@ -36,8 +36,6 @@ from mellea_like.specification.strategy import StrategySpec
 from mellea_like.specification.upstream import open_upstream
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
-
     from mellea_like.batch import ItemResult
     from mellea_like.cli.signals import SignalHandler
     from mellea_like.core.backend import Backend
@@ -275,8 +273,9 @@ class _Checks:
             if self._output is not None:
                 self._output.begin(None, at_once=True)
                 stack.push_async_callback(self._close, self._output)
-            view = None if options.quiet else live_view(self._progress)
-            if view is not None:
+            if not options.quiet and (
+                view := live_view(lambda _: f"{plural(self._statuses.total(), 'row')} checked")
+            ):
                 stack.enter_context(view)
             async for item in results:
                 refused = None if item.error is None else item.error.__cause__
@@ -301,9 +300,6 @@ class _Checks:
             return [*self._template.requirements_of(row), *self._requirements]
         except BadRow as exc:
             raise Problem(str(exc).removeprefix(f"line {row.number}: ")) from exc
-
-    def _progress(self, _: Console) -> RenderableType:
-        return f"{plural(self._statuses.total(), 'row')} checked"
 
     def _reply(self, row: dict[str, Any]) -> Any:
         if self._field is None:

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, BinaryIO, cast
 
 from mellea_like.cli.exit_codes import Exit, Problem
 from mellea_like.cli.option_fields import REQUIRED, argument, option, option_names
-from mellea_like.cli.standard_streams import is_terminal, one_line, printable, silence, warn
+from mellea_like.cli.standard_streams import (
+    STANDARD,
+    is_terminal,
+    one_line,
+    printable,
+    silence,
+    warn,
+)
 from mellea_like.errors import JournalError
 
 # typer reads the annotations.
@@ -39,9 +46,6 @@ EPILOG = (
     " journal or output error, 130 interrupted, 143 terminated (SIGTERM). No partial file is left"
     " behind."
 )
-
-STANDARD = "-"
-"""The path that means standard output."""
 
 CHOICE, FILE = "Selection", "Output"
 

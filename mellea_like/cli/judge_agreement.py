@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import sys
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, fields, is_dataclass
-from typing import TYPE_CHECKING, Any, Literal, cast
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Literal
 
 from mellea_like import judge_score
 from mellea_like.agreement import (
@@ -35,8 +35,6 @@ from mellea_like.specification.upstream import open_upstream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-
-    from rich.console import Console, RenderableType
 
     from mellea_like.agreement import ComparisonReport, Estimate, JudgeReport
     from mellea_like.cli.signals import SignalHandler
@@ -205,19 +203,14 @@ class _Measurement:
             msg = f"{options.source} has no rows"
             raise Problem(msg)
         labelled = [self._read(number, row) for number, row in enumerate(rows, 1)]
-        found: list[Report] = []
-
-        async def measure() -> None:
-            found.append(await self._measure(labelled))
-
-        signals.run(measure)
+        found = signals.run(self._measure, labelled)
         if options.as_json:
-            sys.stdout.write(json.dumps(_as_json(found[0]), indent=2) + "\n")
+            sys.stdout.write(json.dumps(found, indent=2, default=_as_dict) + "\n")
         else:
-            sys.stdout.write("".join(f"{printable(line)}\n" for line in _lines(found[0])))
+            sys.stdout.write("".join(f"{printable(line)}\n" for line in _lines(found)))
             if self._price is not None:
-                sys.stdout.write(f"{self._price.cost(found[0].usage):.4g} {self._price.currency}\n")
-        reasons = _without_any(found[0])
+                sys.stdout.write(f"{self._price.cost(found.usage):.4g} {self._price.currency}\n")
+        reasons = _without_any(found)
         if reasons:
             msg = f"nothing was decided: {one_line(reasons)}"
             raise Problem(msg)
@@ -249,8 +242,9 @@ class _Measurement:
                 judges[model] = await stack.enter_async_context(opening)
             judge = judges[options.judge[0]]
             total = len(labelled) * options.repeats
-            view = None if options.quiet else live_view(lambda _: self._progress(_, total))
-            if view is not None:
+            if not options.quiet and (
+                view := live_view(lambda _: f"{self._done:,} of {total:,} rows judged")
+            ):
                 stack.enter_context(view)
             shared: dict[str, Any] = {
                 "confidence": options.confidence,
@@ -282,9 +276,6 @@ class _Measurement:
 
     def _count(self) -> None:
         self._done += 1
-
-    def _progress(self, _: Console, total: int) -> RenderableType:
-        return f"{self._done:,} of {total:,} rows judged"
 
 
 def _scale(text: str) -> tuple[float, float]:
@@ -377,16 +368,9 @@ def _line(name: str, number: Estimate | float | None) -> str:
     return f"  {name:<27} {shown}"
 
 
-def _as_json(thing: Any) -> Any:
-    """Return a report, or a part of it, as plain data for JSON."""
-    if isinstance(thing, dict):
-        return {key: _as_json(value) for key, value in cast("dict[str, Any]", thing).items()}
-    if isinstance(thing, tuple):
-        return [_as_json(value) for value in thing]  # pyright: ignore[reportUnknownVariableType]
-    if not is_dataclass(thing):
-        return thing
-    found = {field.name: _as_json(getattr(thing, field.name)) for field in fields(thing)}
-    if isinstance(thing, Decisions):
-        for name in ("accuracy", "kappa", "wrong_passes", "wrong_failures"):
-            found[name] = _as_json(getattr(thing, name))
-    return found
+def _as_dict(part: Any) -> dict[str, Any]:
+    """Return a part of a report as a dict, for `json.dumps`."""
+    names = [field.name for field in fields(part)]
+    if isinstance(part, Decisions):
+        names += ["accuracy", "kappa", "wrong_passes", "wrong_failures"]
+    return {name: getattr(part, name) for name in names}

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 __all__ = [
+    "STANDARD",
     "UNSAFE",
     "is_terminal",
     "one_line",
@@ -25,6 +26,9 @@ __all__ = [
     "write",
     "write_output",
 ]
+
+STANDARD = "-"
+"""The path that means standard input or standard output."""
 
 
 def is_terminal(stream: TextIO) -> bool:

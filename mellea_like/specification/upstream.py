@@ -328,24 +328,24 @@ UpstreamSpec: TypeAlias = Annotated[
 
 @asynccontextmanager
 async def open_upstream(
-    spec: UpstreamSpec, place: str = "", *, follow_redirects: bool = False
+    spec: Upstream, place: str = "", *, follow_redirects: bool = False
 ) -> AsyncGenerator[Backend]:
     """Open an upstream's backend, without applying the limits, and close it after the block."""
     made: Any = await run_in_thread(_make, spec, place, follow_redirects)
     match spec:
-        case OpenAIUpstream() | ProviderUpstream():
+        case LlamaUpstream():
+            async with made:
+                yield made
+        case MarkovUpstream() | PythonUpstream():
+            yield made
+        case _:
             try:
                 yield made
             finally:
                 await made.aclose()
-        case LlamaUpstream():
-            async with made:
-                yield made
-        case _:
-            yield made
 
 
-def _make(spec: UpstreamSpec, place: str, follow_redirects: bool) -> Any:  # noqa: FBT001 (for a thread)
+def _make(spec: Any, place: str, follow_redirects: bool) -> Any:  # noqa: FBT001 (for a thread)
     match spec:
         case OpenAIUpstream():
             from mellea_like.backends.openai import OpenAIBackend  # noqa: PLC0415 (an extra)
@@ -376,5 +376,5 @@ def _make(spec: UpstreamSpec, place: str, follow_redirects: bool) -> Any:  # noq
             from mellea_like.backends.markov import MarkovBackend  # noqa: PLC0415 (builds its model)
 
             return MarkovBackend(spec.corpus) if spec.corpus else MarkovBackend()
-        case ProviderUpstream() | PythonUpstream():
+        case _:
             return spec.make(place)

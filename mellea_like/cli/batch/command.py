@@ -13,7 +13,6 @@ import anyio
 from mellea_like.batch.journal.reader import read_run
 from mellea_like.batch.journal.together import AGAIN
 from mellea_like.cli.backends import Backends
-from mellea_like.cli.batch.options import STANDARD, BatchOptions
 from mellea_like.cli.batch.output import Output, ReaderLeft
 from mellea_like.cli.batch.progress import BatchView, so_far, summary
 from mellea_like.cli.batch.prompt import PromptTemplate, read_text
@@ -22,12 +21,13 @@ from mellea_like.cli.batch.shards import Shards, refuse_shards, shard_results
 from mellea_like.cli.batch.source import RowSource, digest_of
 from mellea_like.cli.errors import code_of, in_options, logs, report
 from mellea_like.cli.exit_codes import Exit, Problem
-from mellea_like.cli.standard_streams import is_terminal, warn
+from mellea_like.cli.standard_streams import STANDARD, is_terminal, warn
 from mellea_like.core.display import plural
 from mellea_like.errors import JournalError, LimitExceeded
 from mellea_like.runtime.garbage_collector import relaxed_gc
 
 if TYPE_CHECKING:
+    from mellea_like.cli.batch.options import BatchOptions
     from mellea_like.cli.batch.records import RowResult
     from mellea_like.cli.batch.results import Results
     from mellea_like.cli.signals import SignalHandler

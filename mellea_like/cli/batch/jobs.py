@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Literal, get_args
 
 from mellea_like.batch import BatchJobs
@@ -12,18 +11,17 @@ from mellea_like.cli.batch.options import BatchAPIName
 from mellea_like.cli.exit_codes import Exit, Problem
 from mellea_like.core.display import plural
 from mellea_like.report.numbers import money, seconds
-from mellea_like.runtime.threads import run_in_thread
 from mellea_like.specification.section import Name  # noqa: TC001 (pydantic reads it)
 from mellea_like.specification.upstream import Upstream
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from mellea_like.backends import BatchAPI, JobState
     from mellea_like.batch.jobs.overview import JobFile, KnownJob
     from mellea_like.core.backend import Backend
 
-__all__ = ["JobsUpstream", "api_at", "describe", "make_api", "open_jobs", "under_way"]
+__all__ = ["JobsUpstream", "api_at", "describe", "make_api", "under_way"]
 
 MISTRAL_URL = "https://api.mistral.ai/v1"
 
@@ -82,7 +80,7 @@ class JobsUpstream(Upstream):
         """Whether some requests go to the provider's ordinary API, at its full price."""
         return self.canary or self.direct_below > 0
 
-    def make(self) -> BatchJobs:
+    def make(self, place: str = "") -> BatchJobs:  # noqa: ARG002 (of a configuration file's section)
         """Make the backend."""
         return BatchJobs(
             make_api(self.api, self.model, self.base_url),
@@ -95,16 +93,6 @@ class JobsUpstream(Upstream):
             poll=self.poll,
             deadline=None if self.job_hours is None else self.job_hours * HOUR,
         )
-
-
-@asynccontextmanager
-async def open_jobs(spec: JobsUpstream) -> AsyncGenerator[BatchJobs]:
-    """Make the backend in a worker thread, and close it when the block ends."""
-    made = await run_in_thread(spec.make)
-    try:
-        yield made
-    finally:
-        await made.aclose()
 
 
 def _direct(name: str, model: str, base_url: str | None) -> Backend:

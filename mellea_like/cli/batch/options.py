@@ -5,19 +5,20 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal, cast
+from typing import TYPE_CHECKING, ClassVar, Literal, cast
 
 from mellea_like.batch.journal.records import KeptText  # noqa: TC001 (typer reads the annotations)
 from mellea_like.batch.orders import OrderName  # noqa: TC001 (typer reads the annotations)
 from mellea_like.cli.draw_options import ATTEMPTS, CHECKS, DRAWS, PANELS, DrawOptions
 from mellea_like.cli.exit_codes import Exit, Problem
 from mellea_like.cli.option_fields import REQUIRED, argument, option, option_names
+from mellea_like.cli.standard_streams import STANDARD
 from mellea_like.export.example_selection import Drop, ExampleRules, Reasoning
 from mellea_like.requirements.expressions import CHECK_FORMS, CODE_FORMS
 from mellea_like.sampling import why_not_together
 
-STANDARD = "-"
-"""The path that means standard input or standard output."""
+if TYPE_CHECKING:
+    from mellea_like.cli.signals import SignalHandler
 
 ROWS = "Rows and prompts"
 RESULTS = "Results"
@@ -402,3 +403,13 @@ class BatchOptions(DrawOptions):
                 return similarity
         msg = f"--unique must be exact, or a similarity between 0 and 1, not {self.unique!r}"
         raise Problem(msg, Exit.USAGE)
+
+
+def run(options: BatchOptions, signals: SignalHandler) -> int:
+    """Run ``mellea-like batch``."""
+    try:
+        from mellea_like.cli.batch.command import run_batch  # noqa: PLC0415 (jinja2, and all of a batch)
+    except ModuleNotFoundError as exc:
+        msg = f"batch needs {exc.name}: pip install 'mellea-like[cli]'"
+        raise Problem(msg) from exc
+    return run_batch(options, signals)

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from mellea_like.batch.rows.files import begins_results, row_writer
 from mellea_like.batch.rows.formats import RowFormat, format_of, whole
-from mellea_like.cli.batch.options import STANDARD
 from mellea_like.cli.exit_codes import Exit, Problem
-from mellea_like.cli.standard_streams import is_terminal, printable, silence
+from mellea_like.cli.standard_streams import STANDARD, is_terminal, printable, silence
 from mellea_like.runtime.threads import run_in_thread
 
 if TYPE_CHECKING:

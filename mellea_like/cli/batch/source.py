@@ -21,9 +21,8 @@ from mellea_like.batch.rows.formats import (
     input_of,
     of_results,
 )
-from mellea_like.cli.batch.options import STANDARD
 from mellea_like.cli.exit_codes import Exit, Problem
-from mellea_like.cli.standard_streams import is_terminal, one_line, warn
+from mellea_like.cli.standard_streams import STANDARD, is_terminal, one_line, warn
 from mellea_like.runtime.threads import run_in_thread
 
 if TYPE_CHECKING:

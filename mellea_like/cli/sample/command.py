@@ -28,7 +28,7 @@ from mellea_like.cli.sample.output import (
     write_text,
 )
 from mellea_like.cli.sample.progress import Progress, render
-from mellea_like.cli.standard_streams import is_terminal, one_line, silence, warn
+from mellea_like.cli.standard_streams import STANDARD, is_terminal, one_line, silence, warn
 from mellea_like.core.display import plural
 from mellea_like.core.serialization import FORMAT, to_dict
 from mellea_like.errors import BackendError, LimitExceeded, MelleaError, SamplingTimeout
@@ -162,9 +162,9 @@ def _tell(line: str) -> None:
 
 
 def _read_instruction(given: str) -> str:
-    text = _read_standard_input() if given == "-" else given
+    text = _read_standard_input() if given == STANDARD else given
     if not text.strip():
-        source = "standard input" if given == "-" else "the instruction"
+        source = "standard input" if given == STANDARD else "the instruction"
         msg = f"{source} is empty: describe what to generate, in quotes"
         raise Problem(msg, Exit.USAGE)
     return text
