@@ -281,11 +281,7 @@ class Backends:
         return openai_upstream(given["model"], url, names, price=given.get("price"))
 
     def _check_prices(self) -> None:
-        """With ``--escalate``, if a price is unknown, refuse the options that need all prices.
-
-        ``--budget cost`` and ``--escalate-when cheaper`` need the price of every model, in the
-        same currency.
-        """
+        """Refuse options that need the prices of all models, in one currency, if one is missing."""
         spec = self._options.spec
         limited = spec.budget is not None and spec.budget.money is not None
         if not self._bigger or not (limited or spec.escalate_when == "cheaper"):

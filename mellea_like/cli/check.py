@@ -222,7 +222,6 @@ class _Checks:
             self._output = Output("--output", options.output, replace=options.force)
 
     def run(self, signals: SignalHandler) -> int:
-        """Check the rows and show the results."""
         signals.last_words = lambda: f"Interrupted after {plural(self._statuses.total(), 'row')}."
         options, spent = self._options, None
         try:

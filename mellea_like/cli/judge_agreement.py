@@ -194,7 +194,6 @@ class _Measurement:
         self._done = 0
 
     def run(self, signals: SignalHandler) -> int:
-        """Measure the agreement, print the report, and return the exit code."""
         signals.last_words = lambda: f"Interrupted after {plural(self._done, 'row')}."
         options = self._options
         with opened(options.source) as file:
@@ -318,7 +317,6 @@ def _without_any(found: Report) -> str | None:
 
 
 def _lines(found: Report) -> Iterable[str]:
-    """Return the report as lines."""
     if isinstance(found, AgreementReport):
         for name, judge in found.judges.items():
             yield from _lines_of_judge(name, judge)

@@ -148,10 +148,7 @@ def _of_one(options: ReportOptions, source: Path, prices: Mapping[str, Any]) -> 
 
 
 def _of_run(options: ReportOptions, prices: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the report on the run in the journals, and a short description of its subject.
-
-    The items of several journals are numbered across all of them.
-    """
+    """Return the report on the run in the journals, and a short description of its subject."""
     # Few commands need these.
     from mellea_like.export.journaled_run import Run  # noqa: PLC0415
     from mellea_like.report.run_page import run_report  # noqa: PLC0415
@@ -174,10 +171,7 @@ def _of_run(options: ReportOptions, prices: Mapping[str, Any]) -> tuple[str, str
 
 
 def _of_two(options: ReportOptions, other: Path, prices: Mapping[str, Any]) -> tuple[str, str]:
-    """Return a comparison of two runs, and a short description of its subject.
-
-    Each run consists of one or several journals.
-    """
+    """Return a comparison of two runs, and a short description of its subject."""
     from mellea_like.batch.journal.differences import differences  # noqa: PLC0415 (few commands need it)
     from mellea_like.export.journaled_run import Run  # noqa: PLC0415 (needs sqlite3)
     from mellea_like.report.comparison import comparison_report, comparison_text  # noqa: PLC0415
@@ -238,10 +232,7 @@ def _of_trace(options: ReportOptions, trace: Mapping[str, Any]) -> str:
 
 
 def _exchange(trace: TraceView) -> str:
-    """Return the prompt and the reply of the best draw; an empty text if there are no draws.
-
-    If no draw was judged, use the last one.
-    """
+    """Return the prompt and the reply of the best draw, or else of the last draw."""
     if not trace.slices:
         return ""
     shown = trace.best or trace.slices[-1]
@@ -294,7 +285,6 @@ def _check_output(path: Path, source: Path) -> None:
 
 
 def _save(made: str, path: Path) -> None:
-    """Write a file completely or not at all."""
     try:
         with replaced(path) as file:
             file.write(made.encode())

@@ -165,7 +165,6 @@ class _Findings:
     """The number of repairs, by the number of failures before them and whether they passed."""
 
     def read(self, run: object) -> None:
-        """Read a whole run, and add up its items."""
         journals: list[object] = []
         if isinstance(run, str | os.PathLike) or hasattr(run, "path"):
             journals.append(run)  # pyright: ignore[reportUnknownArgumentType]
@@ -232,7 +231,6 @@ class _Findings:
             self.unsolved.append(UnsolvedItem(item.id, item.label, item.draws))
 
     def _add(self, item: _Item, label: str, trace: TraceView) -> None:
-        """Count the draws of an item."""
         self.selects |= trace.decides
         draws = trace.independent_draws
         self.left_out += len(trace.slices) - len(draws)
@@ -257,10 +255,7 @@ class _Findings:
         item.solved |= passed
 
     def _count_judged(self, trace: TraceView, draws: Sequence[SliceView]) -> bool:
-        """Count verdicts, repairs and other draws; return whether a draw of the first model passed.
-
-        A draw counts as other if its model or its stage isn't that of the first draws.
-        """
+        """Count verdicts, repairs and others' draws; return whether the first model passed."""
         asked = {s.iteration for s in draws}
         firsts = [s for s in trace.slices if s.depth == 0]
         models = {s.model for s in draws}
@@ -310,21 +305,14 @@ class _Findings:
             self.alone[lacks[0]] += 1
 
     def bottleneck(self) -> Bottleneck | None:
-        """Return the requirement that failed most often; None if none failed.
-
-        If several failed equally often, return the one that was most often the only unmet one.
-        """
+        """Return the requirement that failed most often, and of those, most often alone."""
         worst = max(self.failed, key=lambda what: (self.failed[what], self.alone[what]), default="")
         if not self.failed[worst]:
             return None
         return Bottleneck(worst, self.judged[worst], self.failed[worst], self.alone[worst])
 
     def splits(self, curve: CoverageCurve, needed: int) -> Iterator[Split]:
-        """Yield ways to make ``needed`` draws.
-
-        The first way makes them one after another, the last makes all of them in parallel, and the
-        ways in between use more and more lanes.
-        """
+        """Yield ways to make ``needed`` draws, from one after another to all in parallel."""
         widths = {min(2**power, needed) for power in range(needed.bit_length() + 1)}
         steps = [0, 1]
         while steps[-1] < needed:

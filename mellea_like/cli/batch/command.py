@@ -105,7 +105,6 @@ class _Batch:
         self._told: set[str] = set()
 
     def close(self) -> None:
-        """Close the input, and remove temporary files."""
         self._source.close()
         if self._shards is not None:
             self._shards.close()
@@ -113,10 +112,7 @@ class _Batch:
     # --- checks ----------------------------------------------------------------------------------
 
     def _look_at_journals(self) -> int:
-        """Return the number of finished rows in the run's journals.
-
-        Without ``--resume``, raise a `Problem` if the run already has a journal.
-        """
+        """Return the number of finished rows; refuse a run that has a journal but isn't resumed."""
         options, path = self._options, self._options.journal
         if path is None or not path.exists():
             return 0
@@ -196,7 +192,6 @@ class _Batch:
     # --- the run ---------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Sample all rows and write their results."""
         async with AsyncExitStack() as stack:
             results = await self._open_results(stack)
             self.begun = True
@@ -254,12 +249,7 @@ class _Batch:
             self._note(row)
 
     def _note(self, row: RowResult) -> None:
-        """Report a row's error if it is new; raise a `Problem` if the run must stop.
-
-        The run stops after ``--max-errors`` errors in succession. It also stops if an API key is
-        refused and every row so far has ended in an error. With ``--max-errors 0``, errors of rows
-        never stop it.
-        """
+        """Report a row's error if it is new; raise a `Problem` after too many in succession."""
         if row.error is None:
             self._errors_in_a_row = 0
             self._only_errors = False
@@ -282,11 +272,9 @@ class _Batch:
             output.remove_leftovers()
 
     def last_words(self) -> str:
-        """Return the message for an interrupted run."""
         return f"Interrupted{self.so_far()}"
 
     def finish(self) -> int:
-        """Report the run, and return the exit code."""
         progress = self._view.progress
         good = progress.passed == progress.done
         if not (self._options.quiet and good):

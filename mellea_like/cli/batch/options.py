@@ -336,7 +336,6 @@ class BatchOptions(DrawOptions):
         object.__setattr__(self, "order", "breadth")
 
     def _check_processes(self) -> None:
-        """Refuse options that can't be used with ``--processes``."""
         piped = self.source == STANDARD or (
             Path(self.source).exists() and not Path(self.source).is_file()
         )
@@ -360,7 +359,6 @@ class BatchOptions(DrawOptions):
                 raise Problem(msg, Exit.USAGE)
 
     def _check_rounds(self) -> None:
-        """Refuse options that can't be used with ``--order breadth``."""
         features = self.spec.features
         if self.batch_api is not None:
             features.pop("scored", None)  # Scores are kept with the jobs.

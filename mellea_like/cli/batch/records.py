@@ -81,10 +81,7 @@ class RowRecords:
 
 
 def _records_of(item: ItemResult[Any], *, as_value: bool = False) -> list[dict[str, Any]]:
-    """Return a row's result as one record or, with ``--select collect``, one for each reply.
-
-    If too few replies passed, the last record says so.
-    """
+    """Return a row's result as one record or, with ``--select collect``, one for each reply."""
     whole = _record_of(item, as_value=as_value)
     result = item.result
     decision = None if result is None else result.decision

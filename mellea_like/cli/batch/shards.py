@@ -66,11 +66,7 @@ class _Told(NamedTuple):
 
 
 class _Ended(NamedTuple):
-    """The last message of a process.
-
-    ``error`` is a sentence about the error that ended the process, or None if all its rows are
-    done.
-    """
+    """The last message of a process. ``error`` is None if all its rows are done."""
 
     error: str | None = None
     code: int = Exit.PASSED
@@ -142,10 +138,7 @@ class Shards:
         return [self._folder / f"shard-{n}-of-{count}.db" for n in range(1, count + 1)]
 
     def _store(self) -> Path | None:
-        """Return the file of the shared budget and rate limits, or None if there are no limits.
-
-        The amounts that an earlier run spent are deleted from the file.
-        """
+        """Return the file of the shared budget and rates, emptied; None if there are no limits."""
         options = self._options
         rates = options.requests_per_minute, options.tokens_per_minute
         if options.spec.budget is None and rates == (None, None):
@@ -206,7 +199,6 @@ class _ShardResults:
 
     @property
     def progress(self) -> Progress:
-        """The progress of all processes."""
         total = Progress(total=self._total, elapsed=anyio.current_time() - self._began)
         for one in self._of.values():
             total = replace(
@@ -234,10 +226,7 @@ class _ShardResults:
                 return row
 
     def _in_order(self) -> RowResult | None:
-        """With ``--in-order``, return the next row's result if it has arrived.
-
-        Otherwise, return None.
-        """
+        """With ``--in-order``, return the next row's result if it has arrived; else None."""
         if self._waiting is None:
             return None
         if any(not rows for number, rows in self._waiting.items() if number in self._left):
@@ -273,10 +262,7 @@ class _ShardResults:
             self._view.tell(line)
 
     def _end(self, ended: _Ended) -> None:
-        """Raise the error that ended a process.
-
-        If the error is that a budget is spent, store it instead until all processes have ended.
-        """
+        """Raise the error that ended a process, but keep a spent budget's until all have ended."""
         if ended.kind == "limit":
             self._spent = ended.error
         elif ended.kind == "journal":
