@@ -8,23 +8,22 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path  # noqa: TC003 (Typer reads the annotations)
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import anyio
 
 from mellea_like.batch import Journal, check_many
 from mellea_like.batch.rows.formats import BadRow, whole
-from mellea_like.cli.backends import openai_upstream
 from mellea_like.cli.batch.output import Output, ReaderLeft
 from mellea_like.cli.batch.prompt import PromptTemplate
 from mellea_like.cli.console import live_view, make_console
-from mellea_like.cli.draw_options import JUDGING, parse_judge_options, requirements_of
+from mellea_like.cli.draw_options import CHECKS, COSTS, OUTPUT, requirements_of
 from mellea_like.cli.errors import code_of, in_options, logs, problems_of, report
 from mellea_like.cli.exit_codes import Exit, Problem
-from mellea_like.cli.judge_budget import BUDGET, PRICE, judge_budget, read_judge_price
+from mellea_like.cli.judge_options import JUDGE, JudgeOptions
 from mellea_like.cli.option_fields import argument, option, option_names, read_section
 from mellea_like.cli.outages import watched_servers
-from mellea_like.cli.reply_rows import REPLIES, field_of, opened, rows_of
+from mellea_like.cli.reply_rows import opened, rows_of
 from mellea_like.cli.standard_streams import STANDARD, one_line, printable, warn
 from mellea_like.core.display import plural
 from mellea_like.core.generation import Usage
@@ -60,14 +59,15 @@ EPILOG = (
     " judge, configuration or file error, 130 interrupted, 143 terminated (SIGTERM)."
 )
 
-CHECKS, JUDGE, OUTPUT = "Requirements", "Judge", "Output"
 SHOWN = 10
 """The maximum number of rows that did not pass to list below the table."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckOptions:
+class CheckOptions(JudgeOptions):
     """The options of ``mellea-like check``."""
+
+    panels: ClassVar = (CHECKS, JUDGE, COSTS, OUTPUT)
 
     source: str = argument("FILE", "The replies: a file, or - for JSONL on standard input.")
     checks: list[str] = option(
@@ -87,26 +87,7 @@ class CheckOptions:
     every: bool = option(
         False, "--all", "Check every requirement, even after one has failed.", CHECKS
     )
-    reply: str | None = option(
-        None,
-        "--reply FIELD",
-        f"The field that holds the reply. Default: the first of {', '.join(REPLIES)}.",
-    )
-    prompt: str | None = option(
-        None, "--prompt FIELD", "The field that holds the task, for the judge. Default: none."
-    )
     judge: str | None = option(None, "--judge MODEL", "The model that judges.", JUDGE)
-    judge_base_url: str | None = option(
-        None, "--judge-base-url URL", "The judge's OpenAI-compatible server.", JUDGE
-    )
-    judge_option: list[str] = option(
-        list,
-        "--judge-option NAME=VALUE",
-        f"An option for the judge's requests: {', '.join(JUDGING)}, or extra.FIELD. Repeatable.",
-        JUDGE,
-    )
-    budget: list[str] = option(list, *BUDGET)
-    price: str | None = option(None, *PRICE)
     parallel: int = option(16, "--parallel N", "How many rows to check at the same time.", min=1)
     journal: Path | None = option(
         None,
@@ -126,12 +107,11 @@ class CheckOptions:
 
     @cached_property
     def spec(self) -> StrategySpec:
-        """The requirements, without code checks and templates, and the judge's options."""
+        """The requirements, without code checks and templates."""
         given = {
             "requirements": self.requirements,
             "checks": [one for one in self.fixed_checks if not is_code_check(one)],
             "json_schema": self.json_schema and str(self.json_schema),
-            "judge_options": parse_judge_options(self.judge_option),
         }
         return read_section(StrategySpec, given, option_names(type(self)))
 
@@ -188,23 +168,11 @@ class _Checks:
         if not judged and (options.judge or options.judge_base_url or options.judge_option):
             msg = "there is nothing to judge: add --require TEXT"
             raise Problem(msg, Exit.USAGE)
-        self._judge = (
-            openai_upstream(
-                options.judge,
-                options.judge_base_url,
-                {"model": "--judge", "base_url": "--judge-base-url"},
-            )
-            if judged
-            else None
-        )
-        self._price = read_judge_price(options.price)
+        self._judge = options.upstream(options.judge) if judged else None
         if not judged and (options.budget or options.price):
             msg = "--budget and --price are for judges: add --require TEXT"
             raise Problem(msg, Exit.USAGE)
-        self._judge_options = options.spec.judge_options.model_dump(exclude_unset=True)
-        self._budget = judge_budget(
-            options.budget, self._price, [options.judge], self._judge_options
-        )
+        self._budget = options.make_budget([options.judge])
         self._counts = [_Count(name) for name in options.row_checks]
         self._counts += [_Count(r.name) for r in self._requirements]
         """The counts are in the order of a row's verdicts: the row's own checks come first."""
@@ -213,7 +181,6 @@ class _Checks:
         self._wrong: list[tuple[int, str]] = []
         """The numbers of the first rows that did not pass, and the reasons."""
         self._usage = Usage()
-        self._field = options.reply
         self._output: Output | None = None
         if options.output is not None:
             if options.output != STANDARD and not options.output.endswith((".jsonl", ".ndjson")):
@@ -257,10 +224,10 @@ class _Checks:
                     rows_of(options.source, file),
                     self._row_checks if options.row_checks else self._requirements,
                     concurrency=options.parallel,
-                    reply=self._reply,
-                    action=None if options.prompt is None else self._task,
+                    reply=options.reply_of,
+                    action=None if options.prompt is None else options.task_of,
                     judge=judge,
-                    judge_options=self._judge_options,
+                    judge_options=options.request_options,
                     budget=self._budget,
                     validate_all=options.every,
                     journal=None if options.journal is None else Journal(options.journal),
@@ -300,14 +267,6 @@ class _Checks:
         except BadRow as exc:
             raise Problem(str(exc).removeprefix(f"line {row.number}: ")) from exc
 
-    def _reply(self, row: dict[str, Any]) -> Any:
-        if self._field is None:
-            self._field = next((name for name in REPLIES if name in row), "reply")
-        return field_of(row, self._field, "--reply")
-
-    def _task(self, row: dict[str, Any]) -> Any:
-        return field_of(row, str(self._options.prompt), "--prompt")
-
     def _count(self, item: ItemResult[Any]) -> None:
         self._statuses[item.status] += 1
         self._usage += item.usage
@@ -342,8 +301,8 @@ class _Checks:
             line += f"; {plural(self._unread, 'row')} could not be read as a whole reply"
         if self._usage.requests:
             line += f"; {self._usage}"
-            if self._price is not None:
-                line += f", {self._price.cost(self._usage):.4g} {self._price.currency}"
+            if (price := self._options.tokens_price) is not None:
+                line += f", {price.cost(self._usage):.4g} {price.currency}"
         console.print(f"{line}.", soft_wrap=True)
         for number, problem in self._wrong:
             console.print(f"row {number}: {printable(problem)}", soft_wrap=True)

@@ -6,7 +6,7 @@ import json
 import sys
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from mellea_like import judge_score
 from mellea_like.agreement import (
@@ -19,18 +19,16 @@ from mellea_like.agreement import (
     comparison_agreement,
     score_agreement,
 )
-from mellea_like.cli.backends import openai_upstream
 from mellea_like.cli.console import live_view
-from mellea_like.cli.draw_options import JUDGING, parse_budget, parse_judge_options
+from mellea_like.cli.draw_options import COSTS, OUTPUT, parse_budget
 from mellea_like.cli.errors import code_of, in_options, logs, report
 from mellea_like.cli.exit_codes import Exit, Problem
-from mellea_like.cli.judge_budget import BUDGET, PRICE, judge_budget, read_judge_price
-from mellea_like.cli.option_fields import REQUIRED, argument, option, option_names, read_section
-from mellea_like.cli.reply_rows import REPLIES, field_of, opened, rows_of
+from mellea_like.cli.judge_options import JUDGE, JudgeOptions
+from mellea_like.cli.option_fields import REQUIRED, argument, option
+from mellea_like.cli.reply_rows import field_of, opened, rows_of
 from mellea_like.cli.standard_streams import one_line, printable, warn
 from mellea_like.core.display import plural
 from mellea_like.errors import LimitExceeded
-from mellea_like.specification.strategy import StrategySpec
 from mellea_like.specification.upstream import open_upstream
 
 if TYPE_CHECKING:
@@ -63,7 +61,7 @@ EPILOG = (
     " 130 interrupted, 143 terminated (SIGTERM)."
 )
 
-QUESTION, JUDGE, OUTPUT = "Question", "Judge", "Output"
+QUESTION = "Question"
 YES = {"true", "pass", "passed", "yes", "1"}
 NO = {"false", "fail", "failed", "no", "0"}
 BETTER: dict[str, Literal["first", "second", "neither"]] = {
@@ -79,8 +77,10 @@ SHOWN = 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class JudgeAgreementOptions:
+class JudgeAgreementOptions(JudgeOptions):
     """The options of ``mellea-like judge-agreement``."""
+
+    panels: ClassVar = (QUESTION, JUDGE, COSTS, OUTPUT)
 
     source: str = argument("FILE", "The labelled rows: a file, or - for JSONL on standard input.")
     require: str | None = option(
@@ -99,15 +99,6 @@ class JudgeAgreementOptions:
     judge: list[str] = option(
         REQUIRED, "--judge MODEL", "The model that judges. Repeat it for a panel.", JUDGE
     )
-    judge_base_url: str | None = option(
-        None, "--judge-base-url URL", "The judges' OpenAI-compatible server.", JUDGE
-    )
-    judge_option: list[str] = option(
-        list,
-        "--judge-option NAME=VALUE",
-        f"An option for the judges' requests: {', '.join(JUDGING)}, or extra.FIELD. Repeatable.",
-        JUDGE,
-    )
     repeats: int = option(
         1,
         "--repeats N",
@@ -118,22 +109,12 @@ class JudgeAgreementOptions:
     parallel: int = option(
         16, "--parallel N", "How many rows to judge at the same time.", JUDGE, min=1
     )
-    budget: list[str] = option(list, *BUDGET)
-    price: str | None = option(None, *PRICE)
     label: str = option("label", "--label FIELD", "The field that holds the label.")
-    reply: str | None = option(
-        None,
-        "--reply FIELD",
-        f"The field that holds the reply. Default: the first of {', '.join(REPLIES)}.",
-    )
     first: str = option(
         "first", "--first FIELD", "The field that holds the first reply, for --compare."
     )
     second: str = option(
         "second", "--second FIELD", "The field that holds the second reply, for --compare."
-    )
-    prompt: str | None = option(
-        None, "--prompt FIELD", "The field that holds the task, for the judge. Default: none."
     )
     confidence: float = option(
         0.95, "--confidence C", "The probability that an interval contains the true value.", OUTPUT
@@ -182,15 +163,8 @@ class _Measurement:
             msg = f"--confidence must be between 0 and 1, not {options.confidence:g}"
             raise Problem(msg, Exit.USAGE)
         self._scale = _scale(options.scale)
-        given = {"judge_options": parse_judge_options(options.judge_option)}
-        spec = read_section(StrategySpec, given, option_names(type(options)))
-        self._judge_options = spec.judge_options.model_dump(exclude_unset=True)
-        names = {"model": "--judge", "base_url": "--judge-base-url"}
-        self._upstreams = {
-            model: openai_upstream(model, options.judge_base_url, names) for model in options.judge
-        }
-        self._price = read_judge_price(options.price)
-        self._budget = judge_budget(options.budget, self._price, options.judge, self._judge_options)
+        self._upstreams = {model: options.upstream(model) for model in options.judge}
+        self._budget = options.make_budget(options.judge)
         self._done = 0
 
     def run(self, signals: SignalHandler) -> int:
@@ -207,8 +181,8 @@ class _Measurement:
             sys.stdout.write(json.dumps(found, indent=2, default=_as_dict) + "\n")
         else:
             sys.stdout.write("".join(f"{printable(line)}\n" for line in _lines(found)))
-            if self._price is not None:
-                sys.stdout.write(f"{self._price.cost(found.usage):.4g} {self._price.currency}\n")
+            if (price := options.tokens_price) is not None:
+                sys.stdout.write(f"{price.cost(found.usage):.4g} {price.currency}\n")
         reasons = _without_any(found)
         if reasons:
             msg = f"nothing was decided: {one_line(reasons)}"
@@ -218,16 +192,15 @@ class _Measurement:
     def _read(self, number: int, row: dict[str, Any]) -> Any:
         options = self._options
         try:
-            task = None if options.prompt is None else field_of(row, options.prompt, "--prompt")
+            task = options.task_of(row)
             if options.compare:
                 one, other = (
                     str(field_of(row, name, flag))
                     for name, flag in ((options.first, "--first"), (options.second, "--second"))
                 )
                 return LabelledPair(one, other, _better(row.get(options.label)), task)
-            name = options.reply or next((name for name in REPLIES if name in row), "reply")
-            reply = field_of(row, name, "--reply")
-            return Labelled(reply, _label(field_of(row, options.label, "--label")), task)
+            label = _label(field_of(row, options.label, "--label"))
+            return Labelled(options.reply_of(row), label, task)
         except (Problem, ValueError) as exc:
             msg = f"{options.source}, row {number}: {exc}"
             raise Problem(msg) from exc
@@ -256,7 +229,7 @@ class _Measurement:
                     labelled,
                     options.compare,
                     judge=judge,
-                    judge_options=self._judge_options,
+                    judge_options=options.request_options,
                     **shared,
                 )
             if options.score:
@@ -269,7 +242,7 @@ class _Measurement:
                 str(options.require),
                 judges=judges,
                 repeats=options.repeats,
-                judge_options=self._judge_options,
+                judge_options=options.request_options,
                 **shared,
             )
 

@@ -1,0 +1,111 @@
+"""The options of commands that judge a file's replies: the fields of a row, the judge, its cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, cast
+
+from mellea_like.cli.backends import openai_upstream
+from mellea_like.cli.draw_options import BUDGETS, COSTS, JUDGING, parse_budget, parse_judge_options
+from mellea_like.cli.exit_codes import Exit, Problem
+from mellea_like.cli.option_fields import option, option_names, read_section
+from mellea_like.cli.reply_rows import REPLIES, field_of
+from mellea_like.limits import Budget
+from mellea_like.specification.strategy import StrategySpec
+from mellea_like.specification.upstream import OpenAIUpstream, read_price
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from mellea_like.limits import Price
+
+JUDGE = "Judge"
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgeOptions:
+    """The options that ``check`` and ``judge-agreement`` share."""
+
+    reply: str | None = option(
+        None,
+        "--reply FIELD",
+        f"The field that holds the reply. Default: the first of {', '.join(REPLIES)}.",
+    )
+    prompt: str | None = option(
+        None, "--prompt FIELD", "The field that holds the task, for the judge. Default: none."
+    )
+    judge: Any = option(None, "--judge MODEL", "The model that judges.", JUDGE)
+    judge_base_url: str | None = option(
+        None, "--judge-base-url URL", "The judge's OpenAI-compatible server.", JUDGE
+    )
+    judge_option: list[str] = option(
+        list,
+        "--judge-option NAME=VALUE",
+        f"An option for the judge's requests: {', '.join(JUDGING)}, or extra.FIELD. Repeatable.",
+        JUDGE,
+    )
+    budget: list[str] = option(
+        list,
+        "--budget KIND=N",
+        f"Limit for all judge requests together: {', '.join(BUDGETS)}. Repeatable.",
+        COSTS,
+    )
+    price: str | None = option(
+        None,
+        "--price IN,OUT",
+        "Dollars per million input and output tokens; 0.15,0.60,EUR for euros.",
+        COSTS,
+    )
+
+    def reply_of(self, row: dict[str, Any]) -> Any:
+        """Return the reply in a row."""
+        name = self.reply or next((name for name in REPLIES if name in row), "reply")
+        return field_of(row, name, "--reply")
+
+    def task_of(self, row: dict[str, Any]) -> Any:
+        """Return the task in a row; None without ``--prompt``."""
+        return None if self.prompt is None else field_of(row, self.prompt, "--prompt")
+
+    def upstream(self, model: str | None) -> OpenAIUpstream:
+        """Return the settings of a judge's server, after checking them."""
+        names = {"model": "--judge", "base_url": "--judge-base-url"}
+        return openai_upstream(model, self.judge_base_url, names)
+
+    @cached_property
+    def request_options(self) -> dict[str, Any]:
+        """The options that are sent with each of the judge's requests."""
+        given = {"judge_options": parse_judge_options(self.judge_option)}
+        spec = read_section(StrategySpec, given, option_names(type(self)))
+        return spec.judge_options.model_dump(exclude_unset=True)
+
+    @cached_property
+    def tokens_price(self) -> Price | None:
+        """The value of ``--price``."""
+        try:
+            return cast("Price | None", read_price(self.price))
+        except ValueError as exc:
+            msg = f"--price {exc}, not {self.price!r}"
+            raise Problem(msg, Exit.USAGE) from exc
+
+    def make_budget(self, models: Sequence[str | None]) -> Budget | None:
+        """Make one budget for all judges; return None if there is no limit."""
+        limits: Any = parse_budget(self.budget)
+        price = self.tokens_price
+        if not limits:
+            return None
+        if "money" in limits and (price is None or None in models):
+            msg = "--budget cost needs the price of tokens and the models: add --price IN,OUT"
+            if price is not None:
+                msg = "--budget cost needs to know the model beforehand: add --judge MODEL"
+            raise Problem(msg, Exit.USAGE)
+        if limits.keys() & {"money", "output_tokens"} and "max_tokens" not in self.request_options:
+            msg = (
+                "--budget cost and output-tokens need to know how long a verdict may get: add"
+                " --judge-option max-tokens=N"
+            )
+            raise Problem(msg, Exit.USAGE)
+        prices: Mapping[str, Price] | None = None
+        if price is not None:
+            prices = {str(model): price for model in models}
+        return Budget(name="this run", prices=prices, **limits)
