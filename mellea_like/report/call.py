@@ -154,7 +154,6 @@ def _call_report(trace: TraceView, title: str | None) -> str:
     winners = trace.winners
     lost = any(s.passed and s not in winners for s in trace.slices)
     went = [(fate, FATES[fate], number) for fate, number in fates_of(trace).items()]
-    drawn, _ = trace.cut(FULL.panels)
     slices = trace.slices
     asked = trace.sent(slices[0].prompt) if slices else []
     return page(
@@ -164,7 +163,7 @@ def _call_report(trace: TraceView, title: str | None) -> str:
         stopped=clip(stopped(trace), 300),
         about=f"{moment(trace.started)} · sampling {clip(trace.sampling_id, 64)}",
         tiles=[{"name": name, "value": value, "more": ""} for name, value in headline(trace)],
-        waterfall=waterfall(drawn, SCOPE, links=True),
+        waterfall=waterfall(trace.cut(FULL.panels), SCOPE, links=True),
         waterfall_note=_note(trace, winners),
         legend=[
             (swatch("won"), "passed, won"),
@@ -221,7 +220,6 @@ def cell(record: Mapping[str, Any]) -> Html:
     trace = TraceView(record)
     # A notebook can show several results, so their ids must differ.
     scope = f"mlr-{sha256(trace.sampling_id.encode('utf-8', 'replace')).hexdigest()[:12]}"
-    drawn, _ = trace.cut(ROOM.panels)
     facts = " · ".join(f"{value} {name}" for name, value in headline(trace))
     return html(
         '<div class="mlr mlr-cell"><style>{}</style>{}'
@@ -231,7 +229,7 @@ def cell(record: Mapping[str, Any]) -> Html:
         swatch("won" if trace.success else "failed"),
         stopped(trace),
         facts,
-        waterfall(drawn, scope, links=False),
+        waterfall(trace.cut(ROOM.panels), scope, links=False),
         decided(trace),
         panels(trace, scope, ROOM),
     )

@@ -65,8 +65,8 @@ MOST_NAMES = 7
 """The most columns that all show long names. With more, every second column shows its name."""
 
 
-def columns(counts: Sequence[tuple[str, int]], thing: str, along: str) -> Html | None:
-    """Draw a histogram with a column for each name; None if there are no names."""
+def columns(counts: Sequence[tuple[str, int]], along: str) -> Html | None:
+    """Draw a histogram of items with a column for each name; None if there are no names."""
     if not counts:
         return None
     most = max(number for _, number in counts) or 1
@@ -95,7 +95,7 @@ def columns(counts: Sequence[tuple[str, int]], thing: str, along: str) -> Html |
         '<line x1="{3}" x2="{4}" y1="{5}" y2="{5}" class="base"/>{6}{7}</svg>',
         WIDTH,
         HEIGHT,
-        f"{plural(sum(number for _, number in counts), thing)}. {said}.",
+        f"{plural(sum(number for _, number in counts), 'item')}. {said}.",
         LEFT,
         RIGHT,
         BOTTOM,

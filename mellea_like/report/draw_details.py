@@ -39,8 +39,9 @@ _REASON = 1000
 
 def panels(trace: TraceView, scope: str, room: Capacity) -> Html:
     """Return a collapsed panel of details for each draw, in the order in which the draws ended."""
-    drawn, left_out = trace.cut(room.panels)
+    drawn = trace.cut(room.panels)
     shown = drawn.slices
+    left_out = len(trace.slices) - len(shown)
     winners, names = drawn.winners, trace.names
     common = shown[0].prompt if shown else None
     first = {s.prompt: s for s in reversed(shown)}

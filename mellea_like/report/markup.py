@@ -132,21 +132,18 @@ patternTransform="rotate(45)"><path d="M0 0V6M0 0H6" class="stroke errored"/></p
 <circle cx="3" cy="3" r="1.2" class="dot"/></pattern></defs></svg>"""
 
 
-def mark(outcome: str, x: int, y: int) -> Html:
+def mark(outcome: str, place: LiteralString = "") -> Html:
     """Draw an outcome's mark, such as a tick or a cross, in a square of 16 pixels."""
     strokes = _STROKES[_AS.get(outcome, outcome)]
-    return html(
-        '<path d="{}" class="mark {}" transform="translate({} {})"/>', strokes, outcome, x, y
-    )
+    return html('<path d="{}" class="mark {}"{}/>', strokes, outcome, Html(place))
 
 
 def swatch(outcome: str) -> Html:
     """Draw an outcome's mark in a box, for a legend or a line that also names the outcome."""
     return html(
-        '<svg class="sign" aria-hidden="true">'
-        '<rect class="box {0}"/><path d="{1}" class="mark {0}"/></svg>',
+        '<svg class="sign" aria-hidden="true"><rect class="box {}"/>{}</svg>',
         outcome,
-        _STROKES[_AS.get(outcome, outcome)],
+        mark(outcome),
     )
 
 

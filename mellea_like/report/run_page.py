@@ -103,10 +103,10 @@ def _content(figures: RunFigures, title: str | None) -> dict[str, Any]:
         **_causes(figures),
         **_depths(figures),
         "until_note": until_words(figures),
-        "until_chart": columns(numbers(figures.until_passed), "item", "draws until one passed"),
+        "until_chart": columns(numbers(figures.until_passed), "draws until one passed"),
         **_coverage(figures),
         "latency_note": latency_words(figures),
-        "latency_chart": columns(sizes(figures.latency, seconds), "item", "time per item, up to"),
+        "latency_chart": columns(sizes(figures.latency, seconds), "time per item, up to"),
         **_cost(figures),
         "errors": [
             (clip(kind, 200), count(n)) for kind, n in figures.errors.most_common(MOST_ERRORS)
@@ -255,7 +255,7 @@ def _cost(figures: RunFigures) -> dict[str, Any]:
         words += " Requests of unknown cost are not included."
     return {
         "cost_note": words,
-        "cost_chart": columns(sizes(costs, written), "item", "cost per item, up to"),
+        "cost_chart": columns(sizes(costs, written), "cost per item, up to"),
     }
 
 
@@ -284,9 +284,8 @@ class _Detail:
     def _call(self, item: ItemView, trace: TraceView, scope: str) -> Html | None:
         if item.id in self.opened:
             return None
-        drawn, _ = trace.cut(ROOM.panels)
         # Patterns are shared by the whole page, but the ids of panels are the item's own.
-        over_time = waterfall(drawn, scope, links=True, patterns=SCOPE)
+        over_time = waterfall(trace.cut(ROOM.panels), scope, links=True, patterns=SCOPE)
         picture = joined(over_time, decided(trace), panels(trace, scope, ROOM))
         size = len(picture.encode())
         if size > self._left:

@@ -274,15 +274,14 @@ class TraceView:
             for s in self.slices
         )
 
-    def cut(self, most: int) -> tuple[TraceView, int]:
-        """Return a view of at most ``most`` draws, including the best, and the number left out."""
-        left_out = len(self.slices) - most
-        if left_out <= 0:
-            return self, 0
+    def cut(self, most: int) -> TraceView:
+        """Return a view of at most ``most`` draws, including the best."""
+        if len(self.slices) <= most:
+            return self
         kept, best = self.slices[:most], self.best_index
         if best is not None and best >= most:
             kept[-1], best = self.slices[best], most - 1
-        return TraceView({**self.plain, "best_index": best}, kept), left_out
+        return TraceView({**self.plain, "best_index": best}, kept)
 
 
 class ItemView:

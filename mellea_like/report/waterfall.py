@@ -43,7 +43,7 @@ def waterfall(trace: TraceView, scope: str, *, links: bool, patterns: str | None
     """Return a chart of a call's draws over time, with a row for each lane."""
     slices = trace.slices
     chains = sorted({s.chain for s in slices})
-    reach = span_of(trace)
+    reach = max(trace.elapsed, *(s.ended_at for s in trace.slices), 1e-9)
     winners = trace.winners
     of_chain: dict[int, list[SliceView]] = {chain: [] for chain in chains[:MOST_ROWS]}
     for s in slices:
@@ -63,11 +63,6 @@ def waterfall(trace: TraceView, scope: str, *, links: bool, patterns: str | None
         _axis(reach),
         note if left_out > 0 else None,
     )
-
-
-def span_of(trace: TraceView) -> float:
-    """Return the length of a call's time axis, in seconds."""
-    return max(trace.elapsed, *(s.ended_at for s in trace.slices), 1e-9)
 
 
 def anchor(scope: str, slice_: SliceView) -> str:
@@ -126,7 +121,7 @@ def _bar(slice_: SliceView, paint: _Paint, *, won: bool) -> Html:
         f"{start:.5g}",
         f"{width:.5g}",
         _ROW,
-        mark(outcome, 6, 8),
+        mark(outcome, ' transform="translate(6 8)"'),
         slice_.depth + 1,
     )
     name = f"bar {size} {outcome}"

@@ -84,7 +84,7 @@ def test_parts_lie_side_by_side_and_fill_the_whole():
 
 
 def test_the_highest_column_fills_the_height_and_none_that_counts_is_invisible():
-    drawn = columns([("1", 10_000), ("2", 0), ("3", 1)], "item", "numbers")
+    drawn = columns([("1", 10_000), ("2", 0), ("3", 1)], "numbers")
     heights = [float(h) for h in re.findall(r'height="([\d.]+)" rx', drawn)]
     assert heights == [130, 0, 1.5]
 

@@ -451,13 +451,13 @@ def test_problems_are_errors_what_did_not_parse_and_what_was_not_met():
 def test_a_cut_trace_keeps_its_best():
     trace = trace_of(*[("failed", 1)] * 9, ("passed", 1), best=9)
     whole = TraceView(trace)
-    cut_down, left_out = whole.cut(3)
+    cut_down = whole.cut(3)
     assert [s.iteration for s in cut_down.slices] == [1, 2, 10]
     assert cut_down.winners == [cut_down.slices[2]]
-    assert (cut_down.best_index, left_out) == (2, 7)
+    assert cut_down.best_index == 2
     assert len(whole.slices) == 10
-    assert whole.cut(10) == (whole, 0)
-    assert TraceView({**trace, "best_index": None}).cut(3)[0].best_index is None
+    assert whole.cut(10) is whole
+    assert TraceView({**trace, "best_index": None}).cut(3).best_index is None
 
 
 def test_losers_that_had_a_say_and_comparisons_have_a_share_of_their_own():
