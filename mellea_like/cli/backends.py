@@ -68,10 +68,11 @@ class Backends:
             raise Problem(msg, Exit.USAGE)
         self._check_options(self.kind)
         self._spec = self._read_spec(self.kind)
-        self._judge = self._read_judge()
+        self._judges = self._read_judges()
         self._bigger = [self._read_bigger(bigger.upstream) for bigger in options.bigger]
         self._check_prices()
         self._opened: list[Backend] = []
+        """The main backend, those of bigger models, and the judge."""
         self.description = ""
         self.models: list[str | None] = []
 
@@ -118,10 +119,9 @@ class Backends:
             warn(f"Starting a llama.cpp server for {options.gguf} ...")
         async with AsyncExitStack() as stack:
             try:
-                opened = [
+                opened: list[Any] = [
                     await stack.enter_async_context(open_upstream(spec, follow_redirects=True))
-                    for spec in (self._spec, self._judge, *self._bigger)
-                    if spec is not None
+                    for spec in (self._spec, *self._bigger, *self._judges)
                 ]
             except ImportError as exc:
                 raise Problem(str(exc)) from exc
@@ -130,8 +130,8 @@ class Backends:
                     raise
                 msg = f"--corpus: {exc}" if self.kind == "markov" else f"--{exc}"
                 raise Problem(msg) from exc
-            places: list[Any] = opened[len(opened) - len(self._bigger) :]
-            further = (f"Then {self._place(one)}." for one in places)
+            bigger = opened[1 : 1 + len(self._bigger)]
+            further = (f"Then {self._place(one)}." for one in bigger)
             self.description = " ".join([self._describe(opened[0]), *further])
             # A model costs half as much in a job, wherever its price is looked up.
             models = (getattr(one, "model", None) for one in opened)
@@ -171,14 +171,13 @@ class Backends:
 
     def make_strategy(self, **settings: Any) -> BaseSamplingStrategy:
         """Make the strategy that the options describe."""
-        spec, further = self._options.spec, len(self._bigger)
-        backend, *judges = self._opened[: len(self._opened) - further]
+        spec = self._options.spec
+        backend, *others = self._opened
+        bigger, judges = others[: len(self._bigger)], others[len(self._bigger) :]
         judge = judges[0] if judges else None
         stages = [
-            stage.make(bigger, judge=None, options=Options(), early=spec.early)
-            for stage, bigger in zip(
-                spec.escalate, self._opened[len(self._opened) - further :], strict=True
-            )
+            stage.make(one, judge=None, options=Options(), early=spec.early)
+            for stage, one in zip(spec.escalate, bigger, strict=True)
         ]
         if spec.escalate_when == "cheaper":
             settings["after"] = ExpectedCost(self.prices(self.models) or {})
@@ -307,7 +306,8 @@ class Backends:
                 )
                 raise Problem(msg, Exit.USAGE)
 
-    def _read_judge(self) -> OpenAIUpstream | None:
+    def _read_judges(self) -> list[OpenAIUpstream]:
+        """Return the settings of the judge; an empty list if the main backend judges."""
         options = self._options
         decides = options.requirements or options.spec.selection.judged
         if not decides and options.judge_option:
@@ -317,7 +317,7 @@ class Backends:
             )
             raise Problem(msg, Exit.USAGE)
         if options.judge_model is None and options.judge_base_url is None:
-            return None
+            return []
         if not decides and (options.judge_model or options.judge_base_url):
             given = "--judge-model" if options.judge_model else "--judge-base-url"
             msg = (
@@ -328,7 +328,8 @@ class Backends:
         at, url = "--judge-base-url", options.judge_base_url
         if url is None:
             at, url = "--base-url", options.base_url
-        return openai_upstream(options.judge_model, url, {"model": "--judge-model", "base_url": at})
+        names = {"model": "--judge-model", "base_url": at}
+        return [openai_upstream(options.judge_model, url, names)]
 
 
 def _named(options: DrawOptions) -> BackendName | Literal["jobs"] | None:

@@ -218,7 +218,7 @@ class _Checks:
                 )
             file = stack.enter_context(opened(options.source))
             gates = [] if judge is None else [gate_of(judge)]
-            await stack.enter_async_context(watched_servers(lambda: gates, warn))
+            await stack.enter_async_context(watched_servers(gates, warn))
             results = await stack.enter_async_context(
                 check_many(
                     rows_of(options.source, file),

@@ -11,7 +11,7 @@ from mellea_like.cli.exit_codes import Problem
 from mellea_like.runtime.task_scope import task_scope
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterable
+    from collections.abc import AsyncGenerator, Callable, Sequence
 
     from mellea_like.limits.backoff_gate import BackoffGate
 
@@ -26,7 +26,7 @@ GIVE_UP_AFTER = 4.0
 
 @asynccontextmanager
 async def watched_servers(
-    gates: Callable[[], Iterable[BackoffGate]], tell: Callable[[str], object]
+    gates: Sequence[BackoffGate], tell: Callable[[str], object]
 ) -> AsyncGenerator[None]:
     """Report outages of servers during the block; raise a `Problem` if a server never answers."""
     outages: list[str] = []
@@ -39,14 +39,14 @@ async def watched_servers(
 
 
 async def _watch(
-    gates: Callable[[], Iterable[BackoffGate]],
+    gates: Sequence[BackoffGate],
     tell: Callable[[str], object],
     run: anyio.CancelScope,
     outages: list[str],
 ) -> None:
     began: dict[BackoffGate, float] = {}
     while True:
-        for gate in gates():
+        for gate in gates:
             outage = gate.outage
             if outage is None:
                 began.pop(gate, None)

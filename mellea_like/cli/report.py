@@ -16,6 +16,7 @@ from mellea_like.core.conversation import Message
 from mellea_like.core.display import plural
 from mellea_like.core.result import SamplingResult
 from mellea_like.report.model_shares import ANY_MODEL
+from mellea_like.report.page import MADE_BY
 from mellea_like.report.views import ItemView, RunView, TraceView, damage
 from mellea_like.runtime.atomic_files import replaced
 from mellea_like.specification.upstream import read_price
@@ -54,8 +55,6 @@ MOST = 64 * 2**20
 
 STANDARD = Path("-")
 """The path that means standard input or standard output."""
-
-OURS = b"<!-- A report made by mellea-like -->"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -279,7 +278,7 @@ def _check_output(path: Path, source: Path) -> None:
     except OSError as exc:
         msg = f"{path} can't be written: {exc.strerror or exc}"
         raise Problem(msg) from exc
-    if begin and OURS not in begin:
+    if begin and MADE_BY.encode() not in begin:
         msg = f"{path} exists and isn't a report: name another file"
         raise Problem(msg)
 

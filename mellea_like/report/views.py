@@ -332,7 +332,6 @@ class RunView:
     """A recorded run without its items."""
 
     def __init__(self, plain: Mapping[str, Any]) -> None:
-        self._plain = plain
         self.identity: Mapping[str, Any] = plain["identity"]
         self.started: str | None = plain["started"]
         self.ended: str | None = plain["ended"]
@@ -340,12 +339,8 @@ class RunView:
         self.sittings: Sequence[tuple[str, str | None]] = plain.get("sittings") or ()
         self.versions: Mapping[str, str] = plain.get("versions") or {}
         self.text: str = plain.get("text", "all")
-
-    @property
-    def counts(self) -> Mapping[str, int]:
+        self.counts: Mapping[str, int] = plain["counts"]
         """The number of items by status."""
-        counts: Mapping[str, int] = self._plain["counts"]
-        return counts
 
     @property
     def items(self) -> int:

@@ -12,6 +12,7 @@ import anyio
 
 from mellea_like.batch.journal.reader import read_run
 from mellea_like.batch.journal.together import AGAIN
+from mellea_like.batch.rows.formats import HALVES
 from mellea_like.cli.backends import Backends
 from mellea_like.cli.batch.output import Output, ReaderLeft
 from mellea_like.cli.batch.progress import BatchView, so_far, summary
@@ -283,8 +284,6 @@ class _Batch:
             rows = plural(self._filtered, "row")
             warn(f"Left out of the results by --drop, --min-chars or --max-chars: {rows}")
         if (halves := sum(output.halves for output in self._outputs)) and not self._options.quiet:
-            from mellea_like.batch.rows.formats import HALVES  # noqa: PLC0415 (with the batch)
-
             warn(f"Changed: {HALVES} ({halves})")
         if not good and progress.errored == progress.done:
             return Exit.SETUP

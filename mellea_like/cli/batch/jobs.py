@@ -43,15 +43,14 @@ def make_api(name: str, model: str, base_url: str | None) -> BatchAPI:
             case "mistral":
                 return backends.MistralBatches(model, base_url=base_url)
             case _:
-                msg = f"--batch-api must be one of {', '.join(get_args(BatchAPIName))}, not {name}"
-                raise Problem(msg, Exit.USAGE)
+                pass
     except ImportError as exc:
         raise Problem(str(exc)) from exc
-    except Problem:
-        raise
     except Exception as exc:
         msg = f"--batch-api {name}: {exc}"
         raise Problem(msg) from exc
+    msg = f"--batch-api must be one of {', '.join(get_args(BatchAPIName))}, not {name}"
+    raise Problem(msg, Exit.USAGE)
 
 
 def api_at(place: str) -> BatchAPI:

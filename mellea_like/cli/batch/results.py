@@ -73,7 +73,7 @@ async def row_results(
 ) -> AsyncGenerator[Results]:
     """Sample all rows of a source with open backends, and yield an iterator of the results."""
     async with (
-        watched_servers(lambda: backends.gates, view.tell),
+        watched_servers(backends.gates, view.tell),
         sample_many(
             backends.make_strategy(),
             source.rows(often=options.order == "breadth"),
