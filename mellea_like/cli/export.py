@@ -6,7 +6,7 @@ import contextlib
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from mellea_like.cli.exit_codes import Exit, Problem
 from mellea_like.cli.option_fields import REQUIRED, argument, option, option_names
@@ -152,8 +152,9 @@ def run(options: ExportOptions, _signals: SignalHandler) -> int:
     from mellea_like.export.api import check_arguments, export  # noqa: PLC0415
 
     output = _output(options)
-    given = {name: getattr(options, name) for name in ExampleRules._fields}
-    rules = ExampleRules(**given | {"drop": tuple(options.drop)})
+    given: dict[str, Any] = {name: getattr(options, name) for name in ExampleRules._fields}
+    given["drop"] = tuple(options.drop)
+    rules = ExampleRules(**given)
     path = output if isinstance(output, Path) else None
     # Rows and a view can't share a terminal.
     rows_shown = options.output == STANDARD and is_terminal(sys.stdout)

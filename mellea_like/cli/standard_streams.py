@@ -9,14 +9,15 @@ import sys
 from typing import TYPE_CHECKING, TextIO
 
 from mellea_like.cli.exit_codes import Problem
-from mellea_like.core.display import UNSAFE, one_line, printable
+from mellea_like.core.display import one_line, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path
 
 __all__ = [
     "STANDARD",
-    "UNSAFE",
+    "check_folder",
     "is_terminal",
     "one_line",
     "printable",
@@ -79,6 +80,16 @@ def silence(stream: TextIO) -> None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())
         os.close(nowhere)
+
+
+def check_folder(option: str, path: Path) -> None:
+    """Refuse a file whose folder doesn't exist or can't be written into."""
+    if not os.path.isdir(path.parent):  # noqa: PTH112 (never raises)
+        msg = f"{option}: there is no directory {path.parent}"
+        raise Problem(msg)
+    if not os.access(path.parent, os.W_OK):
+        msg = f"{option}: can't write into the directory {path.parent}"
+        raise Problem(msg)
 
 
 def write_output(text: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from mellea_like.core.display import plural
@@ -174,28 +174,19 @@ class DrawPlan:
             ``coverage``, ``measured`` (the most draws of an item) and ``hopeless_at_most`` (the
             greatest plausible share of items that never pass).
         """
-        return {
-            "target": self.target,
-            "items": self.items,
-            "passed": self.passed,
-            "draws": self.draws,
-            "left_out": self.left_out,
-            "needed": self.needed,
-            "needed_surely": self.needed_surely,
-            "measured": self.curve.reach,
-            "hopeless_at_most": self.curve.hopeless,
-            "coverage": [point._asdict() for point in self.coverage],
-            "splits": [asdict(split) for split in self.splits],
-            "suggestion": None if self.suggestion is None else asdict(self.suggestion),
-            "bottleneck": None if self.bottleneck is None else asdict(self.bottleneck),
-            "unsolved": [asdict(item) for item in self.unsolved],
-            "complete": self.complete,
-            "currency": self.currency,
-            "repairs": None if self.repairs is None else asdict(self.repairs),
-            "others": self.others,
-            "passed_by_others": self.passed_by_others,
-            "selects": self.selects,
-        }
+        plain: dict[str, Any] = {}
+        for one in fields(self):
+            value: Any = getattr(self, one.name)
+            if one.name == "curve":
+                plain["measured"] = self.curve.reach
+                plain["hopeless_at_most"] = self.curve.hopeless
+                plain["coverage"] = [point._asdict() for point in self.coverage]
+            elif isinstance(value, tuple):
+                parts: tuple[Any, ...] = value
+                plain[one.name] = list(map(asdict, parts))
+            else:
+                plain[one.name] = asdict(value) if hasattr(value, "__dataclass_fields__") else value
+        return plain
 
     def __str__(self) -> str:
         return "\n".join([*self._head(), "", *self._coverage(), *self._costs(), *self._troubles()])

@@ -18,7 +18,7 @@ from command_line import run
 from html_page import HtmlPage
 from report_kit import NASTY, nasty_trace, trace_of
 
-from mellea_like.cli.standard_streams import UNSAFE
+from mellea_like.core.display import UNSAFE
 
 
 @pytest.fixture

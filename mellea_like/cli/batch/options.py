@@ -321,42 +321,32 @@ class BatchOptions(DrawOptions):
         if self.journal is None:
             msg = "--batch-api needs --journal FILE, so that no paid job is lost"
             raise Problem(msg, Exit.USAGE)
-        for wrong, option_name in (
-            (self.backend is not None, "--backend"),
-            (self.gguf is not None, "--gguf"),
+        _exclude(
+            "--batch-api",
+            (self.backend, "--backend"),
+            (self.gguf, "--gguf"),
             (self.corpus, "--corpus"),
-            (self.cache is not None, "--cache"),
+            (self.cache, "--cache"),
             (self.requests_per_minute is not None, "--rpm"),
             (self.tokens_per_minute is not None, "--tpm"),
             (self.timeout is not None, "--timeout"),
-        ):
-            if wrong:
-                msg = f"--batch-api can't be combined with {option_name}"
-                raise Problem(msg, Exit.USAGE)
+        )
         object.__setattr__(self, "order", "breadth")
 
     def _check_processes(self) -> None:
         piped = self.source == STANDARD or (
             Path(self.source).exists() and not Path(self.source).is_file()
         )
-        for wrong, given, why in (
-            (piped, f"INPUT {self.source}", "each process reads the rows; name a file"),
-            (self.unique, "--unique", "rows of different processes aren't compared"),
-            (self.order == "breadth", "--order breadth", "there are no rounds over all rows"),
-            (
-                self.gguf,
-                "--gguf",
-                "it needs a running server; start one, and name it with --base-url",
-            ),
-            (
-                self.parallel < self.processes,
-                f"--parallel {self.parallel}",
-                "each process needs at least one row",
-            ),
-        ):
-            if wrong:
-                msg = f"--processes {self.processes} can't be combined with {given}: {why}"
-                raise Problem(msg, Exit.USAGE)
+        few, rounds = self.parallel < self.processes, self.order == "breadth"
+        server = "it needs a running server; start one, and name it with --base-url"
+        _exclude(
+            f"--processes {self.processes}",
+            (piped, f"INPUT {self.source}: each process reads the rows; name a file"),
+            (self.unique, "--unique: rows of different processes aren't compared"),
+            (rounds, "--order breadth: there are no rounds over all rows"),
+            (self.gguf, f"--gguf: {server}"),
+            (few, f"--parallel {self.parallel}: each process needs at least one row"),
+        )
 
     def _check_rounds(self) -> None:
         features = self.spec.features
@@ -364,17 +354,11 @@ class BatchOptions(DrawOptions):
             features.pop("scored", None)  # Scores are kept with the jobs.
         if why := why_not_together(features | {"rounds": "--order breadth"}):
             raise Problem(why, Exit.USAGE)
-        for wrong, given, why in (
-            (
-                self.journal_text != "all",
-                "--journal-text",
-                "it needs all texts in the journal",
-            ),
-            (self.source == STANDARD, "INPUT -", "it reads the rows in each round; name a file"),
-        ):
-            if wrong:
-                msg = f"--order breadth can't be combined with {given}: {why}"
-                raise Problem(msg, Exit.USAGE)
+        _exclude(
+            "--order breadth",
+            (self.journal_text != "all", "--journal-text: it needs all texts in the journal"),
+            (self.source == STANDARD, "INPUT -: it reads the rows in each round; name a file"),
+        )
 
     @property
     def filters(self) -> ExampleRules:
@@ -401,6 +385,14 @@ class BatchOptions(DrawOptions):
                 return similarity
         msg = f"--unique must be exact, or a similarity between 0 and 1, not {self.unique!r}"
         raise Problem(msg, Exit.USAGE)
+
+
+def _exclude(option: str, *others: tuple[object, str]) -> None:
+    """Refuse an option together with others: pairs of whether one is given, and its name."""
+    for given, name in others:
+        if given:
+            msg = f"{option} can't be combined with {name}"
+            raise Problem(msg, Exit.USAGE)
 
 
 def run(options: BatchOptions, signals: SignalHandler) -> int:

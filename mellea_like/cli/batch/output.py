@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any
 from mellea_like.batch.rows.files import begins_results, row_writer
 from mellea_like.batch.rows.formats import RowFormat, format_of, whole
 from mellea_like.cli.exit_codes import Exit, Problem
-from mellea_like.cli.standard_streams import STANDARD, is_terminal, printable, silence
+from mellea_like.cli.standard_streams import (
+    STANDARD,
+    check_folder,
+    is_terminal,
+    printable,
+    silence,
+)
 from mellea_like.runtime.threads import run_in_thread
 
 if TYPE_CHECKING:
@@ -63,12 +69,7 @@ class Output:
                 " with --force"
             )
             raise Problem(msg)
-        if not self.path.parent.is_dir():
-            msg = f"{option}: there is no directory {self.path.parent}"
-            raise Problem(msg)
-        if not os.access(self.path.parent, os.W_OK):
-            msg = f"{option}: can't write into the directory {self.path.parent}"
-            raise Problem(msg)
+        check_folder(option, self.path)
 
     @property
     def whole_at_its_end(self) -> bool:

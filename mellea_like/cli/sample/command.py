@@ -28,7 +28,14 @@ from mellea_like.cli.sample.output import (
     write_text,
 )
 from mellea_like.cli.sample.progress import Progress, render
-from mellea_like.cli.standard_streams import STANDARD, is_terminal, one_line, silence, warn
+from mellea_like.cli.standard_streams import (
+    STANDARD,
+    check_folder,
+    is_terminal,
+    one_line,
+    silence,
+    warn,
+)
 from mellea_like.core.display import plural
 from mellea_like.core.serialization import FORMAT, to_dict
 from mellea_like.errors import BackendError, LimitExceeded, MelleaError, SamplingTimeout
@@ -237,12 +244,7 @@ def _check_trace(path: Path) -> None:
     if os.path.exists(path) and not os.path.isfile(path):  # noqa: PTH110, PTH113 (never raise)
         msg = f"--trace: {path} isn't a file"
         raise Problem(msg)
-    if not os.path.isdir(path.parent):  # noqa: PTH112 (never raises)
-        msg = f"--trace: there is no directory {path.parent}"
-        raise Problem(msg)
-    if not os.access(path.parent, os.W_OK):
-        msg = f"--trace: can't write into the directory {path.parent}"
-        raise Problem(msg)
+    check_folder("--trace", path)
     if os.path.isfile(path) and not _replaceable(path):  # noqa: PTH113 (never raises)
         msg = f"--trace: {path} already exists and isn't the trace of a call: name another file"
         raise Problem(msg, Exit.USAGE)
