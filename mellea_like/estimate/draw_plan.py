@@ -181,9 +181,8 @@ class DrawPlan:
                 plain["measured"] = self.curve.reach
                 plain["hopeless_at_most"] = self.curve.hopeless
                 plain["coverage"] = [point._asdict() for point in self.coverage]
-            elif isinstance(value, tuple):
-                parts: tuple[Any, ...] = value
-                plain[one.name] = list(map(asdict, parts))
+            elif one.name in {"splits", "unsolved"}:
+                plain[one.name] = [asdict(part) for part in value]
             else:
                 plain[one.name] = asdict(value) if hasattr(value, "__dataclass_fields__") else value
         return plain
