@@ -123,8 +123,6 @@ class Backends:
                     await stack.enter_async_context(open_upstream(spec, follow_redirects=True))
                     for spec in (self._spec, *self._bigger, *self._judges)
                 ]
-            except ImportError as exc:
-                raise Problem(str(exc)) from exc
             except (OSError, ValueError) as exc:
                 if self.kind not in {"markov", "pydantic-ai"}:
                     raise

@@ -14,11 +14,11 @@ import anyio
 
 from mellea_like.batch import Journal, check_many
 from mellea_like.batch.rows.formats import BadRow, whole
-from mellea_like.cli.batch.output import Output, ReaderLeft
+from mellea_like.cli.batch.output import Output
 from mellea_like.cli.batch.prompt import PromptTemplate
 from mellea_like.cli.console import live_view, make_console
 from mellea_like.cli.draw_options import CHECKS, COSTS, OUTPUT, requirements_of
-from mellea_like.cli.errors import code_of, in_options, logs, problems_of, report
+from mellea_like.cli.errors import in_options, problems_of
 from mellea_like.cli.exit_codes import Exit, Problem
 from mellea_like.cli.judge_options import JUDGE, JudgeOptions
 from mellea_like.cli.option_fields import argument, option, option_names, read_section
@@ -128,15 +128,7 @@ class CheckOptions(JudgeOptions):
 
 def run(options: CheckOptions, signals: SignalHandler) -> int:
     """Run ``mellea-like check``."""
-    with logs(debug=options.debug):
-        try:
-            return _Checks(options).run(signals)
-        except ReaderLeft:
-            warn("mellea-like: the program reading standard output has closed it")
-            return Exit.NOTHING_PASSED
-        except Exception as error:  # noqa: BLE001 (told in a sentence; shown with --debug)
-            report(error, debug=options.debug)
-            return code_of(error)
+    return _Checks(options).run(signals)
 
 
 @dataclass

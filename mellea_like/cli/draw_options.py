@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path  # noqa: TC003 (typer reads the annotations)
 from typing import TYPE_CHECKING, Any, Literal
 
+from mellea_like.cli.errors import BUDGETS
 from mellea_like.cli.exit_codes import Exit, Problem
 from mellea_like.cli.option_fields import option, option_names, read_section
 from mellea_like.core.requirement import Requirement
@@ -46,14 +47,6 @@ RESERVED = frozenset({"messages", "input", "stream", "stream_options", "n", "too
 
 JUDGING = {"temperature": float, "top-p": float, "max-tokens": int}
 """The names that ``--judge-option`` takes, with the types of their values."""
-
-BUDGETS = {
-    "requests": "requests",
-    "input-tokens": "input_tokens",
-    "output-tokens": "output_tokens",
-    "cost": "money",
-}
-"""The kinds of ``--budget``, with their names in `Budget`."""
 
 
 @dataclass(frozen=True, kw_only=True)

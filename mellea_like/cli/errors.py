@@ -7,9 +7,8 @@ import logging
 import re
 import sys
 import traceback
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from mellea_like.cli.draw_options import BUDGETS
 from mellea_like.cli.exit_codes import Exit, Problem
 from mellea_like.cli.standard_streams import one_line, warn
 from mellea_like.core.display import with_reason
@@ -17,12 +16,39 @@ from mellea_like.core.generation import REJECTED
 from mellea_like.errors import BackendError, CircuitOpen, JournalError, LimitExceeded, MelleaError
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
     from pathlib import Path
 
+    from mellea_like.cli.signals import SignalHandler
     from mellea_like.core.slice import Slice
 
+T = TypeVar("T")
+
+FORESEEN = (Problem, MelleaError, ImportError)
+"""Errors whose messages are written for users; an `ImportError` names the missing extra."""
+
+BUDGETS = {
+    "requests": "requests",
+    "input-tokens": "input_tokens",
+    "output-tokens": "output_tokens",
+    "cost": "money",
+}
+"""The kinds of ``--budget``, with their names in `Budget`."""
+
 _IN_PYTHON = re.compile(r" \((?:max_retry_after|rate_limit_attempts|attempts)=[^)]*\)")
+
+
+def run_command(run: Callable[[T, SignalHandler], int], options: T, signals: SignalHandler) -> int:
+    """Run a command, and report an error in a sentence; return the exit code."""
+    debug: bool | None = getattr(options, "debug", None)
+    with contextlib.nullcontext() if debug is None else logs(debug=debug):
+        try:
+            return run(options, signals)
+        except Exception as error:
+            if debug is None and not isinstance(error, FORESEEN):
+                raise  # Without --debug, there is no other way to see where it was raised.
+            report(error, debug=bool(debug))
+            return code_of(error)
 
 
 def code_of(error: Exception) -> int:
@@ -46,7 +72,7 @@ def sentence(error: Exception, *, debug: bool = False) -> str:
         notes: list[str] = getattr(error, "__notes__", [])
         tries = [note for note in notes if note.startswith(("tried ", "refused "))]
         return _IN_PYTHON.sub("", "; ".join([message, *tries]))
-    if isinstance(error, (Problem, MelleaError)):
+    if isinstance(error, FORESEEN):
         return message
     hint = "" if debug else " (--debug shows where)"
     return f"{type(error).__name__}: {one_line(message)}{hint}"
@@ -98,8 +124,6 @@ def reading(*sources: Path) -> Generator[None]:
         named = any(str(source) in said for source in sources)
         msg = said if named else f"{sources[0]}: {said}"
         raise Problem(msg) from exc
-    except ImportError as exc:
-        raise Problem(str(exc)) from exc
     except OSError as exc:
         msg = f"{exc.filename or sources[0]} can't be read: {exc.strerror or exc}"
         raise Problem(msg) from exc

@@ -25,6 +25,14 @@ class Problem(Exception):
         self.code = code
 
 
+class ReaderLeft(Problem):
+    """Raised when the program that reads standard output has closed it."""
+
+    def __init__(self) -> None:
+        message = "the program reading standard output has closed it"
+        super().__init__(message, Exit.NOTHING_PASSED)
+
+
 def needs_unix(command: str) -> None:
     """Refuse a command on Windows, which lacks the signals that it needs."""
     if sys.platform == "win32":

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
-from mellea_like.cli.exit_codes import Exit, Problem
+from mellea_like.cli.exit_codes import Exit, Problem, ReaderLeft
 from mellea_like.cli.option_fields import REQUIRED, argument, option, option_names
 from mellea_like.cli.standard_streams import (
     STANDARD,
@@ -18,7 +18,6 @@ from mellea_like.cli.standard_streams import (
     silence,
     warn,
 )
-from mellea_like.errors import JournalError
 
 # typer reads the annotations.
 from mellea_like.export.example_selection import ExampleRules, Pairs, Prompt, Reasoning, Select
@@ -181,18 +180,15 @@ def run(options: ExportOptions, _signals: SignalHandler) -> int:
             )
             if options.output == STANDARD:
                 sys.stdout.flush()
-    except BrokenPipeError:
+    except BrokenPipeError as exc:
         silence(sys.stdout)
-        warn("mellea-like: the program reading standard output has closed it")
-        return Exit.NOTHING_PASSED
+        raise ReaderLeft from exc
     except OSError as exc:
         if options.output == STANDARD:
             silence(sys.stdout)
         where = "standard output" if options.output == STANDARD else options.output
         msg = f"can't write {where}: {exc.strerror or exc}"
         raise Problem(msg) from exc
-    except (JournalError, ImportError) as exc:
-        raise Problem(one_line(str(exc))) from exc
     except ValueError as exc:
         raise Problem(one_line(str(exc)), Exit.USAGE) from exc
     card = "" if made.card is None else f" {made.card} describes where it comes from."

@@ -21,12 +21,12 @@ from mellea_like.agreement import (
 )
 from mellea_like.cli.console import live_view
 from mellea_like.cli.draw_options import COSTS, OUTPUT, parse_budget
-from mellea_like.cli.errors import code_of, in_options, logs, report
+from mellea_like.cli.errors import in_options
 from mellea_like.cli.exit_codes import Exit, Problem
 from mellea_like.cli.judge_options import JUDGE, JudgeOptions
 from mellea_like.cli.option_fields import REQUIRED, argument, option
 from mellea_like.cli.reply_rows import field_of, opened, rows_of
-from mellea_like.cli.standard_streams import one_line, printable, warn
+from mellea_like.cli.standard_streams import one_line, printable
 from mellea_like.core.display import plural
 from mellea_like.errors import LimitExceeded
 from mellea_like.specification.upstream import open_upstream
@@ -126,15 +126,11 @@ class JudgeAgreementOptions(JudgeOptions):
 
 def run(options: JudgeAgreementOptions, signals: SignalHandler) -> int:
     """Run ``mellea-like judge-agreement``."""
-    with logs(debug=options.debug):
-        try:
-            return _Measurement(options).run(signals)
-        except LimitExceeded as error:
-            warn(f"mellea-like: stopped early: {in_options(str(error))}")
-            return Exit.SETUP
-        except Exception as error:  # noqa: BLE001 (told in a sentence; shown with --debug)
-            report(error, debug=options.debug)
-            return code_of(error)
+    try:
+        return _Measurement(options).run(signals)
+    except LimitExceeded as error:
+        msg = f"stopped early: {in_options(str(error))}"
+        raise Problem(msg) from error
 
 
 class _Measurement:

@@ -7,7 +7,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
 from mellea_like.cli.backends import openai_upstream
-from mellea_like.cli.draw_options import BUDGETS, COSTS, JUDGING, parse_budget, parse_judge_options
+from mellea_like.cli.draw_options import COSTS, JUDGING, parse_budget, parse_judge_options
+from mellea_like.cli.errors import BUDGETS
 from mellea_like.cli.exit_codes import Exit, Problem
 from mellea_like.cli.option_fields import option, option_names, read_section
 from mellea_like.cli.reply_rows import REPLIES, field_of

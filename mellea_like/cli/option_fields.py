@@ -10,6 +10,7 @@ import typer
 from pydantic import ValidationError
 from typer.models import ArgumentInfo, ParameterInfo
 
+from mellea_like.cli.errors import run_command
 from mellea_like.cli.exit_codes import Exit, Problem
 from mellea_like.cli.standard_streams import one_line
 from mellea_like.specification.section import Section, message_of
@@ -72,7 +73,7 @@ def add_command(
         given = dict(sorted(given.items(), key=lambda one: one[1].rich_help_panel != panel))
 
     def command(context: typer.Context, **values: Any) -> int:
-        return run(options(**values, **context.meta.get(name, {})), context.obj)
+        return run_command(run, options(**values, **context.meta.get(name, {})), context.obj)
 
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     parameters = [inspect.Parameter("context", kind, annotation=typer.Context)]
@@ -103,8 +104,6 @@ def read_section(section: type[S], given: Mapping[str, Any], names: Mapping[str,
     """Build a ``section`` from values. ``names`` maps its fields to options, for use in errors."""
     try:
         return section.model_validate(given, context={"options": names})
-    except ImportError as exc:
-        raise Problem(str(exc)) from exc
     except ValidationError as exc:
         error = exc.errors()[0]
         message = message_of(error)

@@ -88,7 +88,7 @@ def run(options: ServeOptions, signals: SignalHandler) -> int:
     needs_unix("serve")
     try:
         return _serve(options, signals)
-    except (ImportError, MelleaError, OSError, ValueError) as exc:
+    except (OSError, ValueError) as exc:
         raise Problem(str(exc)) from exc
 
 

@@ -18,7 +18,6 @@ from typer.core import TyperCommand
 from mellea_like.cli.exit_codes import Exit, Problem, needs_unix
 from mellea_like.cli.option_fields import argument, option
 from mellea_like.cli.standard_streams import one_line, warn
-from mellea_like.errors import CoalescingError
 
 if TYPE_CHECKING:
     from anyio.abc import Process
@@ -137,8 +136,6 @@ def run(options: WatchOptions, signals: SignalHandler) -> int:
         warn(f"Watching {', '.join(map(str, options.paths))}; press Ctrl-C to stop.")
     try:
         signals.run(_watch, options, runs)
-    except (CoalescingError, ImportError) as error:
-        raise Problem(str(error)) from error
     except OSError as error:
         msg = str(error) if error.strerror is None else f"can't watch: {error.strerror}"
         raise Problem(msg) from error

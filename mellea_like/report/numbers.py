@@ -26,6 +26,7 @@ __all__ = [
 ]
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
+_TIMES = ((_DAY, "d", _HOUR, "h"), (_HOUR, "h", _MINUTE, "min"), (_MINUTE, "min", 1, "s"))
 _SMALL, _TEN = 0.0095, 10
 _UNITS = ((1e9, "bn"), (1e6, "m"), (1e4, "k"))
 
@@ -84,16 +85,7 @@ def seconds(duration: float) -> str:
     if duration < _MINUTE - 0.05:
         return f"{duration:.3g} s"
     whole = round(duration)
-    for unit, name, part, smaller in (
-        (_DAY, "d", _HOUR, "h"),
-        (_HOUR, "h", _MINUTE, "min"),
-    ):
-        if whole >= unit:
-            return _two(whole, unit, name, part, smaller)
-    return _two(whole, _MINUTE, "min", 1, "s")
-
-
-def _two(whole: int, unit: int, name: str, part: int, smaller: str) -> str:
+    unit, name, part, smaller = next(units for units in _TIMES if whole >= units[0])
     rest = whole % unit // part
     return f"{whole // unit:,} {name}" + (f" {rest} {smaller}" if rest else "")
 

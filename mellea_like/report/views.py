@@ -225,31 +225,23 @@ class TraceView:
         return found if decision is None else [*found, ("compared", decision.usage)]
 
     @cached_property
-    def independent_draws(self) -> list[SliceView]:
-        """The judged draws that have the prompt, model and stage of first draws; not repairs."""
+    def fresh_draws(self) -> list[SliceView]:
+        """The draws that have the prompt and stage of first draws; not repairs."""
         firsts = [s for s in self.slices if s.depth == 0]
-        prompts = {s.prompt for s in firsts}
-        models = {s.model for s in firsts} - {None}
-        stages = {s.stage for s in firsts}
-        return [
-            s
-            for s in self.slices
-            if s.judged
-            and s.prompt in prompts
-            and (not models or s.model in models)
-            and s.stage in stages
-        ]
+        prompts, stages = {s.prompt for s in firsts}, {s.stage for s in firsts}
+        return [s for s in self.slices if s.prompt in prompts and s.stage in stages]
+
+    @cached_property
+    def independent_draws(self) -> list[SliceView]:
+        """The judged fresh draws that have the model of first draws."""
+        models = {s.model for s in self.slices if s.depth == 0} - {None}
+        return [s for s in self.fresh_draws if s.judged and (not models or s.model in models)]
 
     @property
     def shown(self) -> tuple[int, int, int]:
         """The number of independent draws, the number that passed, and the number cancelled."""
         draws = self.independent_draws
-        firsts = [s for s in self.slices if s.depth == 0]
-        asked, stages = {s.prompt for s in firsts}, {s.stage for s in firsts}
-        cancelled = sum(
-            s.outcome == "cancelled" and s.prompt in asked and s.stage in stages
-            for s in self.slices
-        )
+        cancelled = sum(s.outcome == "cancelled" for s in self.fresh_draws)
         return len(draws), sum(s.passed for s in draws), cancelled
 
     @property

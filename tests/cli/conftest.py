@@ -1,4 +1,4 @@
-"""What the command line's tests share."""
+"""Fixtures for the tests of the command line."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def no_environment(monkeypatch):
 
 @pytest.fixture
 def command(capfd, monkeypatch):
-    """Run the command in this process; gives the exit code, standard output and standard error."""
+    """Run the command in this process; return the exit code, standard output and standard error."""
 
     def run(*arguments, stdin=None):
         if stdin is not None:
@@ -40,7 +40,7 @@ def command(capfd, monkeypatch):
 
 @pytest.fixture
 def sample(command):
-    """Run ``sample x`` against a server that answers so; gives what `command` does, and it."""
+    """Run ``sample x`` against a server with these answers; return the results and the server."""
 
     def run(*arguments, answers=(), choose=None):
         with OpenAIServer(*answers, choose=choose) as server:
@@ -52,7 +52,7 @@ def sample(command):
 
 @pytest.fixture(scope="session")
 def write_journal(tmp_path_factory):
-    """Write the journal of a run whose draws pass half the time; gives its path."""
+    """Write the journal of a run in which half of the draws pass; return its path."""
 
     async def go_through(path, source, budgets, more):
         backend = SimulatedBackend(seed=3, median=0.0, pass_rate=0.5)

@@ -1,4 +1,4 @@
-"""``mellea-like batch``: rows in, results out, in every format and with every end."""
+"""``mellea-like batch``: rows and results in each format, and each way in which a run ends."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def server():
 
 @pytest.fixture
 def batch(command, server, tmp_path):
-    """Run ``batch`` in this process against the echoing server, in an order that is always one."""
+    """Run ``batch`` in this process against the echoing server, with results in order."""
     write_rows(tmp_path / "in.jsonl", 5)
 
     def run_batch(*arguments, source=None, to="out.jsonl", prompt="Say {{ text }}", parallel="1"):
@@ -345,7 +345,7 @@ def test_thoughts_and_filters_of_results(command, tmp_path):
 
 @pytest.mark.parametrize("name", ["out.jsonl", "out.csv", "out.parquet"])
 def test_halves_of_characters_are_replaced_and_their_rows_counted(command, tmp_path, name):
-    """A reader of lines, such as that of `datasets`, refuses a whole file for one of them."""
+    """A reader of lines, such as that of `datasets`, refuses a whole file for one surrogate."""
     write_rows(tmp_path / "in.jsonl", 3)
     said = ["\ud83d half", "\ud83d\ude00 whole", "plain"]
     with OpenAIServer(choose=lambda number, body: Answer(said[int(asked(body)[-1])])) as server:

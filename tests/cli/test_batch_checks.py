@@ -1,4 +1,4 @@
-"""``mellea-like batch --check``: of code, and made of a row's own fields."""
+"""``mellea-like batch --check``: checks of code, and checks filled in with a row's fields."""
 
 from __future__ import annotations
 

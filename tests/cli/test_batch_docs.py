@@ -1,4 +1,4 @@
-"""The commands in the documentation about files of rows run as they stand there, in their order."""
+"""Run the commands of the documentation about files of rows, in their order."""
 
 from __future__ import annotations
 

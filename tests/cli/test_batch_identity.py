@@ -1,4 +1,4 @@
-"""A journal of another run is refused, and what differs is said in the words of the options."""
+"""A journal of another run is refused, and the differences are named by option."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mellea_like.cli.batch.source import LARGE, digest_of
 
 @pytest.fixture
 def batch(command, tmp_path):
-    """Run ``batch`` with a journal on texts of one's own, and resume it."""
+    """Run ``batch`` on given texts with a journal, or resume it."""
     write_rows(tmp_path / "in.jsonl", 2)
     (tmp_path / "corpus.txt").write_text("A bird sings. A tree grows.\n")
 

@@ -1,4 +1,4 @@
-"""``mellea-like batch --batch-api``: the how-to page, before a provider's fake server."""
+"""``mellea-like batch --batch-api``: the commands of the how-to page, with a fake provider."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.timeout(120)
 
 
 def command_of_page(name: str) -> list[str]:
-    """Return the page's command of a name, with what a test needs besides."""
+    """Return one of the page's commands, with further arguments that a test needs."""
     for block in docs_pages.blocks_of(PAGE):
         if block.language == "bash":
             for line in block.text.replace("\\\n", " ").splitlines():
@@ -53,7 +53,7 @@ def keys(url: str) -> dict[str, str]:
 
 
 def spent(journal: Path) -> tuple[int, int]:
-    """Return the requests of a run, and what they cost in nano-dollars at half of 2 and 8."""
+    """Return a run's requests and their cost in nano-dollars, at half the prices 2 and 8."""
     found = [item["usage"] for item in read_items(journal)]
     sent, received = (sum(u[name] for u in found) for name in ("input_tokens", "output_tokens"))
     return sum(u["requests"] for u in found), sent * 1000 + received * 4000

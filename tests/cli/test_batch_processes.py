@@ -1,4 +1,4 @@
-"""``mellea-like batch --processes N``: several processes, and one run to look at."""
+"""``mellea-like batch --processes N``: several processes that look like one run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROWS = 40
 
 @pytest.fixture(autouse=True)
 def _forked(tmp_path_factory, monkeypatch):
-    """The processes of a run that this one leads are forked; those of real commands are not."""
+    """Fork the processes of runs in this process; those of real commands aren't forked."""
     if sys.platform != "linux" or any(name.startswith("COV") for name in os.environ):
         return
     script = tmp_path_factory.mktemp("script") / "script.py"
@@ -32,7 +32,7 @@ def _forked(tmp_path_factory, monkeypatch):
 
 @pytest.fixture
 def arguments(tmp_path):
-    """The arguments of a run of two processes, 8 rows at a time, for a server's address."""
+    """Return the arguments for a run of two processes, 8 rows at a time, with a server's URL."""
     write_rows(tmp_path / "in.jsonl", ROWS)
 
     def of(server, *more, processes=2, out="out.jsonl"):

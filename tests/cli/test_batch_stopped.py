@@ -18,7 +18,7 @@ from mellea_like.batch import read_items, read_run
 
 @contextlib.contextmanager
 def begun(*arguments):
-    """The command in a process of its own, which does not outlive the block."""
+    """Run the command in another process, which doesn't outlive the block."""
     with start(*arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
             yield process
@@ -28,7 +28,7 @@ def begun(*arguments):
 
 @pytest.fixture
 def arguments(tmp_path):
-    """The arguments of a run of 30 rows, 4 at a time, for a server's address."""
+    """Return the arguments for a run of 30 rows, 4 at a time, with a server's URL."""
     write_rows(tmp_path / "in.jsonl", 30)
 
     def of(server, *more):

@@ -1,4 +1,4 @@
-"""What a batch shows of itself: on wide and narrow terminals, and in a pipe."""
+"""The progress of a batch on wide and narrow terminals, and in a pipe."""
 
 from __future__ import annotations
 

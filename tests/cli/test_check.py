@@ -1,4 +1,4 @@
-"""``mellea-like check``: a file of replies is scored, and nothing is drawn."""
+"""``mellea-like check``: checks of a file of replies, without new draws."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def verdict(passed):
 
 
 def judged(server, *more):
-    """Options by which a server's model judges the replies, one at a time."""
+    """Return options with which a server's model judges the replies, one at a time."""
     judge = ("--judge", "m", "--judge-base-url", server.url, "--parallel=1")
     return "--require", "says when", *judge, *more
 

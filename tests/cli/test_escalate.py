@@ -1,4 +1,4 @@
-"""``--escalate``: a bigger model goes on where the draws of the one before have failed."""
+"""``--escalate``: a bigger model takes over after the draws of the previous one have failed."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from mellea_like.export import api
 
 @pytest.fixture(scope="module")
 def journal(tmp_path_factory):
-    """Three items: of one nothing passes, the others do at the second draw."""
+    """Sample three items: one never passes, and the others pass with the second draw."""
     replies = iter(["bad", "g\x1bood", "bad", "bad", "worse", "good"])
     check = Requirement("is good", lambda c: c.text.startswith("g"), inline=True)
     backend = FunctionBackend(lambda _: next(replies))

@@ -1,4 +1,4 @@
-"""``mellea-like judge-agreement``: a judge is measured against a file of labels."""
+"""``mellea-like judge-agreement``: a judge is compared with a file of labels."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def file(tmp_path):
 
 @pytest.fixture
 def judge():
-    """A judge that passes what has "orry" in it, scores it 9, others 2, and prefers the first."""
+    """A judge that passes texts with "orry", scores them 9 and others 2, and prefers the first."""
 
     def choose(number, body):
         system, question = (message["content"] for message in body["messages"])

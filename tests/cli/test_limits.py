@@ -22,7 +22,7 @@ HARD = ["--check", "words<1"]
 
 
 async def opened(**options):
-    """Make the strategy and the budget of options; both are open no more."""
+    """Make the strategy and the budget that options describe; their backends are already closed."""
     found = Backends(DrawOptions(**options), default="markov")
     async with found.open():
         return found.make_strategy(), found.make_budget("this call")

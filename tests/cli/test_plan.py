@@ -1,4 +1,4 @@
-"""``mellea-like plan``: from a journal to how many draws it takes."""
+"""``mellea-like plan``: the number of draws needed, estimated from a journal."""
 
 from __future__ import annotations
 

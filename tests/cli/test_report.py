@@ -1,4 +1,4 @@
-"""``mellea-like report``: from a journal or a trace to a page, and never over something else."""
+"""``mellea-like report``: pages about journals and traces, which never replace other files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What should not happen, and does: closed streams, missing packages, interrupts at odd moments."""
+"""Closed streams, missing packages, and interrupts at any moment."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_on_a_terminal_it_says_that_it_reads(command):
 
 
 def without(package, *arguments):
-    """Run the command where a package isn't installed."""
+    """Run the command as if a package weren't installed."""
     code = f"import sys; sys.modules[{package!r}] = None; from mellea_like.cli.main import main"
     return subprocess.run(
         [sys.executable, "-c", f"{code}; sys.exit(main(sys.argv[1:]))", *arguments],
@@ -97,7 +97,7 @@ def test_an_error_that_nobody_foresaw_is_a_sentence_too():
 
 
 def shell(script, **env):
-    """Run the command, as ``"$@"`` in a script of a shell."""
+    """Run a shell script in which ``"$@"`` is the command."""
     return subprocess.run(
         ["bash", "-c", script, "bash", *COMMAND],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""``sample --trace``: the record of a call in a file, and what of it ``--json`` prints."""
+"""``sample --trace`` and ``--json``: the record of a call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``--select`` and ``--n``: which reply wins, and what is said of it."""
+"""``--select`` and ``--n``: the reply that wins, and the messages about it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mellea_like.batch import read_run
 
 @pytest.fixture
 def sample(command):
-    """Run ``sample`` against a server, one draw at a time; gives also how often it was asked."""
+    """Run ``sample`` against a server, one draw at a time; return the number of requests, too."""
 
     def run(*arguments, replies, choose=None):
         given = {"choose": choose} if choose else {}
@@ -94,7 +94,7 @@ def test_there_are_as_many_turns_as_n_needs_unless_they_are_given(sample, argume
 
 
 def judged():
-    """A server's choice: it draws reply 1, reply 2, and as a judge it prefers the latter."""
+    """Choose a server's answer: reply 1, reply 2 and so on; as a judge, prefer reply 2."""
     drawn = count(1)
 
     def choose(_, body):

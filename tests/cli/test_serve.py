@@ -1,4 +1,4 @@
-"""``mellea-like serve``, in a process of its own."""
+"""``mellea-like serve``, in another process."""
 
 from __future__ import annotations
 

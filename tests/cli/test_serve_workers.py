@@ -1,4 +1,4 @@
-"""``mellea-like serve``: configurations that are read again, and several processes."""
+"""``mellea-like serve``: reloaded configurations, and several processes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def metrics(url: str) -> str:
 
 
 class Asking:
-    """Requests in threads of their own."""
+    """Requests in threads."""
 
     def __init__(self, url: str, count: int, **fields: str) -> None:
         self.answers: list[int] = []
@@ -215,7 +215,7 @@ keys:
 
 
 def ask_as_team(url: str, count: int) -> Counter[int]:
-    """Make requests, each on a connection of its own; count the answers by their status."""
+    """Make requests, each on a new connection; count the answers by status."""
     body = {"model": "short", "messages": [{"role": "user", "content": "Say something."}]}
     headers = {"authorization": f"Bearer {TOKEN}"}
     found = Counter[int]()

@@ -172,7 +172,7 @@ def test_a_log_record_is_shown_with_debug(sample):
 
 @pytest.fixture
 def type_of(tmp_path):
-    """Give the type that stands for the schema of a file."""
+    """Return the type made of a file's JSON Schema."""
 
     def type_of_schema(schema):
         file = tmp_path / "schema.json"

@@ -1,4 +1,4 @@
-"""What ends a command early, from its first moment to its last: real signals, real processes."""
+"""Signals at each moment of a command's life, sent to real processes."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from leftovers import children, wait_until
 from rows_kit import write_rows
 
 IN_THE_BACKGROUND = '"$@" & echo "pid $!"; wait $!; echo "status $?"'
-"""A shell without a terminal has what it starts with & ignore SIGINT."""
+"""A shell without a terminal makes commands that it starts with & ignore SIGINT."""
 
 
 @pytest.fixture
 def started():
-    """Start processes with pipes; kill what is left of them."""
+    """Start processes with pipes, and kill those that still run at the end."""
     processes = []
 
     def begin(*command):
@@ -46,7 +46,7 @@ def started():
 
 
 def read_until(process, text):
-    """Read lines up to one with a text; return it."""
+    """Read lines until one contains a text; return that line."""
     for line in process.stdout:
         if text in line:
             return line

@@ -1,4 +1,4 @@
-"""A prompt for each row."""
+"""Templates of rows' prompts."""
 
 from __future__ import annotations
 

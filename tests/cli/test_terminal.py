@@ -1,4 +1,4 @@
-"""Text that goes to a terminal can't steer it."""
+"""Text that is written to a terminal can't control it."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ QUICK = ("--quiet-seconds", "0.2")
 
 
 class Watch:
-    """The command with pipes; collects what it writes while it runs."""
+    """The running command, whose output is collected."""
 
     def __init__(self, *arguments: str | Path, command: tuple[str, ...], **more) -> None:
         given = ("watch", *map(str, arguments), *QUICK, "--", *command)
@@ -66,7 +66,7 @@ class Watch:
 
     @property
     def told(self) -> list[str]:
-        """What was told about the runs, without the times."""
+        """The lines about the runs, without the times."""
         lines = [re.sub(r", \d+\.\d\d s$", ", TIME", line.rstrip("\n")) for line in self.err]
         return [line for line in lines if line.startswith("run ")]
 
@@ -217,7 +217,7 @@ with open({str(log)!r}, "a") as log:
 
 
 def changes(told: list[str]) -> int:
-    """How many changes runs were told to begin with."""
+    """The numbers of changes with which runs began."""
     of_runs = [re.findall(r"\(.* (?:added|modified)(?:, and (\d+) more)?\)", line) for line in told]
     return sum(1 + int(more or 0) for found in of_runs for more in found)
 

@@ -1,4 +1,4 @@
-"""Which replies an export takes and pairs: decisions over an item's record."""
+"""The replies and pairs that an export chooses from an item's record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`export`: files for training, of journals as they are."""
+"""`export`: training files made from journals."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MENDED = Requirement("is mended", lambda c: ("good" in c.text, f"{c.text} isn't"
 
 
 def answer(request: Any) -> str:
-    """Fail at first, and pass when asked to mend it."""
+    """Fail at first, and pass when asked for a repair."""
     last = request.messages[-1].content
     return "bad" if last.startswith(("Say", "Never")) else "good"
 
@@ -250,7 +250,7 @@ def test_items_are_read_one_by_one_and_let_go(tmp_path, output):
     most = 0
 
     class Held:
-        """Goes along in an item, where nothing looks."""
+        """An object in an item's record that no code reads."""
 
     def items() -> Any:
         nonlocal most

@@ -1,4 +1,4 @@
-"""Training data of conversations with tool calls and parts, as trainers document it."""
+"""Training data with tool calls and parts, in the formats that trainers document."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def look(word: str) -> str:
 
 
 def model(request):
-    """Look first; the first draw's answer is bad, the second one's good."""
+    """Call the tool first; answer badly in the first draw, and well in the second."""
     if request.messages[-1].role == "tool":
         return "bad" if request.meta.iteration == 1 else "good"
     arguments = json.dumps({"word": f"tree {request.meta.iteration}"})

@@ -1,4 +1,4 @@
-"""Two runs side by side: what differs, and whether that may be chance."""
+"""Comparisons of two runs: the differences, and whether they may be due to chance."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mellea_like.report.run_figures import RunFigures
 
 
 def run_with(passed, number=10, **more):
-    """A run of so many items, of which those passed that are named."""
+    """Return a run of ``number`` items of which the given ones passed."""
     items = [
         item(n, trace_of(("passed" if n in passed else "failed", 10 if n in passed else 30)))
         for n in range(number)
@@ -66,7 +66,7 @@ def test_over_a_thousand_differing_items_the_test_is_approximate(only_a, only_b,
     [((56, 70), (48, 80), -0.3339, -0.0524), ((9, 10), (3, 10), -0.8090, -0.1705)],
 )
 def test_the_interval_is_that_of_newcombes_tables(p, q, low, high):
-    """The two cases (a) and (b) of his table II, with the signs turned."""
+    """Cases (a) and (b) of Newcombe's table II, with the signs reversed."""
     made = compare(run_with(range(p[0]), p[1]), run_with(range(q[0]), q[1]))
     assert made.gain[1:] == (pytest.approx(low, abs=1e-4), pytest.approx(high, abs=1e-4))
 

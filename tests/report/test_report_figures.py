@@ -1,4 +1,4 @@
-"""The figures of a run are those of its items, one by one."""
+"""The figures of a run, counted item by item."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ def test_intervals_are_the_same_in_any_order(drawn):
 
 
 def priced(*draws: tuple[str | None, int]):
-    """Make a call whose draws are of these models, with so many tokens."""
+    """Make a call whose draws are by the given models, with the given numbers of tokens."""
     trace = trace_of(*[("failed", tokens) for _, tokens in draws])
     for s, (model, _) in zip(trace["slices"], draws, strict=True):
         s["model"] = model

@@ -1,4 +1,4 @@
-"""What stands in a page is text until someone says otherwise."""
+"""Pieces of a page are escaped unless they are markup."""
 
 from __future__ import annotations
 

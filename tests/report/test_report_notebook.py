@@ -1,4 +1,4 @@
-"""A result in a notebook shows its waterfall, needs no extra and touches nothing round it."""
+"""The picture of a result in a notebook needs no extra and leaves the rest of the page alone."""
 
 from __future__ import annotations
 

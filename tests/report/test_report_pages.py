@@ -1,4 +1,4 @@
-"""A page stands alone, holds what it should, stays small, and lets no text do anything."""
+"""Pages load no other files, are complete and small, and let no text act as markup."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def call_page():
 
 
 def shown(text):
-    """Return all that shows a text: a call's page, a run's page and a notebook's cell."""
+    """Return a call's page, a run's page and a notebook's cell that show a text."""
     trace = nasty_trace(text)
     return [call_report(trace), run_report(*nasty_run(text)), cell(trace)]
 

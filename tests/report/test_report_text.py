@@ -1,4 +1,4 @@
-"""The few lines for a terminal."""
+"""Reports as lines of text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rewards in the real packages, on a CPU: `nox -s trainers`."""
+"""Rewards in the real training packages, on a CPU: `nox -s trainers`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WORDS = ["when", "is", "the", "tide", "high", "low", "at", "noon", "soon", "neve
 
 
 def tiny_model() -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
-    """A model that draws words at random: it has never been trained."""
+    """An untrained model, which draws words at random."""
     vocabulary = {word: i for i, word in enumerate(["<pad>", "<eos>", "<unk>", *WORDS])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()

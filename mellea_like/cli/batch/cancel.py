@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path  # noqa: TC003 (typer reads the annotations)
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,6 @@ from anyio import to_thread
 
 from mellea_like.batch.jobs.overview import JobFile, cancel_jobs
 from mellea_like.cli.batch.jobs import api_at, describe
-from mellea_like.cli.errors import code_of, report
 from mellea_like.cli.exit_codes import Exit
 from mellea_like.cli.option_fields import argument, option
 from mellea_like.cli.standard_streams import one_line, warn
@@ -44,11 +42,7 @@ def run(options: CancelOptions, signals: SignalHandler) -> int:
     signals.last_words = lambda: (
         "Interrupted. Cancelled jobs stay cancelled; run the same command again for the rest."
     )
-    try:
-        signals.run(partial(_cancel, options))
-    except Exception as exc:  # noqa: BLE001 (said in a sentence)
-        report(exc, debug=False)
-        return code_of(exc)
+    signals.run(_cancel, options)
     return Exit.PASSED
 
 

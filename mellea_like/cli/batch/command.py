@@ -14,13 +14,13 @@ from mellea_like.batch.journal.reader import read_run
 from mellea_like.batch.journal.together import AGAIN
 from mellea_like.batch.rows.formats import HALVES
 from mellea_like.cli.backends import Backends
-from mellea_like.cli.batch.output import Output, ReaderLeft
+from mellea_like.cli.batch.output import Output
 from mellea_like.cli.batch.progress import BatchView, so_far, summary
 from mellea_like.cli.batch.prompt import PromptTemplate, read_text
 from mellea_like.cli.batch.results import row_results, with_options
 from mellea_like.cli.batch.shards import Shards, refuse_shards, shard_results
 from mellea_like.cli.batch.source import RowSource, digest_of
-from mellea_like.cli.errors import code_of, in_options, logs, report
+from mellea_like.cli.errors import code_of, in_options, report
 from mellea_like.cli.exit_codes import Exit, Problem
 from mellea_like.cli.standard_streams import STANDARD, is_terminal, warn
 from mellea_like.core.display import plural
@@ -39,10 +39,9 @@ MOST_ERRORS_TOLD = 5
 
 def run_batch(options: BatchOptions, signals: SignalHandler) -> int:
     """Run ``mellea-like batch``."""
-    debug = options.debug
     batch: _Batch | None = None
     resumable = True
-    with logs(debug=debug), relaxed_gc(), ExitStack() as stack:
+    with relaxed_gc(), ExitStack() as stack:
         try:
             batch = _Batch(options)
             stack.callback(batch.close)
@@ -52,13 +51,10 @@ def run_batch(options: BatchOptions, signals: SignalHandler) -> int:
         except LimitExceeded as error:
             warn(f"mellea-like: {in_options(str(error))}")
             code = Exit.NOTHING_PASSED
-        except ReaderLeft:
-            warn("mellea-like: the program reading standard output has closed it")
-            code = Exit.NOTHING_PASSED
         except Exception as error:  # noqa: BLE001 (said in a sentence; shown with --debug)
             # A journal's error itself says whether and how its run can be resumed.
             resumable = not isinstance(error, JournalError)
-            report(with_options(error), debug=debug)
+            report(with_options(error), debug=options.debug)
             code = code_of(error)
         if batch is not None and batch.begun:
             warn(f"Stopped{batch.so_far(resumable=resumable)}")

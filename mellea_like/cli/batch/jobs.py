@@ -44,8 +44,8 @@ def make_api(name: str, model: str, base_url: str | None) -> BatchAPI:
                 return backends.MistralBatches(model, base_url=base_url)
             case _:
                 pass
-    except ImportError as exc:
-        raise Problem(str(exc)) from exc
+    except ImportError:
+        raise
     except Exception as exc:
         msg = f"--batch-api {name}: {exc}"
         raise Problem(msg) from exc

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from mellea_like.batch.rows.files import begins_results, row_writer
 from mellea_like.batch.rows.formats import RowFormat, format_of, whole
-from mellea_like.cli.exit_codes import Exit, Problem
+from mellea_like.cli.exit_codes import Exit, Problem, ReaderLeft
 from mellea_like.cli.standard_streams import (
     STANDARD,
     check_folder,
@@ -29,10 +29,6 @@ if TYPE_CHECKING:
 
 LONGEST_HEAD = 100_000
 """The maximum number of bytes to read of a file's first line, to recognize a batch's results."""
-
-
-class ReaderLeft(Exception):
-    """Raised when the program that reads standard output has closed it."""
 
 
 class Output:
@@ -171,8 +167,6 @@ class Output:
                 silence(sys.stdout)
             msg = f"can't write {self._name}: {exc.strerror or exc}"
             raise Problem(msg) from exc
-        except ImportError as exc:
-            raise Problem(str(exc)) from exc
 
 
 def _send(data: bytes) -> None:

@@ -25,7 +25,7 @@ from mellea_like.cli.batch.records import RowResult
 from mellea_like.cli.batch.results import row_results, with_options
 from mellea_like.cli.batch.source import RowSource
 from mellea_like.cli.errors import code_of, logs, sentence
-from mellea_like.cli.exit_codes import Exit, Problem
+from mellea_like.cli.exit_codes import Problem
 from mellea_like.errors import JournalError, LimitExceeded
 from mellea_like.limits import SQLiteStore
 from mellea_like.runtime.garbage_collector import relaxed_gc
@@ -68,9 +68,7 @@ class _Told(NamedTuple):
 class _Ended(NamedTuple):
     """The last message of a process. ``error`` is None if all its rows are done."""
 
-    error: str | None = None
-    code: int = Exit.PASSED
-    kind: str = ""  # "limit" for a spent budget, "journal" for a faulty journal.
+    error: Exception | None = None
 
 
 # --- in the process that starts them -------------------------------------------------------------
@@ -191,7 +189,7 @@ class _ShardResults:
         self._left = set(range(count))
         self._told: dict[str, float] = {}
         self._lost: list[str] = []
-        self._spent: str | None = None
+        self._spent: LimitExceeded | None = None
         # With --in-order, results wait until each running process has sent one.
         self._waiting: dict[int, deque[RowResult]] | None = None
         if ordered:
@@ -263,12 +261,10 @@ class _ShardResults:
 
     def _end(self, ended: _Ended) -> None:
         """Raise the error that ended a process, but keep a spent budget's until all have ended."""
-        if ended.kind == "limit":
+        if isinstance(ended.error, LimitExceeded):
             self._spent = ended.error
-        elif ended.kind == "journal":
-            raise JournalError(ended.error or "")
         elif ended.error is not None:
-            raise Problem(ended.error, ended.code)
+            raise ended.error
 
     def _lose(self, number: int, gone: Gone) -> None:
         """Report a process that ended before it sent its last message."""
@@ -282,7 +278,7 @@ class _ShardResults:
             msg = f"{'; '.join(self._lost)}: not all rows are done"
             raise Problem(msg)
         if self._spent is not None:
-            raise LimitExceeded(self._spent)
+            raise self._spent
         raise StopAsyncIteration
 
 
@@ -317,11 +313,11 @@ async def sample_shard(part: Part, sender: Sender) -> None:
             await _sample(part, sender)
             ended = _Ended()
         except LimitExceeded as error:
-            ended = _Ended(str(error), Exit.NOTHING_PASSED, "limit")
+            ended = _Ended(LimitExceeded(str(error)))
         except Exception as error:  # noqa: BLE001 (said by the process that started this one)
-            worded = with_options(error)
-            kind = "journal" if isinstance(error, JournalError) else ""
-            ended = _Ended(sentence(worded, debug=options.debug), code_of(error), kind)
+            said = sentence(with_options(error), debug=options.debug)
+            journal = isinstance(error, JournalError)
+            ended = _Ended(JournalError(said) if journal else Problem(said, code_of(error)))
     sender.post(ended)
 
 

@@ -249,8 +249,6 @@ class RowSource:
         except OSError as exc:
             msg = f"can't read {self._name}: {exc.strerror or exc}"
             raise Problem(msg) from exc
-        except ImportError as exc:
-            raise Problem(str(exc)) from exc
         except ValueError as exc:
             msg = f"{self._name}: {one_line(str(exc))}"
             raise Problem(msg) from exc

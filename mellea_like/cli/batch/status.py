@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path  # noqa: TC003 (typer reads the annotations)
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,6 @@ from anyio import to_thread
 
 from mellea_like.batch.jobs.overview import JobFile
 from mellea_like.cli.batch.jobs import api_at, describe
-from mellea_like.cli.errors import code_of, report
 from mellea_like.cli.exit_codes import Exit
 from mellea_like.cli.option_fields import argument
 from mellea_like.cli.standard_streams import one_line, warn
@@ -37,11 +35,7 @@ class StatusOptions:
 
 def run(options: StatusOptions, signals: SignalHandler) -> int:
     """Run ``mellea-like batch status``."""
-    try:
-        signals.run(partial(_show, options.journal))
-    except Exception as exc:  # noqa: BLE001 (said in a sentence)
-        report(exc, debug=False)
-        return code_of(exc)
+    signals.run(_show, options.journal)
     return Exit.PASSED
 
 

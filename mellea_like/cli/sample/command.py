@@ -15,7 +15,7 @@ from rich.text import Text
 from mellea_like.cli.backends import Backends
 from mellea_like.cli.console import live_view, make_console
 from mellea_like.cli.draw_options import OUTPUT, DrawOptions
-from mellea_like.cli.errors import code_of, logs, report
+from mellea_like.cli.errors import code_of, report
 from mellea_like.cli.exit_codes import Exit, Problem
 from mellea_like.cli.option_fields import argument, option
 from mellea_like.cli.sample.output import (
@@ -40,7 +40,6 @@ from mellea_like.core.display import plural
 from mellea_like.core.serialization import FORMAT, to_dict
 from mellea_like.errors import BackendError, LimitExceeded, MelleaError, SamplingTimeout
 from mellea_like.runtime.atomic_files import replaced
-from mellea_like.specification.strategy import MAX_ITERATIONS
 
 if TYPE_CHECKING:
     from mellea_like.cli.signals import SignalHandler
@@ -100,8 +99,15 @@ class SampleOptions(DrawOptions):
 
 def run(options: SampleOptions, signals: SignalHandler) -> int:
     """Run ``mellea-like sample``."""
-    # Too many lanes are refused before anything is shown.
-    progress = Progress(1, min(options.lanes, MAX_ITERATIONS))
+    try:
+        return _run(options, signals)
+    except Exception as error:  # noqa: BLE001 (worded in a sentence; shown with --debug)
+        return _report(options, error)
+
+
+def _run(options: SampleOptions, signals: SignalHandler) -> int:
+    requirements = options.make_requirements()
+    progress = Progress(options.spec.all_attempts, options.lanes)
 
     def last_words() -> str:
         calls = plural(progress.cancelled, "call")
@@ -110,16 +116,6 @@ def run(options: SampleOptions, signals: SignalHandler) -> int:
         )
 
     signals.last_words = last_words
-    with logs(debug=options.debug):
-        try:
-            return _run(options, progress, signals)
-        except Exception as error:  # noqa: BLE001 (worded in a sentence; shown with --debug)
-            return _report(options, error)
-
-
-def _run(options: SampleOptions, progress: Progress, signals: SignalHandler) -> int:
-    requirements = options.make_requirements()
-    progress.attempts = options.spec.all_attempts
     backends = Backends(options, default="markov")
     if options.trace is not None:
         _check_trace(options.trace)
