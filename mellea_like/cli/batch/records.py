@@ -38,46 +38,38 @@ class RowResult(NamedTuple):
     place: int
 
 
-class RowRecords:
-    """Converts the results of rows to plain data."""
+def row_result(item: ItemResult[Any], options: BatchOptions) -> RowResult:
+    """Convert the result of a row to plain data."""
+    row: Row = item.item
+    error = None if item.error is None else sentence(item.error, debug=options.debug)
+    refused = isinstance(item.error, AuthenticationFailed)
+    records = list(_filtered(item, options))
+    return RowResult(row.number, records, item.replayed, error, refused, row.place or 0)
 
-    def __init__(self, options: BatchOptions) -> None:
-        self._options = options
-        self._filters = options.filters
 
-    def of(self, item: ItemResult[Any]) -> RowResult:
-        """Convert the result of a row."""
-        row: Row = item.item
-        error = None if item.error is None else sentence(item.error, debug=self._options.debug)
-        refused = isinstance(item.error, AuthenticationFailed)
-        records = list(self._records(item))
-        return RowResult(row.number, records, item.replayed, error, refused, row.place or 0)
-
-    def _records(self, item: ItemResult[Any]) -> Iterator[tuple[dict[str, Any], bool]]:
-        """Yield a row's records, and whether each passes the filters (True if it has no reply)."""
-        options, result = self._options, item.result
-        records = _records_of(item, as_value=options.json_schema is not None)
-        replies: list[Slice | None] = []
-        if result is not None:
-            best = () if result.best_index is None else (result.best,)
-            collected = result.decision is not None and result.decision.kind == "collect"
-            replies = list(result.winners if collected else best)
-        for record, reply in zip_longest(records, replies):
-            generation = None if reply is None else reply.generation
-            if generation is None:
-                yield record, True
-                continue
-            thoughts = generation.reasoning
-            if thoughts and options.reasoning == "inline":
-                record["output"] = with_thoughts(record["output"], thoughts)
-            elif thoughts and options.reasoning != "drop":
-                record["reasoning"] = thoughts  # Tables leave it out.
-            yield (
-                record,
-                self._filters.allow(
-                    generation.text, generation.finish_reason, calls=bool(generation.tool_calls)
-                ),
-            )
+def _filtered(
+    item: ItemResult[Any], options: BatchOptions
+) -> Iterator[tuple[dict[str, Any], bool]]:
+    """Yield a row's records, and whether each passes the filters (True if it has no reply)."""
+    result, filters = item.result, options.filters
+    records = _records_of(item, as_value=options.json_schema is not None)
+    replies: list[Slice | None] = []
+    if result is not None:
+        best = () if result.best_index is None else (result.best,)
+        collected = result.decision is not None and result.decision.kind == "collect"
+        replies = list(result.winners if collected else best)
+    for record, reply in zip_longest(records, replies):
+        generation = None if reply is None else reply.generation
+        if generation is None:
+            yield record, True
+            continue
+        thoughts = generation.reasoning
+        if thoughts and options.reasoning == "inline":
+            record["output"] = with_thoughts(record["output"], thoughts)
+        elif thoughts and options.reasoning != "drop":
+            record["reasoning"] = thoughts  # Tables leave it out.
+        text, ended, calls = generation.text, generation.finish_reason, generation.tool_calls
+        yield record, filters.allow(text, ended, calls=bool(calls))
 
 
 def _records_of(item: ItemResult[Any], *, as_value: bool = False) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from mellea_like.batch.api import sample_many
 from mellea_like.batch.journal.differences import Difference
 from mellea_like.batch.journal.journal import Journal
 from mellea_like.cli.batch.options import BatchOptions
-from mellea_like.cli.batch.records import RowRecords
+from mellea_like.cli.batch.records import row_result
 from mellea_like.cli.option_fields import option_names
 from mellea_like.cli.outages import watched_servers
 from mellea_like.errors import JournalError
@@ -92,13 +92,13 @@ async def row_results(
             settings=settings,
         ) as results,
     ):
-        yield _RowResults(results, RowRecords(options))
+        yield _RowResults(results, options)
 
 
 class _RowResults:
-    def __init__(self, run: BatchRun[Any], records: RowRecords) -> None:
+    def __init__(self, run: BatchRun[Any], options: BatchOptions) -> None:
         self._run = run
-        self._records = records
+        self._options = options
 
     @property
     def progress(self) -> Progress:
@@ -108,7 +108,7 @@ class _RowResults:
         return self
 
     async def __anext__(self) -> RowResult:
-        return self._records.of(await anext(self._run))
+        return row_result(await anext(self._run), self._options)
 
 
 def _journal(options: BatchOptions, backends: Backends) -> Journal | None:
