@@ -257,16 +257,16 @@ class Backends:
                 return read_section(MarkovUpstream, markov, names)
 
     def _read_jobs(self, model: Any, base_url: Any, price: Any) -> JobsUpstream:
-        # Few runs have jobs.
-        from mellea_like.cli.batch.jobs import JobsUpstream  # noqa: PLC0415
-        from mellea_like.cli.batch.options import JOB_OPTIONS  # noqa: PLC0415
+        from mellea_like.cli.batch.jobs import JobsUpstream  # noqa: PLC0415 (few runs have jobs)
 
         options: Any = self._options
-        given = {name: getattr(options, name) for name in JOB_OPTIONS}
+        names = option_names(type(self._options))
+        given = {
+            name: getattr(options, name) for name in JobsUpstream.model_fields if name in names
+        }
         given |= {"kind": "jobs", "api": options.batch_api}
         given |= {"model": model, "base_url": base_url, "price": price}
-        names = option_names(type(self._options)) | {"api": "--batch-api"}
-        return read_section(JobsUpstream, given, names)
+        return read_section(JobsUpstream, given, names | {"api": "--batch-api"})
 
     def _read_bigger(self, given: Mapping[str, Any]) -> OpenAIUpstream | JobsUpstream:
         if self.kind == "jobs":

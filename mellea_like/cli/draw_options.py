@@ -35,6 +35,7 @@ OUTPUT = "Output"
 PANELS = (CHECKS, DRAWS, COSTS, BACKEND, OUTPUT)
 
 BackendName = Literal["markov", "openai", "llama", "pydantic-ai"]
+BatchAPIName = Literal["openai", "azure", "anthropic", "mistral"]
 
 ATTEMPTS = 5
 """The default number of attempts in each lane, if ``--n`` doesn't need more."""

@@ -54,7 +54,7 @@ def run_batch(options: BatchOptions, signals: SignalHandler) -> int:
         except Exception as error:  # noqa: BLE001 (said in a sentence; shown with --debug)
             # A journal's error itself says whether and how its run can be resumed.
             resumable = not isinstance(error, JournalError)
-            report(with_options(error), debug=options.debug)
+            report(with_options(error, options), debug=options.debug)
             code = code_of(error)
         if batch is not None and batch.begun:
             warn(f"Stopped{batch.so_far(resumable=resumable)}")

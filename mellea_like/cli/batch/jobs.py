@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Literal, get_args
 
 from mellea_like.batch import BatchJobs
-from mellea_like.cli.batch.options import BatchAPIName
+from mellea_like.cli.draw_options import BatchAPIName
 from mellea_like.cli.exit_codes import Exit, Problem
 from mellea_like.core.display import plural
 from mellea_like.report.numbers import money, seconds

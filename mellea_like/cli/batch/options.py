@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, ClassVar, Literal, cast
 
 from mellea_like.batch.journal.records import KeptText  # noqa: TC001 (typer reads the annotations)
 from mellea_like.batch.orders import OrderName  # noqa: TC001 (typer reads the annotations)
-from mellea_like.cli.draw_options import ATTEMPTS, CHECKS, DRAWS, PANELS, DrawOptions
+from mellea_like.cli.draw_options import (
+    ATTEMPTS,
+    CHECKS,
+    DRAWS,
+    PANELS,
+    BatchAPIName,
+    DrawOptions,
+)
 from mellea_like.cli.exit_codes import Exit, Problem
 from mellea_like.cli.option_fields import REQUIRED, argument, option, option_names
 from mellea_like.cli.standard_streams import STANDARD
@@ -63,7 +70,6 @@ JOB_OPTIONS = (
 )
 """The options for ``--batch-api`` alone; `JobsUpstream` has fields of the same names."""
 
-BatchAPIName = Literal["openai", "azure", "anthropic", "mistral"]
 OnBadLine = Literal["stop", "skip"]
 Keep = Literal["all", "passed", "failed"]
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from mellea_like.batch.api import sample_many
 from mellea_like.batch.journal.differences import Difference
 from mellea_like.batch.journal.journal import Journal
-from mellea_like.cli.batch.options import BatchOptions
 from mellea_like.cli.batch.records import row_result
 from mellea_like.cli.option_fields import option_names
 from mellea_like.cli.outages import watched_servers
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from mellea_like.batch.progress import Progress
     from mellea_like.batch.rows.formats import Row
     from mellea_like.cli.backends import Backends
+    from mellea_like.cli.batch.options import BatchOptions
     from mellea_like.cli.batch.prompt import PromptTemplate
     from mellea_like.cli.batch.records import RowResult
     from mellea_like.cli.batch.source import RowSource
@@ -119,7 +119,7 @@ def _journal(options: BatchOptions, backends: Backends) -> Journal | None:
     return Journal(options.journal, resume=resume, text=text, prices=prices)
 
 
-def with_options(error: Exception) -> Exception:
+def with_options(error: Exception, options: BatchOptions) -> Exception:
     """Return the error, reworded to name options in place of the library's settings.
 
     Only a `JournalError` that lists changed settings is reworded.
@@ -129,14 +129,14 @@ def with_options(error: Exception) -> Exception:
     from mellea_like.batch.unique import UNIQUE  # noqa: PLC0415 (few runs need it)
 
     message = str(error)
-    options = option_names(BatchOptions) | OPTIONS
+    names = option_names(type(options)) | OPTIONS
     for one in error.differences:
         told = Difference(*one)
         name = told.name.removeprefix("options.")
         if (told.was or told.now or "").startswith(f'"{UNIQUE}'):
             name = "unique"  # This requirement comes from no --check.
-        if name in options:
-            message = message.replace(str(told), str(told._replace(name=options[name])))
+        if name in names:
+            message = message.replace(str(told), str(told._replace(name=names[name])))
         elif name.partition(".")[0] == "selection":
             message = message.replace(str(told), _of_selection(told))
     worded = JournalError(message, error.differences)

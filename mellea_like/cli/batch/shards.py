@@ -315,7 +315,7 @@ async def sample_shard(part: Part, sender: Sender) -> None:
         except LimitExceeded as error:
             ended = _Ended(LimitExceeded(str(error)))
         except Exception as error:  # noqa: BLE001 (said by the process that started this one)
-            said = sentence(with_options(error), debug=options.debug)
+            said = sentence(with_options(error, options), debug=options.debug)
             journal = isinstance(error, JournalError)
             ended = _Ended(JournalError(said) if journal else Problem(said, code_of(error)))
     sender.post(ended)
