@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.live import Live
 
-from mellea_like.cli.standard_streams import is_terminal
-
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TextIO
@@ -31,13 +29,13 @@ class _SafeConsole(Console):
 
 def make_console(stream: TextIO) -> Console:
     """Make a console for a stream, `UNKNOWN_WIDTH` columns wide if the stream isn't a terminal."""
-    width = None if is_terminal(stream) else UNKNOWN_WIDTH
+    width = None if stream.isatty() else UNKNOWN_WIDTH
     return _SafeConsole(file=stream, width=width, markup=False, emoji=False, highlight=False)
 
 
 def live_view(render: Callable[[Console], RenderableType]) -> Live | None:
     """Make a live view, erased when it stops; return None if standard error can't be redrawn."""
-    if not is_terminal(sys.stderr):
+    if not sys.stderr.isatty():
         return None
     console = make_console(sys.stderr)
     if console.is_dumb_terminal:

@@ -12,7 +12,6 @@ from mellea_like.cli.exit_codes import Exit, Problem, ReaderLeft
 from mellea_like.cli.option_fields import REQUIRED, argument, option, option_names
 from mellea_like.cli.standard_streams import (
     STANDARD,
-    is_terminal,
     one_line,
     printable,
     silence,
@@ -156,7 +155,7 @@ def run(options: ExportOptions, _signals: SignalHandler) -> int:
     rules = ExampleRules(**given)
     path = output if isinstance(output, Path) else None
     # Rows and a view can't share a terminal.
-    rows_shown = options.output == STANDARD and is_terminal(sys.stdout)
+    rows_shown = options.output == STANDARD and sys.stdout.isatty()
     quiet = options.quiet or rows_shown
     done = total = 0
 
@@ -204,7 +203,7 @@ def _output(options: ExportOptions) -> Path | BinaryIO:
         if options.format == "parquet":
             msg = "Parquet can't be written to standard output: name a file"
             raise Problem(msg, Exit.USAGE)
-        terminal = is_terminal(sys.stdout)
+        terminal = sys.stdout.isatty()
         return cast("BinaryIO", _Terminal()) if terminal else sys.stdout.buffer
     path = Path(options.output)
     if path.is_dir():

@@ -18,7 +18,7 @@ import anyio
 from anyio.lowlevel import current_token
 
 from mellea_like.cli.exit_codes import Exit
-from mellea_like.cli.standard_streams import is_terminal, warn, write
+from mellea_like.cli.standard_streams import warn, write
 from mellea_like.runtime.event_loops import call_soon
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class SignalHandler:
     def _leave(self) -> NoReturn:
         self.at_once()
         with contextlib.suppress(OSError):
-            if is_terminal(sys.stderr):
+            if sys.stderr.isatty():
                 write(SHOW_CURSOR, sys.stderr)
         warn(self.last_words())
         os._exit(self.code)

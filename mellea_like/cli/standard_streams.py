@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 __all__ = [
     "STANDARD",
     "check_folder",
-    "is_terminal",
     "one_line",
     "printable",
     "ready_streams",
@@ -30,14 +29,6 @@ __all__ = [
 
 STANDARD = "-"
 """The path that means standard input or standard output."""
-
-
-def is_terminal(stream: TextIO) -> bool:
-    """Return whether a stream is a terminal."""
-    try:
-        return stream.isatty()
-    except ValueError:
-        return False
 
 
 def ready_streams() -> None:
@@ -53,7 +44,7 @@ def ready_streams() -> None:
 def write(text: str, stream: TextIO) -> None:
     """Write to a stream, and flush it.
 
-    If the stream is closed, or nobody reads its pipe any more, discard the text without an error.
+    If nobody reads the stream's pipe any more, discard the text without an error.
     """
     try:
         stream.write(text)
@@ -63,8 +54,6 @@ def write(text: str, stream: TextIO) -> None:
     except OSError:
         silence(stream)
         raise
-    except ValueError:
-        return  # The stream is closed.
 
 
 def warn(lines: str | Iterable[str]) -> None:

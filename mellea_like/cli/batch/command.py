@@ -22,7 +22,7 @@ from mellea_like.cli.batch.shards import Shards, refuse_shards, shard_results
 from mellea_like.cli.batch.source import RowSource, digest_of
 from mellea_like.cli.errors import code_of, in_options, report
 from mellea_like.cli.exit_codes import Exit, Problem
-from mellea_like.cli.standard_streams import STANDARD, is_terminal, warn
+from mellea_like.cli.standard_streams import STANDARD, warn
 from mellea_like.core.display import plural
 from mellea_like.errors import JournalError, LimitExceeded
 from mellea_like.runtime.garbage_collector import relaxed_gc
@@ -93,7 +93,7 @@ class _Batch:
         self._view = BatchView(
             self._backends.price,
             total=self._source.total,
-            quiet=options.quiet or (options.output == STANDARD and is_terminal(sys.stdout)),
+            quiet=options.quiet or (options.output == STANDARD and sys.stdout.isatty()),
             lines=options.debug,  # Log records would run into a live view.
         )
         self._handed_on = self._filtered = 0

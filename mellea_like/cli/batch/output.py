@@ -15,7 +15,6 @@ from mellea_like.cli.exit_codes import Exit, Problem, ReaderLeft
 from mellea_like.cli.standard_streams import (
     STANDARD,
     check_folder,
-    is_terminal,
     printable,
     silence,
 )
@@ -170,7 +169,7 @@ class Output:
 
 
 def _send(data: bytes) -> None:
-    if is_terminal(sys.stdout):
+    if sys.stdout.isatty():
         sys.stdout.write(printable(data.decode("utf-8")))
     else:
         sys.stdout.buffer.write(data)

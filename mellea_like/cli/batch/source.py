@@ -22,7 +22,7 @@ from mellea_like.batch.rows.formats import (
     of_results,
 )
 from mellea_like.cli.exit_codes import Exit, Problem
-from mellea_like.cli.standard_streams import STANDARD, is_terminal, one_line, warn
+from mellea_like.cli.standard_streams import STANDARD, one_line, warn
 from mellea_like.runtime.threads import run_in_thread
 
 if TYPE_CHECKING:
@@ -237,7 +237,7 @@ class RowSource:
     def _open(self) -> BufferedReader:
         if self.path is not None:
             return self.path.open("rb")
-        if is_terminal(sys.stdin):
+        if sys.stdin.isatty():
             warn("Reading rows from the terminal; press Ctrl-D to finish.")
         # Python would crash at exit if a thread still waited for sys.stdin itself.
         return os.fdopen(os.dup(sys.stdin.fileno()), "rb")

@@ -31,7 +31,6 @@ from mellea_like.cli.sample.progress import Progress, render
 from mellea_like.cli.standard_streams import (
     STANDARD,
     check_folder,
-    is_terminal,
     one_line,
     silence,
     warn,
@@ -175,7 +174,7 @@ def _read_instruction(given: str) -> str:
 
 def _read_standard_input() -> str:
     try:
-        if is_terminal(sys.stdin):
+        if sys.stdin.isatty():
             warn("Reading the instruction from the terminal; press Ctrl-D to finish.")
         data = sys.stdin.buffer.read(LONGEST_INSTRUCTION + 1)
         if len(data) > LONGEST_INSTRUCTION:

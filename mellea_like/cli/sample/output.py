@@ -12,7 +12,7 @@ from rich.text import Text
 from mellea_like.batch.rows.formats import as_json
 from mellea_like.cli.errors import in_options, problems_of, rejected_early
 from mellea_like.cli.sample.progress import NARROW, STYLES
-from mellea_like.cli.standard_streams import is_terminal, one_line, printable, write_output
+from mellea_like.cli.standard_streams import one_line, printable, write_output
 from mellea_like.core.display import plural
 from mellea_like.core.serialization import to_dict
 from mellea_like.report.numbers import money, seconds
@@ -33,7 +33,7 @@ MOST_KEYS = 5
 
 def write_text(text: str) -> None:
     """Write a reply and a newline to standard output; on a terminal, escape control characters."""
-    if is_terminal(sys.stdout):
+    if sys.stdout.isatty():
         text = printable(text)
     write_output(text if text.endswith("\n") else f"{text}\n")
 
