@@ -17,7 +17,7 @@ from mellea_like.batch.rows.formats import BadRow, whole
 from mellea_like.cli.batch.output import Output
 from mellea_like.cli.batch.prompt import PromptTemplate
 from mellea_like.cli.console import live_view, make_console
-from mellea_like.cli.draw_options import CHECKS, COSTS, OUTPUT, requirements_of
+from mellea_like.cli.draw_options import CHECKS, COSTS, OUTPUT, TemplatedChecks, requirements_of
 from mellea_like.cli.errors import in_options, problems_of
 from mellea_like.cli.exit_codes import Exit, Problem
 from mellea_like.cli.judge_options import JUDGE, JudgeOptions
@@ -64,7 +64,7 @@ SHOWN = 10
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckOptions(JudgeOptions):
+class CheckOptions(TemplatedChecks, JudgeOptions):
     """The options of ``mellea-like check``."""
 
     panels: ClassVar = (CHECKS, JUDGE, COSTS, OUTPUT)
@@ -114,16 +114,6 @@ class CheckOptions(JudgeOptions):
             "json_schema": self.json_schema and str(self.json_schema),
         }
         return read_section(StrategySpec, given, option_names(type(self)))
-
-    @property
-    def row_checks(self) -> list[str]:
-        """Checks that are templates, filled in for each row."""
-        return [one for one in self.checks if "{{" in one]
-
-    @property
-    def fixed_checks(self) -> list[str]:
-        """Checks that are the same for all rows."""
-        return [one for one in self.checks if "{{" not in one]
 
 
 def run(options: CheckOptions, signals: SignalHandler) -> int:

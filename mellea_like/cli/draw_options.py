@@ -50,6 +50,22 @@ JUDGING = {"temperature": float, "top-p": float, "max-tokens": int}
 """The names that ``--judge-option`` takes, with the types of their values."""
 
 
+class TemplatedChecks:
+    """Options whose checks may be templates, which are filled in for each row."""
+
+    checks: list[str]
+
+    @property
+    def row_checks(self) -> list[str]:
+        """The checks that are templates."""
+        return [one for one in self.checks if "{{" in one]
+
+    @property
+    def fixed_checks(self) -> list[str]:
+        """The checks that are the same for all rows."""
+        return [one for one in self.checks if "{{" not in one]
+
+
 @dataclass(frozen=True, kw_only=True)
 class DrawOptions:
     """The options that ``sample`` and ``batch`` share. Fields are named as in `StrategySpec`."""
@@ -241,7 +257,7 @@ class DrawOptions:
         given: dict[str, Any] = {
             name: getattr(self, name) for name in StrategySpec.model_fields if hasattr(self, name)
         }
-        given["checks"] = [one for one in self._fixed_checks if not is_code_check(one)]
+        given["checks"] = [one for one in self.fixed_checks if not is_code_check(one)]
         given["attempts"] = self._attempts()
         given["json_schema"] = self.json_schema and str(self.json_schema)
         given["budget"] = parse_budget(self.budget) or None
@@ -290,10 +306,10 @@ class DrawOptions:
 
     def make_requirements(self) -> list[Requirement]:
         """Make the requirements: the checks, the schema, and the requirements for a judge."""
-        return requirements_of(self.spec, self._fixed_checks, self.json_schema)
+        return requirements_of(self.spec, self.fixed_checks, self.json_schema)
 
     @property
-    def _fixed_checks(self) -> list[str]:
+    def fixed_checks(self) -> list[str]:
         """All checks. `BatchOptions` overrides this to leave out checks that are templates."""
         return self.checks
 

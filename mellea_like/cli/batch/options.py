@@ -16,6 +16,7 @@ from mellea_like.cli.draw_options import (
     PANELS,
     BatchAPIName,
     DrawOptions,
+    TemplatedChecks,
 )
 from mellea_like.cli.exit_codes import Exit, Problem
 from mellea_like.cli.option_fields import REQUIRED, argument, option, option_names
@@ -75,7 +76,7 @@ Keep = Literal["all", "passed", "failed"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class BatchOptions(DrawOptions):
+class BatchOptions(TemplatedChecks, DrawOptions):
     """The options of ``mellea-like batch``."""
 
     panels: ClassVar = (ROWS, RESULTS, RUN, JOBS, *PANELS)
@@ -371,15 +372,6 @@ class BatchOptions(DrawOptions):
         """The filters of ``--drop``, ``--min-chars`` and ``--max-chars``, as in an export."""
         drop = cast("list[Drop]", self.drop)  # `check` makes sure of it.
         return ExampleRules(drop=drop, min_chars=self.min_chars, max_chars=self.max_chars)
-
-    @property
-    def row_checks(self) -> list[str]:
-        """The checks that are templates, which are filled in for each row."""
-        return [one for one in self.checks if "{{" in one]
-
-    @property
-    def _fixed_checks(self) -> list[str]:
-        return [one for one in self.checks if "{{" not in one]
 
     @property
     def similarity(self) -> bool | float:
