@@ -176,17 +176,17 @@ def export(
         OSError: the file can't be written.
     """
     how = ExampleRules(
-        pairs,
-        min_margin,
-        max_per_item,
-        select,
-        seed,
-        keep_repairs,
-        reasoning,
-        tuple(drop),
-        min_chars,
-        max_chars,
-        prompt,
+        pairs=pairs,
+        min_margin=min_margin,
+        max_per_item=max_per_item,
+        select=select,
+        seed=seed,
+        keep_repairs=keep_repairs,
+        reasoning=reasoning,
+        drop=tuple(drop),
+        min_chars=min_chars,
+        max_chars=max_chars,
+        prompt=prompt,
     )
     stream = cast("BinaryIO", output) if hasattr(output, "write") else None
     path = None if stream is not None else Path(cast("str", output))
@@ -231,14 +231,9 @@ def export(
         writer.close()
     told = {what: count for what, count in notes.most_common() if count}
     exported = Exported(path, None, rows, done, dict(counts.most_common()), told)
-    if made is None or path is None or not path.is_file():
+    if made is None or path is None or not path.is_file():  # For example, a device.
         return exported
-    beside = path.with_name(f"{path.name}.card.md")
-    with path.open("rb") as made_file:
-        digest = hashlib.file_digest(made_file, "sha256").hexdigest()
-    with replaced(beside) as file:
-        file.write(made.written(path.name, digest, exported).encode("utf-8", "backslashreplace"))
-    return replace(exported, card=beside)
+    return replace(exported, card=_write_card(made, path, exported))
 
 
 def check_arguments(
@@ -285,6 +280,15 @@ def check_arguments(
     if said and not fits:
         msg = f"{path} would be {format}, but its name says {said}"
         raise ValueError(msg)
+
+
+def _write_card(card: Card, path: Path, exported: Exported) -> Path:
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    beside = path.with_name(f"{path.name}.card.md")
+    with replaced(beside) as file:
+        file.write(card.written(path.name, digest, exported).encode("utf-8", "backslashreplace"))
+    return beside
 
 
 def _suffix(path: Path | None) -> str:
