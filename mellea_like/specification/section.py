@@ -80,9 +80,7 @@ class Section(BaseModel):
             for error in exc.errors(include_url=False, include_input=False):
                 place = error["loc"]
                 if place and not (error["type"] == "missing" and len(place) == 1):
-                    context = error.get("ctx", {})
-                    if error["type"] == "value_error":
-                        context = {}
+                    context = {} if error["type"] == "value_error" else error.get("ctx", {})
                     found.append(_again(error["type"], error["msg"], place, context))
         raise ValidationError.from_exception_data(cls.__name__, found, hide_input=True)
 

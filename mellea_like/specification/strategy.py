@@ -348,20 +348,18 @@ class StrategySpec(Section):
         """Maps each feature in use, as named in `EXCLUSIONS`, to the setting that uses it."""
         schedule = self.make_schedule()
         found = dict.fromkeys(self.selection.features, self.written("select", self.select))
-        if not isinstance(schedule, Eager) or schedule.pooled:
-            found["schedule"] = self.written("schedule", self.schedule)
-        if schedule.timing_dependent:
-            found["timed"] = self.written("schedule", self.schedule)
-        if schedule.pooled:
-            found["pooled"] = self.written("schedule", self.schedule)
-        if self.give_up:
-            found["give_up"] = self.written("give_up")
-        if self.lanes > 1:
-            found["lanes"] = self.written("lanes", self.lanes)
-        if self.escalate:
-            found["stages"] = self.written("escalate")
-        if self.escalate_when == "cheaper":
-            found["cheaper"] = self.written("escalate_when", self.escalate_when)
+        scheduled = self.written("schedule", self.schedule)
+        for feature, used, written in (
+            ("schedule", not isinstance(schedule, Eager) or schedule.pooled, scheduled),
+            ("timed", schedule.timing_dependent, scheduled),
+            ("pooled", schedule.pooled, scheduled),
+            ("give_up", self.give_up, self.written("give_up")),
+            ("lanes", self.lanes > 1, self.written("lanes", self.lanes)),
+            ("stages", self.escalate, self.written("escalate")),
+            ("cheaper", self.escalate_when == "cheaper", self.written("escalate_when", "cheaper")),
+        ):
+            if used:
+                found[feature] = written
         return found
 
     @property
