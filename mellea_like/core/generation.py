@@ -439,6 +439,11 @@ class Meter:
         return tuple(spent.items())
 
     @property
+    def parts(self) -> tuple[Cost, ...]:
+        """The parts of the cost, in order: requests, tries, and nested calls."""
+        return tuple(self._requests)
+
+    @property
     def usage(self) -> Usage:
         """The cost of all requests counted so far."""
         if len(self._requests) == 1:

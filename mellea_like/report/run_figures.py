@@ -207,6 +207,8 @@ class RunFigures:
         """The numbers of draws, passes and cancelled draws of each item, by the item's hash. Equal
         items share one entry, which has the sums.
         """
+        # A million items have few different counts: equal tuples are one object, to save memory.
+        self._same: dict[tuple[int, int, int], tuple[int, int, int]] = {}
         self.latency = Distribution()
         self.costs = Distribution()
         self._intervals = Intervals()
@@ -242,7 +244,8 @@ class RunFigures:
         if so_far is not None:
             kind = hash(item.digest or so_far.kind)
             drawn, had = so_far.shown, self.shown.get(kind, (0, 0, 0))
-            self.shown[kind] = had[0] + drawn[0], had[1] + drawn[1], had[2] + drawn[2]
+            all_of_it = had[0] + drawn[0], had[1] + drawn[1], had[2] + drawn[2]
+            self.shown[kind] = self._same.setdefault(all_of_it, all_of_it)
         self._item_error(item.error, trace)
         rest = usage - recorded
         self.fates["other"] += rest
