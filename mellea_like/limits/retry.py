@@ -259,11 +259,11 @@ async def try_again(
         # This is imported here because most programs never need it.
         from tenacity import AsyncRetrying, retry_if_exception  # noqa: PLC0415
 
-        rules, patience = _Rules(policy, request.meta.deadline), Patience(policy)
+        stop, patience = _Stop(policy, request.meta.deadline), Patience(policy)
         async for attempt in AsyncRetrying(
             retry=retry_if_exception(lambda exc: policy.transient(exc) and not cancellation_lost()),
-            wait=rules.wait,
-            stop=lambda state: bool(rules.why_stop(state)),
+            wait=partial(_wait, policy),
+            stop=stop,
             before_sleep=partial(_before_sleep, gate),
             sleep=anyio.sleep,
             retry_error_callback=partial(_back_off, gate),
@@ -273,7 +273,6 @@ async def try_again(
                 with attempt:
                     raise error
                 continue
-            rules.refusals += isinstance(error, RateLimited)
             if told_to_wait(error) is None:
                 patience.spend(state.upcoming_sleep)
             request.meter.finish(None)
@@ -291,8 +290,7 @@ async def try_again(
                 if probe:
                     gate.probe_ended()
             error = _error_of(state)
-        assert state is not None  # noqa: S101 (there was a first attempt)
-        raise _given_up(error, rules.why_stop(state), policy.max_retry_after)
+        raise _given_up(error, stop.why, policy.max_retry_after)
     finally:
         # Break the cycles between the last error and the frames in its traceback.
         del error
@@ -300,39 +298,41 @@ async def try_again(
             state.outcome = None
 
 
-@dataclass(slots=True)
-class _Rules:
-    """Decides when to try again: methods without side effects that read tenacity's state."""
+def _wait(policy: Retry, state: RetryCallState) -> float:
+    """Return the seconds until the next try: those that the server asks for, or a backoff."""
+    chance, asked = JITTER.random(), told_to_wait(_error_of(state))
+    if asked is None:
+        return policy.backoff(state.attempt_number, chance)
+    return asked + chance * spread_after(asked)
 
-    policy: Retry
-    deadline: float | None
-    refusals: int = 0
-    """How many of the tries before the last one got a 429."""
 
-    def wait(self, state: RetryCallState) -> float:
-        """Return the seconds until the next try: those that the server asks for, or a backoff."""
-        chance, asked = JITTER.random(), told_to_wait(_error_of(state))
-        if asked is None:
-            return self.policy.backoff(state.attempt_number, chance)
-        return asked + chance * spread_after(asked)
+class _Stop:
+    """Decides after each try whether it was the last one; ``why`` is then the reason."""
 
-    def why_stop(self, state: RetryCallState) -> str:
-        """Return the reason why there is no further try, or "" if there may be one."""
-        policy, error = self.policy, _error_of(state)
+    def __init__(self, policy: Retry, deadline: float | None) -> None:
+        self.why = ""
+        self._policy = policy
+        self._deadline = deadline
+        self._refusals = 0  # Tries that got a 429.
+
+    def __call__(self, state: RetryCallState) -> bool:
+        policy, error = self._policy, _error_of(state)
         tried, pause = state.attempt_number, state.upcoming_sleep
-        refusals = self.refusals + isinstance(error, RateLimited)
+        self._refusals += isinstance(error, RateLimited)
+        refusals = self._refusals
         if (asked := told_to_wait(error) or 0.0) > policy.max_retry_after:
-            return f"{come_back_in(asked)}: {too_long(policy.max_retry_after)}"
-        if refusals >= policy.rate_limit_attempts:
-            return f"refused {_times(refusals)} (rate_limit_attempts={policy.rate_limit_attempts})"
-        if tried - refusals >= policy.attempts:
-            return f"tried {_times(tried)} (attempts={policy.attempts})"
-        if self.deadline is not None and anyio.current_time() + pause > self.deadline:
-            return (
+            self.why = f"{come_back_in(asked)}: {too_long(policy.max_retry_after)}"
+        elif refusals >= policy.rate_limit_attempts:
+            limit = policy.rate_limit_attempts
+            self.why = f"refused {_times(refusals)} (rate_limit_attempts={limit})"
+        elif tried - refusals >= policy.attempts:
+            self.why = f"tried {_times(tried)} (attempts={policy.attempts})"
+        elif self._deadline is not None and anyio.current_time() + pause > self._deadline:
+            self.why = (
                 f"tried {_times(tried)}: the next try would have to wait {pause:.3g} s, but the"
                 " call's time is up before then"
             )
-        return ""
+        return bool(self.why)
 
 
 def _before_sleep(gate: BackoffGate, state: RetryCallState) -> None:
