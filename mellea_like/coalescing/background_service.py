@@ -59,7 +59,8 @@ class BackgroundService(ABC):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        tasks = self._open_tasks()
+        tasks = self._tasks
+        assert tasks is not None  # noqa: S101 (the block was entered)
         try:
             if error is None:
                 await self.drain()
@@ -88,8 +89,9 @@ class BackgroundService(ABC):
             msg = f"a task of this {type(self).__name__} can't wait for its own end: use abort()"
             raise RuntimeError(msg)
         self._closing = True
+        self._hurry()
         with anyio.CancelScope(deadline=float("inf") if deadline is None else deadline):
-            await self._serve_the_rest()
+            await self._until_idle()
         self._shut()
 
     async def abort(self) -> None:
@@ -98,24 +100,23 @@ class BackgroundService(ABC):
         self._shut()
         await self._until_idle()
 
-    async def _until(self, done: Callable[[], bool]) -> None:
-        """Wait until ``done`` returns True; it is called again after each call of `_progressed`."""
-        while not done():
+    async def _until_idle(self) -> None:
+        while not self._idle():
             if self._progress is None or self._progress.is_set():
                 self._progress = anyio.Event()
             await self._progress.wait()
 
     def _progressed(self) -> None:
+        """Report that `_idle` may have become True."""
         if self._progress is not None:
             self._progress.set()
 
-    @abstractmethod
-    async def _serve_the_rest(self) -> None:
-        """Wait until everything that was accepted has been served."""
+    def _hurry(self) -> None:  # noqa: B027 (need not be overridden)
+        """Begin the work that would wait for more submissions; there won't be any."""
 
     @abstractmethod
-    async def _until_idle(self) -> None:
-        """Wait until no work is running."""
+    def _idle(self) -> bool:
+        """Return whether everything that was accepted is settled, and no work is running."""
 
     @abstractmethod
     def _settle_all(self, error: ShutdownError) -> None:
@@ -139,7 +140,8 @@ class BackgroundService(ABC):
 
     def _start(self, work: Callable[..., Awaitable[object]], *args: Any, name: str) -> None:
         """Start work in a task that belongs to the service, and not to a caller."""
-        tasks = self._open_tasks()
+        tasks = self._tasks
+        assert tasks is not None  # noqa: S101 (submissions check that it is open)
 
         def start() -> None:
             tasks.start_soon(self._detached, work, args, name=name)
@@ -161,9 +163,3 @@ class BackgroundService(ABC):
     def _at_work(self) -> bool:
         """Return whether the current task is one that this service started."""
         return anyio.get_current_task().id in self._workers
-
-    def _open_tasks(self) -> TaskGroup:
-        if self._tasks is None:
-            msg = f"this {type(self).__name__} is not open: use `async with`"
-            raise RuntimeError(msg)
-        return self._tasks

@@ -239,11 +239,8 @@ class ChoicesBackend(BackendWrapper, BackgroundService):
 
     # The hooks of `BackgroundService`
 
-    async def _serve_the_rest(self) -> None:
-        await self._until(lambda: not self._waves)
-
-    async def _until_idle(self) -> None:
-        await self._until(lambda: not self._waves)
+    def _idle(self) -> bool:
+        return not self._waves
 
     def _settle_all(self, error: ShutdownError) -> None:
         for wave in self._waves:

@@ -429,13 +429,12 @@ class ChatDispatcher(BackgroundService, Generic[M, R]):
 
     # --- the end --------------------------------------------------------------------------------
 
-    async def _serve_the_rest(self) -> None:
+    def _hurry(self) -> None:
         for session in list(self._sessions.values()):
             self._update(session)
-        await self._until(lambda: not self._sessions)
 
-    async def _until_idle(self) -> None:
-        await self._until(lambda: not self._active)
+    def _idle(self) -> bool:
+        return not self._sessions
 
     def _settle_all(self, error: ShutdownError) -> None:
         for key in list(self._sessions):

@@ -369,12 +369,11 @@ class SamplingCoordinator(BackendWrapper, BackgroundService):
 
     # --- closing ----------------------------------------------------------------------------------
 
-    async def _serve_the_rest(self) -> None:
-        await self._until_idle()
+    def _hurry(self) -> None:
+        self._changed.set()
 
-    async def _until_idle(self) -> None:
-        self._changed.set()  # Send gathering requests now.
-        await self._until(lambda: not self._running and not self._queue)
+    def _idle(self) -> bool:
+        return not self._running and not self._queue
 
     def _settle_all(self, error: ShutdownError) -> None:
         for pending in list(self._queue):

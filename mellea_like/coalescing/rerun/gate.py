@@ -485,11 +485,8 @@ class RerunGate(BackgroundService, Generic[T]):
 
     # --- the end ------------------------------------------------------------------------------
 
-    async def _serve_the_rest(self) -> None:
-        await self._until_idle()
-
-    async def _until_idle(self) -> None:
-        await self._until(lambda: not self._running)
+    def _idle(self) -> bool:
+        return not self._running
 
     def _settle_all(self, error: ShutdownError) -> None:
         TickRun(list(self._pending.values())).refuse(error)
