@@ -172,7 +172,18 @@ def _blockbuster() -> BlockBuster:
             importlib.import_module(name)
     watch = BlockBuster("mellea_like", excluded_modules=["mellea_like.testing"])
     # A store's transactions take some 20 us each, less than handing them to a thread.
-    store = {"_try", "_take", "_correct", "settle", "look", "forget", "accounts", "check", "close"}
+    store = {
+        "_try",
+        "take_now",
+        "correct",
+        "_put_back",
+        "settle",
+        "look",
+        "forget",
+        "accounts",
+        "check",
+        "close",
+    }
     for function in watch.functions.values():
         function.can_block_in("mellea_like/limits/sqlite_store.py", store | {"give_up"})
     return watch

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from mellea_like.limits.bucket import Bucket
 from mellea_like.limits.budget_accounts import Account, Claim, Denied, Sums
+from mellea_like.limits.stored_buckets import (
+    Level,
+    StoredBucket,
+    Taken,
+    TakenTurn,
+    correct,
+    put_back,
+    take,
+)
 from mellea_like.runtime.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -21,7 +29,7 @@ if TYPE_CHECKING:
         Want,
     )
 
-__all__ = ["MemoryStore", "not_since", "reserve"]
+__all__ = ["MemoryStore", "reserve"]
 
 
 class MemoryStore:
@@ -33,7 +41,7 @@ class MemoryStore:
 
     def __init__(self) -> None:
         self._accounts: dict[str, Sums] = {}
-        self._buckets: dict[str, _Level] = {}
+        self._levels: dict[str, Level] = {}
         self._timeline = Timeline()
 
     def account(self, name: str, limits: Limits) -> StoreAccount:
@@ -61,25 +69,18 @@ class MemoryStore:
 
     def bucket(self, name: str, per_minute: float, capacity: float) -> StoreBucket:
         """Return the bucket called ``name``; see `Store.bucket`."""
-        return _Bucket(self._buckets.setdefault(name, _Level()), per_minute, capacity)
+        return StoredBucket(name, per_minute, capacity)
 
     async def take(self, takes: Sequence[Take]) -> Turn:
         """Take from several buckets in one step; see `Store.take`."""
-        now, seconds = self._timeline.now(), 0.0
-        taken: list[tuple[_Bucket, float, float]] = []
-        for bucket, amount in cast("Sequence[tuple[_Bucket, float]]", takes):
-            seconds = max(seconds, bucket.as_of(now).delay(now, amount))
-            bucket.take(now, amount)
-            bucket.level.taken += amount
-            taken.append((bucket, amount, bucket.level.taken))
-        left = [bucket.as_of(now).level(now) for bucket, *_ in taken]
-        return _Turn(self, seconds, left, taken)
+        return TakenTurn(*take(self._levels, self._timeline.now(), takes), self._put_back)
 
     def correct(self, takes: Sequence[Take]) -> None:
         """Take more from buckets, or put some back; see `Store.correct`."""
-        now = self._timeline.now()
-        for bucket, amount in cast("Sequence[tuple[_Bucket, float]]", takes):
-            bucket.take(now, amount)
+        correct(self._levels, self._timeline.now(), takes)
+
+    def _put_back(self, taken: Sequence[Taken]) -> None:
+        put_back(self._levels, self._timeline.now(), taken)
 
 
 async def reserve(wants: Sequence[tuple[Account, Amounts]]) -> Claim:
@@ -92,50 +93,3 @@ async def reserve(wants: Sequence[tuple[Account, Amounts]]) -> Claim:
         account, lacking = claim.denied_by
         raise Denied(account, lacking, account.sums.spent)
     return claim
-
-
-class _Level:
-    """A bucket's level, and the total taken from it, shared by all limiters that use the bucket."""
-
-    __slots__ = ("held", "taken")
-
-    def __init__(self) -> None:
-        self.held: tuple[float, float] | None = None  # The level and its time; None if it is full.
-        self.taken = 0.0
-
-
-class _Bucket(NamedTuple):
-    level: _Level
-    per_minute: float
-    capacity: float
-
-    def as_of(self, now: float) -> Bucket:
-        held, at = self.level.held or (self.capacity, now)
-        return Bucket(self.per_minute, self.capacity, held, at)
-
-    def take(self, now: float, amount: float) -> None:
-        bucket = self.as_of(now)
-        bucket.take(now, amount)
-        self.level.held = bucket.held, bucket.at
-
-
-class _Turn(NamedTuple):
-    store: MemoryStore
-    seconds: float
-    left: list[float]
-    taken: list[tuple[_Bucket, float, float]]
-
-    def give_back(self) -> None:
-        """Put back what was taken; see `Turn.give_back`."""
-        self.store.correct([(b, -not_since(n, b.level.taken - at)) for b, n, at in self.taken])
-        self.taken.clear()
-
-
-def not_since(amount: float, since: float) -> float:
-    """Return how much of a taken amount can be put back after later requests took ``since``.
-
-    The waiting times of the later requests already allow for the amount. If all of it were put
-    back, it could be spent twice.
-    (Compare ``Reservation.CancelAt`` in Go's ``golang.org/x/time/rate``.)
-    """
-    return max(0.0, amount - since)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from mellea_like.errors import StoreError
 from mellea_like.limits.budget_accounts import Amounts, StoreSums
 from mellea_like.limits.owner_locks import OwnerLocks, owner_locks
+from mellea_like.limits.stored_buckets import Level
 from mellea_like.runtime.logs import warn
 
 if TYPE_CHECKING:
@@ -216,6 +217,7 @@ class OpenFile:
         self.locks = locks
         self.owner = owner
         self.held: dict[str, Amounts] = {}  # This owner's, by account.
+        self.levels = _Levels(db)
         self._process = os.getpid()
         self._finished = False
 
@@ -334,16 +336,19 @@ class OpenFile:
         """Give up the place with this number in an account's queue."""
         self.db.execute(_LEAVE, (number,))
 
-    # --- buckets -------------------------------------------------------------------------------
 
-    def bucket(self, name: str) -> tuple[float, float, float] | None:
-        """Return a bucket's level, the level's time, and the total ever taken; None if new."""
-        found: tuple[float, float, float] | None = self.db.execute(_BUCKET, (name,)).fetchone()
-        return found
+class _Levels:
+    """The table of buckets."""
 
-    def fill(self, name: str, held: float, at: float, taken: float) -> None:
-        """Record a bucket's level, the time of that level, and the total ever taken."""
-        self.db.execute(_FILL, (name, held, at, taken))
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+
+    def get(self, name: str) -> Level | None:
+        found = self._db.execute(_BUCKET, (name,)).fetchone()
+        return None if found is None else Level(*found)
+
+    def __setitem__(self, name: str, level: Level) -> None:
+        self._db.execute(_FILL, (name, *level))
 
 
 def _amounts(row: Sequence[Any]) -> Amounts:

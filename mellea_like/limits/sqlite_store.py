@@ -14,10 +14,16 @@ import anyio
 from anyio.lowlevel import EventLoopToken, current_token
 
 from mellea_like.errors import StoreError
-from mellea_like.limits.bucket import Bucket
 from mellea_like.limits.budget_accounts import Amounts, Denied, beyond
-from mellea_like.limits.memory_store import not_since
 from mellea_like.limits.sqlite_file import BUSY_SECONDS, NOTHING, FileLocked, OpenFile, StoreFile
+from mellea_like.limits.stored_buckets import (
+    StoredBucket,
+    Taken,
+    TakenTurn,
+    correct,
+    put_back,
+    take,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -207,7 +213,7 @@ class SQLiteStore:
 
     def bucket(self, name: str, per_minute: float, capacity: float) -> StoreBucket:
         """Return the bucket called ``name``; see `Store.bucket`."""
-        return _Bucket(name, per_minute, capacity)
+        return StoredBucket(name, per_minute, capacity)
 
     async def take(self, takes: Sequence[Take]) -> Turn:
         """Take from several buckets in one step; see `Store.take`.
@@ -215,26 +221,21 @@ class SQLiteStore:
         Raises:
             StoreError: the file can't be used.
         """
-        wanted = cast("Sequence[tuple[_Bucket, float]]", takes)
-        return await _patiently(lambda: self._take(wanted))
 
-    def _take(self, takes: Sequence[tuple[_Bucket, float]]) -> _Turn:
-        seconds, left, taken = 0.0, list[float](), list[tuple[_Bucket, float, float]]()
-        with self._file.writing() as file:
-            now = self._file.now()
-            for bucket, amount in takes:
-                level, before = bucket.as_of(file, now)
-                seconds = max(seconds, level.delay(now, amount))
-                level.take(now, amount)
-                file.fill(bucket.name, level.held, level.at, before + amount)
-                left.append(level.held)
-                taken.append((bucket, amount, before + amount))
-        return _Turn(self._file, seconds, left, taken)
+        def take_now() -> TakenTurn:
+            with self._file.writing() as file:
+                return TakenTurn(*take(file.levels, self._file.now(), takes), self._put_back)
+
+        return await _patiently(take_now)
 
     def correct(self, takes: Sequence[Take]) -> None:
         """Take more from buckets, or put some back; see `Store.correct`."""
-        wanted = cast("Sequence[tuple[_Bucket, float]]", takes)
-        _correct(self._file, [(bucket, amount, None) for bucket, amount in wanted])
+        with suppress(StoreError), self._file.writing() as file:  # If not, they refill anyway.
+            correct(file.levels, self._file.now(), takes)
+
+    def _put_back(self, taken: Sequence[Taken]) -> None:
+        with suppress(StoreError), self._file.writing() as file:
+            put_back(file.levels, self._file.now(), taken)
 
 
 class _Account(NamedTuple):
@@ -370,50 +371,6 @@ class _Held(NamedTuple):
             for name, _ in wants:
                 if queue := self.queues.get((loop, name)):
                     next(iter(queue)).wake()
-
-
-class _Bucket(NamedTuple):
-    """A bucket in the file, as one limiter sees it."""
-
-    name: str
-    per_minute: float
-    capacity: float
-
-    def as_of(self, file: OpenFile, now: float) -> tuple[Bucket, float]:
-        """Return the bucket's level now, and the total ever taken from it."""
-        held, at, taken = file.bucket(self.name) or (self.capacity, now, 0.0)
-        if at > now:  # The machine was rebooted.
-            held, at = self.capacity, now
-        return Bucket(self.per_minute, self.capacity, held, at), taken
-
-
-class _Turn(NamedTuple):
-    """The amounts taken from buckets for one request, and the time when it may be sent."""
-
-    file: StoreFile
-    seconds: float
-    left: list[float]
-    taken: list[tuple[_Bucket, float, float]]
-
-    def give_back(self) -> None:
-        """Put back what was taken; see `Turn.give_back`."""
-        _correct(self.file, self.taken)
-        self.taken.clear()
-
-
-def _correct(store: StoreFile, changes: Sequence[tuple[_Bucket, float, float | None]]) -> None:
-    """Take amounts from buckets, or put them back.
-
-    Each change has a bucket, an amount, and a third value. If that is None, the amount is taken. If
-    it is a number, the amount is put back, and the number is the total that had been taken from the
-    bucket just after the amount was taken.
-    """
-    with suppress(StoreError), store.writing() as file:  # If not, it refills anyway.
-        now = store.now()
-        for bucket, amount, at in changes:
-            level, taken = bucket.as_of(file, now)
-            level.take(now, amount if at is None else -not_since(amount, taken - at))
-            file.fill(bucket.name, level.held, level.at, taken)
 
 
 async def _patiently(change: Callable[[], T]) -> T:
