@@ -1,11 +1,14 @@
 """Budgets: how much a call, a batch or a tenant may spend."""
 
+# pyright: reportPrivateUsage=false
+# A reservation in several budgets takes each budget's own steps.
+
 from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
 from math import inf
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, cast, get_args
 
 import anyio
 from anyio.lowlevel import EventLoopToken, current_token
@@ -323,39 +326,15 @@ class Budget:
             rates.append(of_models)
             wants.append((budget._account, wanted))
             budget._require_time()
-        made: list[_Part] = []
+        held = JointReservation(budgets)
         try:
-            for store, places in _by_store(budgets):
-                part = [wants[place] for place in places]
-                made.append((await Budget._wait(store, part, budgets), places))
-        except BaseException as exc:
-            for reservation, places in made:
-                reservation.settle([Amounts()] * len(places))
-            if not isinstance(exc, Denied):
-                raise
+            await held.make(wants)
+        except Denied as exc:
             place = next(n for n, (account, _) in enumerate(wants) if account is exc.account)
             raise budgets[place]._refusal(exc, wants[place][1]) from None
-        for budget in budgets:
-            if budget._started is None:
-                budget._started = budget._first_reserved() or budget._now()
         named = request.options.model or next(iter(models_of(backend)))
         bounds = [budget._bound(request.options) for budget in budgets]
-        return _Reserved(made, budgets, request.meta, named, sent, rates, bounds)
-
-    @staticmethod
-    async def _wait(
-        store: Store | None, wants: Sequence[tuple[Any, Amounts]], budgets: Sequence[Budget]
-    ) -> Reservation:
-        """Reserve in one store; raise `LimitExceeded` if a budget's time ends first."""
-        held = reserve if store is None else store.reserve
-        if not any(budget.limits.seconds for budget in budgets):
-            return await held(wants)
-        while True:
-            left = [left for b in budgets if (left := b._own_seconds_left()) is not None]
-            with anyio.move_on_after(min(left)):
-                return await held(wants)
-            for budget in budgets:
-                budget._require_time()
+        return _Reserved(held, budgets, request.meta, named, sent, rates, bounds)
 
     def _checked_limits(self) -> tuple[float, float, float, float]:
         for name, most in self.limits._asdict().items():
@@ -428,20 +407,16 @@ class Budget:
             amounts._asdict()[lacking]
             for amounts in (self.limits, in_money(denied.spent), in_money(wanted))
         )
-        shortage = Shortage(lacking, allowed, spent, more)
         if lacking == "requests":
-            what = f"{spent} of {allowed} requests were made"
-            error = LimitExceeded(f"budget {self.name!r}: {what}, and this would be one more")
-            error.shortage = shortage
-            return error
-        what = "money" if lacking == "money" else lacking.replace("_", " ")
-        fix = "a shorter prompt" if lacking == "input_tokens" else "a lower max_tokens"
-        msg = (
-            f"budget {self.name!r}: {spent:.12g} of {allowed:.12g} {what} spent, and this request"
-            f" may take {more:.12g}: it needs a higher {lacking} limit, or {fix}"
-        )
-        error = LimitExceeded(msg)
-        error.shortage = shortage
+            what = f"{spent} of {allowed} requests were made, and this would be one more"
+        else:
+            fix = "a shorter prompt" if lacking == "input_tokens" else "a lower max_tokens"
+            what = (
+                f"{spent:.12g} of {allowed:.12g} {lacking.replace('_', ' ')} spent, and this"
+                f" request may take {more:.12g}: it needs a higher {lacking} limit, or {fix}"
+            )
+        error = LimitExceeded(f"budget {self.name!r}: {what}")
+        error.shortage = Shortage(lacking, allowed, spent, more)
         return error
 
     # --- time and event loops ------------------------------------------------------------------
@@ -458,6 +433,11 @@ class Budget:
             if self._started is None:
                 return seconds
         return max(0.0, self._started + seconds - self._now())
+
+    def _begin(self) -> None:
+        """Start the budget's time with its first reservation."""
+        if self._started is None:
+            self._started = self._first_reserved() or self._now()
 
     def _first_reserved(self) -> float | None:
         """Return when the first reservation in a store's account was made, on this budget's clock.
@@ -502,8 +482,43 @@ class Budget:
             self._loop = loop
 
 
-_Part: TypeAlias = "tuple[Reservation, Sequence[int]]"
-"""A reservation in one store, and the indices of the budgets that it is for."""
+class JointReservation:
+    """A reservation in several budgets, which may keep their sums in different stores."""
+
+    def __init__(self, budgets: Sequence[Budget]) -> None:
+        self._budgets = budgets
+        self._parts: list[tuple[Reservation, Sequence[int]]] = []
+        """The reservation in each store, with the indices of its budgets."""
+
+    async def make(self, wants: Sequence[tuple[Any, Amounts]]) -> None:
+        """Reserve in all budgets or in none; raise `Denied` if one of them denies it."""
+        try:
+            for store, places in _by_store(self._budgets):
+                part = await self._wait(store, [wants[place] for place in places])
+                self._parts.append((part, places))
+        except BaseException:
+            self.settle([Amounts()] * len(self._budgets))
+            raise
+        for budget in self._budgets:
+            budget._begin()
+
+    async def _wait(self, store: Store | None, wants: Sequence[tuple[Any, Amounts]]) -> Reservation:
+        """Reserve in one store; raise `LimitExceeded` if a budget's time ends first."""
+        held = reserve if store is None else store.reserve
+        while True:
+            left = [left for b in self._budgets if (left := b._own_seconds_left()) is not None]
+            if not left:
+                return await held(wants)
+            with anyio.move_on_after(min(left)):
+                return await held(wants)
+            for budget in self._budgets:
+                budget._require_time()
+
+    def settle(self, charged: Sequence[Amounts], unknown: int = 0) -> None:
+        """Release the reservation and charge each budget; see `Reservation.settle`."""
+        for part, places in reversed(self._parts):
+            part.settle([charged[place] for place in places], unknown)
+        self._parts.clear()
 
 
 def _by_store(budgets: Sequence[Budget]) -> Sequence[tuple[Store | None, Sequence[int]]]:
@@ -523,9 +538,9 @@ def _by_store(budgets: Sequence[Budget]) -> Sequence[tuple[Store | None, Sequenc
 
 
 class _Reserved(NamedTuple):
-    """The permit of one request: its reservations in all stores."""
+    """The permit of one request."""
 
-    parts: list[_Part]
+    held: JointReservation
     budgets: Sequence[Budget]
     meta: RequestMeta
     model: str | None
@@ -534,12 +549,10 @@ class _Reserved(NamedTuple):
     bounds: Sequence[int | None]
 
     def release(self, end: RequestEnd) -> Usage | None:
-        if not self.parts:
-            return None
         usage = end.usage
         call, kind = self.meta.sampling_id, (self.meta.purpose, end.model or self.model)
         cached = usage.cached_input_tokens
-        known = [budget._lengths for budget in self.budgets]  # pyright: ignore[reportPrivateUsage]
+        known = [budget._lengths for budget in self.budgets]
         usual = next((found for lengths in known if (found := lengths.usual(call, kind))), None)
         charged: list[Amounts] = []
         for budget, rates, bound in zip(self.budgets, self.rates, self.bounds, strict=True):
@@ -549,9 +562,7 @@ class _Reserved(NamedTuple):
         if end.generation is not None and end.generation.finish_reason != REJECTED:
             for lengths in known:
                 lengths.hear(call, kind, charged[0].output_tokens, usage.reasoning_tokens)
-        for reservation, places in reversed(self.parts):
-            reservation.settle([charged[place] for place in places], usage.unknown)
-        self.parts.clear()
+        self.held.settle(charged, usage.unknown)
         most = max(charged, key=lambda amount: amount.output_tokens)
         return replace(usage, input_tokens=most.input_tokens, output_tokens=most.output_tokens)
 

@@ -217,14 +217,7 @@ class Account:
 
     def has_room(self, wanted: Amounts) -> bool:
         """Return whether the amounts fit beside all that is spent and reserved."""
-        sums, limits = self.sums, self.limits
-        spent, reserved = sums.spent, sums.reserved
-        return (
-            spent.requests + reserved.requests + wanted.requests <= limits[0]
-            and spent.input_tokens + reserved.input_tokens + wanted.input_tokens <= limits[1]
-            and spent.output_tokens + reserved.output_tokens + wanted.output_tokens <= limits[2]
-            and spent.money + reserved.money + wanted.money <= limits[3]
-        )
+        return beyond(self.limits, self.sums.spent.plus(self.sums.reserved), wanted) is None
 
     def is_queued_before(self, number: int) -> bool:
         """Return whether the first claim in the queue is older than claim ``number``."""

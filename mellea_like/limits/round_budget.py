@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from mellea_like.limits.budget import Budget, _by_store
+from mellea_like.core.generation import Usage
+from mellea_like.limits.budget import Budget, JointReservation
 from mellea_like.limits.budget_accounts import Amounts, Denied, amounts, beyond
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mellea_like.core.backend import Options
-    from mellea_like.core.generation import Usage
     from mellea_like.limits.budget_accounts import Rate
 
 __all__ = ["ReservedRound", "reserve_round"]
@@ -29,20 +29,10 @@ class ReservedRound:
         count: the number of requests that the reservation is for.
     """
 
-    def __init__(self, count: int, budgets: Sequence[Budget], rates: Sequence[Rate]) -> None:
+    def __init__(self, count: int, held: JointReservation, rates: Sequence[Rate]) -> None:
         self.count = count
-        self._budgets = budgets
+        self._held = held
         self._rates = rates
-        self._parts: list[tuple[Any, Sequence[int]]] = []
-
-    async def _reserve(self, wants: Sequence[tuple[Any, Amounts]]) -> None:
-        for store, places in _by_store(self._budgets):
-            try:
-                part = await Budget._wait(store, [wants[n] for n in places], self._budgets)
-            except BaseException:
-                self.settle(None)
-                raise
-            self._parts.append((part, places))
 
     def settle(self, cost: Usage | None) -> None:
         """Release the reservation and charge the requests' cost, in one synchronous step.
@@ -50,13 +40,11 @@ class ReservedRound:
         Args:
             cost: the cost of all requests together; None if none of them was run.
         """
-        charged = [Amounts() for _ in self._budgets]
-        if cost is not None:
-            tokens = cost.requests, cost.input_tokens, cost.output_tokens
-            charged = [amounts(*tokens, rate, cost.cached_input_tokens) for rate in self._rates]
-        for part, places in reversed(self._parts):
-            part.settle([charged[n] for n in places], 0 if cost is None else cost.unknown)
-        self._parts.clear()
+        if cost is None:
+            cost = Usage()
+        tokens = cost.requests, cost.input_tokens, cost.output_tokens
+        charged = [amounts(*tokens, rate, cost.cached_input_tokens) for rate in self._rates]
+        self._held.settle(charged, cost.unknown)
 
 
 async def reserve_round(
@@ -112,16 +100,13 @@ async def reserve_round(
     if not count and not paid:
         return None
     fits = count == len(wanted) or not paid
-    reserved = ReservedRound(len(wanted) if paid else count, budgets, rates)
+    held = JointReservation(budgets)
     wants = [
         (budget._account, of_budget[count - 1] if fits else Amounts())
         for budget, of_budget in zip(budgets, sums, strict=True)
     ]
     try:
-        await reserved._reserve(wants)
+        await held.make(wants)
     except Denied:
         return None  # Another process was quicker.
-    for budget in budgets:
-        if budget._started is None:
-            budget._started = budget._first_reserved() or budget._now()
-    return reserved
+    return ReservedRound(len(wanted) if paid else count, held, rates)

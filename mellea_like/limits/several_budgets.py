@@ -60,10 +60,7 @@ def within_budgets(
         inner: Any = around.pop()
         # A backend that isn't a `LimitedBackend` may also have ``limits``.
         for limit in getattr(inner, "limits", ()):
-            if isinstance(limit, Budget):
-                inside.update(limit.chain)
-            elif isinstance(limit, Budgets):
-                inside.update(limit.budgets)
+            inside.update(_budgets_of(limit))
         if isinstance(inner, BackendWrapper):
             around.append(inner.inner)
         elif isinstance(inner, FallbackBackend):
@@ -77,13 +74,14 @@ def room_to_restart(backend: Backend, request: Request) -> bool:
     around: Any = backend
     while isinstance(around, BackendWrapper):
         for limit in around.limits if isinstance(around, LimitedBackend) else ():
-            budgets: tuple[Budget, ...] = ()
-            if isinstance(limit, Budget):
-                budgets = limit.chain
-            elif isinstance(limit, Budgets):
-                budgets = limit.budgets
-            for budget in budgets:
+            for budget in _budgets_of(limit):
                 if not budget._has_room_twice(request, around):  # pyright: ignore[reportPrivateUsage]
                     return False
         around = around.inner
     return True
+
+
+def _budgets_of(limit: object) -> tuple[Budget, ...]:
+    if isinstance(limit, Budget):
+        return limit.chain
+    return limit.budgets if isinstance(limit, Budgets) else ()
