@@ -173,7 +173,7 @@ def _blockbuster() -> BlockBuster:
     watch = BlockBuster("mellea_like", excluded_modules=["mellea_like.testing"])
     # A store's transactions take some 20 us each, less than handing them to a thread.
     store = {
-        "_try",
+        "attempt",
         "take_now",
         "correct",
         "_put_back",

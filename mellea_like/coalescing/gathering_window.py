@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-__all__ = ["GatheringWindow", "due_at"]
-
 
 class GatheringWindow(NamedTuple):
     """The limits that end gathering: seconds without a new item, total seconds, number of items."""

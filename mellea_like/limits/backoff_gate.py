@@ -33,20 +33,7 @@ if TYPE_CHECKING:
     from mellea_like.core.backend import Backend, Request
     from mellea_like.limits.retry import Retry
 
-__all__ = [
-    "JITTER",
-    "BackoffGate",
-    "BackoffGateStatistics",
-    "CircuitBreaker",
-    "Patience",
-    "come_back_in",
-    "gate_before",
-    "gate_of",
-    "is_answer",
-    "spread_after",
-    "told_to_wait",
-    "too_long",
-]
+__all__ = ["BackoffGate", "BackoffGateStatistics", "gate_of"]
 
 SPREAD = 0.1
 """When a gate opens, waiting requests are spread over this share of the time it was closed."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from mellea_like.core.backend import Backend, Request
 
-__all__ = ["Limit", "LimitedBackend", "Permit", "RequestEnd", "noting"]
+__all__ = ["Limit", "LimitedBackend", "Permit", "RequestEnd"]
 
 
 class RequestEnd(NamedTuple):

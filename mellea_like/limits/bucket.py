@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["MINUTE", "Bucket"]
+__all__ = ["Bucket"]
 
 MINUTE = 60.0
 

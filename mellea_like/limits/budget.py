@@ -1,8 +1,5 @@
 """Budgets: how much a call, a batch or a tenant may spend."""
 
-# pyright: reportPrivateUsage=false
-# A reservation in several budgets takes each budget's own steps.
-
 from __future__ import annotations
 
 from dataclasses import replace
@@ -10,7 +7,6 @@ from fractions import Fraction
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple, cast, get_args
 
-import anyio
 from anyio.lowlevel import EventLoopToken, current_token
 
 from mellea_like.core.argument_checks import LARGEST, real_number, whole_number
@@ -31,7 +27,7 @@ from mellea_like.limits.budget_accounts import (
     in_money,
 )
 from mellea_like.limits.fallback import models_of
-from mellea_like.limits.memory_store import MemoryStore, reserve
+from mellea_like.limits.joint_reservation import JointReservation
 from mellea_like.runtime.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -42,7 +38,7 @@ if TYPE_CHECKING:
     from mellea_like.core.prices import Price
     from mellea_like.limits.base import Permit, RequestEnd
     from mellea_like.limits.budget_accounts import Rate
-    from mellea_like.limits.store import Reservation, Store, StoreAccount
+    from mellea_like.limits.store import Store, StoreAccount
 
 __all__ = [
     "Budget",
@@ -482,61 +478,6 @@ class Budget:
             self._loop = loop
 
 
-class JointReservation:
-    """A reservation in several budgets, which may keep their sums in different stores."""
-
-    def __init__(self, budgets: Sequence[Budget]) -> None:
-        self._budgets = budgets
-        self._parts: list[tuple[Reservation, Sequence[int]]] = []
-        """The reservation in each store, with the indices of its budgets."""
-
-    async def make(self, wants: Sequence[tuple[Any, Amounts]]) -> None:
-        """Reserve in all budgets or in none; raise `Denied` if one of them denies it."""
-        try:
-            for store, places in _by_store(self._budgets):
-                part = await self._wait(store, [wants[place] for place in places])
-                self._parts.append((part, places))
-        except BaseException:
-            self.settle([Amounts()] * len(self._budgets))
-            raise
-        for budget in self._budgets:
-            budget._begin()
-
-    async def _wait(self, store: Store | None, wants: Sequence[tuple[Any, Amounts]]) -> Reservation:
-        """Reserve in one store; raise `LimitExceeded` if a budget's time ends first."""
-        held = reserve if store is None else store.reserve
-        while True:
-            left = [left for b in self._budgets if (left := b._own_seconds_left()) is not None]
-            if not left:
-                return await held(wants)
-            with anyio.move_on_after(min(left)):
-                return await held(wants)
-            for budget in self._budgets:
-                budget._require_time()
-
-    def settle(self, charged: Sequence[Amounts], unknown: int = 0) -> None:
-        """Release the reservation and charge each budget; see `Reservation.settle`."""
-        for part, places in reversed(self._parts):
-            part.settle([charged[place] for place in places], unknown)
-        self._parts.clear()
-
-
-def _by_store(budgets: Sequence[Budget]) -> Sequence[tuple[Store | None, Sequence[int]]]:
-    """Return the stores, each with the indices of its budgets, in the order in which to reserve.
-
-    Because the order is the same for all requests, no two of them wait for each other. All budgets
-    in memory come first, under None. So a shared store holds reservations only for requests that
-    have room in memory.
-    """
-    if all(budget.store is None for budget in budgets):
-        return ((None, range(len(budgets))),)
-    found: dict[Store | None, list[int]] = {}
-    for place, budget in enumerate(budgets):
-        shared = None if isinstance(budget.store, MemoryStore) else budget.store
-        found.setdefault(shared, []).append(place)
-    return sorted(found.items(), key=lambda part: "" if part[0] is None else repr(part[0]))
-
-
 class _Reserved(NamedTuple):
     """The permit of one request."""
 
@@ -552,7 +493,7 @@ class _Reserved(NamedTuple):
         usage = end.usage
         call, kind = self.meta.sampling_id, (self.meta.purpose, end.model or self.model)
         cached = usage.cached_input_tokens
-        known = [budget._lengths for budget in self.budgets]
+        known = [budget._lengths for budget in self.budgets]  # pyright: ignore[reportPrivateUsage]
         usual = next((found for lengths in known if (found := lengths.usual(call, kind))), None)
         charged: list[Amounts] = []
         for budget, rates, bound in zip(self.budgets, self.rates, self.bounds, strict=True):

@@ -30,24 +30,7 @@ if TYPE_CHECKING:
     from mellea_like.core.generation import Generation
     from mellea_like.limits.base import RequestEnd
 
-__all__ = [
-    "MONEY",
-    "Account",
-    "Amounts",
-    "Cancelled",
-    "Claim",
-    "Denied",
-    "Lengths",
-    "Limits",
-    "Rate",
-    "StoreSums",
-    "Sums",
-    "amounts",
-    "beyond",
-    "charged_tokens",
-    "in_money",
-]
-
+__all__ = ["Amounts", "Denied", "StoreSums"]
 
 MONEY = 10**15
 """The integer units in one unit of the currency, such as a dollar. Sums of integers are exact."""

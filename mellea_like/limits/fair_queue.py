@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mellea_like.core.backend import Backend, Request, RequestMeta
     from mellea_like.errors import RateLimited
 
-__all__ = ["Entry", "FairQueue", "LimiterStatistics", "QueuedLimit", "QueuedPermit"]
+__all__ = ["FairQueue", "LimiterStatistics"]
 
 SLACK = 32
 """Outdated entries are removed when a heap exceeds twice the waiting requests by this many."""

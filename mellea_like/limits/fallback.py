@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from mellea_like.core.generation import Meter
     from mellea_like.limits.backoff_gate import BackoffGate
 
-__all__ = ["FallbackBackend", "models_of"]
+__all__ = ["FallbackBackend"]
 
 T = TypeVar("T")
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         Want,
     )
 
-__all__ = ["MemoryStore", "reserve"]
+__all__ = ["MemoryStore"]
 
 
 class MemoryStore:

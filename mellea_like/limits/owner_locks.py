@@ -11,7 +11,6 @@ owner.
 from __future__ import annotations
 
 import os
-import stat
 import sys
 from contextlib import suppress
 from threading import Lock
@@ -23,7 +22,6 @@ if sys.platform != "win32":
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["OwnerLocks", "owner_locks"]
 
 _opened: dict[tuple[int, int], OwnerLocks] = {}
 _lock = Lock()
@@ -89,11 +87,6 @@ def owner_locks(path: Path) -> OwnerLocks:
             found = _opened.get((there.st_dev, there.st_ino))
             if found is not None:
                 return found
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        descriptor = os.open(path, flags, 0o600)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         there = os.fstat(descriptor)
-        if not stat.S_ISREG(there.st_mode):
-            os.close(descriptor)
-            msg = f"its locks belong in {path}, but that isn't a file"
-            raise OSError(None, msg)
         return _opened.setdefault((there.st_dev, there.st_ino), OwnerLocks(descriptor))

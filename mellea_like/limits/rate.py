@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from mellea_like.limits.fair_queue import QueuedPermit
     from mellea_like.limits.store import Store, Take, Turn
 
-__all__ = ["ASSUMED", "RateLimiter"]
+__all__ = ["RateLimiter"]
 
 ASSUMED = 256
 """The assumed length of a reply without a length limit, in tokens."""

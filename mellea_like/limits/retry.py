@@ -45,12 +45,7 @@ if TYPE_CHECKING:
     from mellea_like.core.generation import Meter
     from mellea_like.limits.backoff_gate import BackoffGate
 
-__all__ = [
-    "Retry",
-    "RetryBackend",
-    "send_with_retries",
-    "try_again",
-]
+__all__ = ["Retry", "RetryBackend"]
 
 T = TypeVar("T")
 

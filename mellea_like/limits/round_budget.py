@@ -10,13 +10,14 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from mellea_like.core.generation import Usage
-from mellea_like.limits.budget import Budget, JointReservation
 from mellea_like.limits.budget_accounts import Amounts, Denied, amounts, beyond
+from mellea_like.limits.joint_reservation import JointReservation
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mellea_like.core.backend import Options
+    from mellea_like.limits.budget import Budget
     from mellea_like.limits.budget_accounts import Rate
 
 __all__ = ["ReservedRound", "reserve_round"]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from mellea_like.core.backend import Backend, Request
     from mellea_like.limits.base import Permit
 
-__all__ = ["Budgets", "room_to_restart", "within_budgets"]
+__all__ = ["Budgets", "within_budgets"]
 
 
 class Budgets:

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
     from pathlib import Path
 
-__all__ = ["BUSY_SECONDS", "NOTHING", "FileLocked", "OpenFile", "StoreFile"]
 
 APPLICATION_ID = 0x4D4C7374
 """The application id in the file, ``MLst`` at byte 68 (https://sqlite.org/fileformat2.html)."""

@@ -6,6 +6,7 @@ import os
 import random
 from collections import OrderedDict
 from contextlib import suppress
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, cast
@@ -89,7 +90,7 @@ class SQLiteStore:
         if not isinstance(path, str | Path):
             msg = f"a store's path must be a str or a Path, not {type(path).__name__}"
             raise TypeError(msg)
-        if not Path(path).name or "\0" in str(path):
+        if not Path(path).name:
             msg = f"a store's path must name a file, and {str(path)!r} doesn't"
             raise ValueError(msg)
         # The path becomes absolute, because the current folder may change; links aren't followed.
@@ -157,7 +158,7 @@ class SQLiteStore:
             StoreError: the file can't be used.
         """
         waiter = _Waiter(self._file, cast("Sequence[tuple[_Account, Amounts]]", wants))
-        at = await _patiently(waiter.try_now)
+        at = await _patiently(waiter.attempt)
         if at is not None:
             await self._wait(waiter, at)
         if waiter.denied is not None:
@@ -185,7 +186,7 @@ class SQLiteStore:
                         await woken.wait()
                     if next(iter(queue)) is waiter:
                         since = anyio.current_time() if pause is None else since
-                        at = await _patiently(waiter.try_first)
+                        at = await _patiently(partial(waiter.attempt, first=True))
                 self._leave(loop, there, waiter)
         except BaseException:
             for key in [key for key, queue in self._queues.items() if waiter in queue]:
@@ -279,18 +280,12 @@ class _Waiter:
         if self.woken is not None:
             self.woken.set()
 
-    def try_now(self) -> str | None:
+    def attempt(self, *, first: bool = False) -> str | None:
         """Try to reserve; return None if the request is granted or denied, as ``denied`` tells.
 
-        Otherwise, return the name of the account to wait for.
+        Otherwise, return the name of the account to wait for. If this is the ``first`` request in
+        this process's queue for that account, also keep the process's place among all processes.
         """
-        return self._try(first=False)
-
-    def try_first(self) -> str | None:
-        """Do the same as `try_now`, but also keep this process's place in the account's queue."""
-        return self._try(first=True)
-
-    def _try(self, *, first: bool) -> str | None:
         with self._file.writing() as file:
             self.owner = file
             so_far = [file.spent(account.name) for account, _ in self.wants]

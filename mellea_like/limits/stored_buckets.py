@@ -11,8 +11,6 @@ if TYPE_CHECKING:
 
     from mellea_like.limits.store import Take
 
-__all__ = ["Level", "Levels", "StoredBucket", "Taken", "TakenTurn", "correct", "put_back", "take"]
-
 
 class Level(NamedTuple):
     """A bucket's level at the time ``at``, and the total ever taken from the bucket."""

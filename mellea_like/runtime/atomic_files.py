@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from collections.abc import Generator
     from typing import BinaryIO
 
-__all__ = ["replaced"]
-
 
 @contextmanager
 def replaced(path: Path, mode: int | None = None) -> Generator[BinaryIO]:

@@ -21,24 +21,6 @@ if TYPE_CHECKING:
 
     from anyio.lowlevel import EventLoopToken
 
-__all__ = [
-    "call_soon",
-    "cancel_requested",
-    "cancellation_lost",
-    "cancellations",
-    "check_loop",
-    "clock",
-    "context_for_thread",
-    "first_in",
-    "foreign",
-    "loop_runs",
-    "native_cancel_requests",
-    "new_cancellations",
-    "running_loop",
-    "scope_cancelled",
-    "split_cancellation",
-]
-
 
 _EARLIER: ContextVar[tuple[object, int]] = ContextVar("_EARLIER", default=(None, 0))
 """A task, and the number of its native cancellations to ignore; see `new_cancellations`."""

@@ -9,7 +9,6 @@ import anyio
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-__all__ = ["gather"]
 
 T = TypeVar("T")
 R = TypeVar("R")

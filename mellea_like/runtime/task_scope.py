@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from anyio.abc import TaskGroup
 
-__all__ = ["run_together", "task_scope"]
-
 
 @asynccontextmanager
 async def task_scope() -> AsyncGenerator[TaskGroup]:

@@ -12,8 +12,6 @@ from mellea_like.runtime.logs import warn
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["see_the_end", "stack_of"]
-
 
 def stack_of(coroutine: Any) -> Iterator[str]:
     """Yield a line of text for each frame of a suspended coroutine, the outermost first."""

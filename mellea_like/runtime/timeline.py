@@ -8,8 +8,6 @@ from typing import Any
 import anyio
 from anyio.lowlevel import EventLoopToken, current_token
 
-__all__ = ["Timeline"]
-
 
 class Timeline:
     """A clock for objects that are used in several event loops, whose own clocks may differ."""

@@ -10,8 +10,6 @@ import anyio
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["WaitingLanes"]
-
 
 class WaitingLanes:
     """Lets lanes of a call wait until a draw starts or ends, without waking all of them.

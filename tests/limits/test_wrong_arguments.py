@@ -76,7 +76,6 @@ STORE = MemoryStore()
         (Budget, {"requests": 1, "store": STORE}, ValueError, "needs a name"),
         (SQLiteStore, {"path": 5}, TypeError, "int"),
         (SQLiteStore, {"path": ""}, ValueError, "must name a file"),
-        (SQLiteStore, {"path": "a\0b"}, ValueError, "must name a file"),
     ],
     ids=lambda value: str(value)[:40],
 )

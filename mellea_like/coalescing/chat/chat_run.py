@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from mellea_like.coalescing.chat.session import Submission
 
-__all__ = ["ChatRun", "joined"]
+__all__ = ["joined"]
 
 M = TypeVar("M")
 R = TypeVar("R")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from mellea_like.coalescing.ticket import Ticket
     from mellea_like.errors import CoalescingError
 
-__all__ = ["ChatPhase", "Rules", "Session", "Submission"]
+__all__ = ["ChatPhase"]
 
 M = TypeVar("M")
 R = TypeVar("R")

@@ -17,17 +17,6 @@ from mellea_like.core.conversation import Message
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping, Sequence
 
-__all__ = [
-    "BATCH_OVERHEAD",
-    "MAX_CHARACTERS",
-    "TASK_OVERHEAD",
-    "joint_request",
-    "read_answers",
-    "share_key",
-    "tokens_of",
-    "until_stop",
-    "weights_of",
-]
 
 ONE_REPLY_EACH = frozenset(
     {

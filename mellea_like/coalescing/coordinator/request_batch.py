@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from mellea_like.errors import CoalescingError
     from mellea_like.telemetry.spans import SpanScope
 
-__all__ = ["LATE", "PendingRequest", "RequestBatch", "SharedCost", "own_copy", "split"]
 
 LATE = "the deadline passed before the request could be sent"
 

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator
 
 
-__all__ = ["RequestQueue"]
-
 T = TypeVar("T")
 
 AT_ONCE = GatheringWindow(0.0, 0.0, 1)

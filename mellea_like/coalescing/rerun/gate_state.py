@@ -13,8 +13,6 @@ from mellea_like.runtime.atomic_files import replaced
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["GateState"]
-
 
 class GateState(BaseModel):
     """The state file's content, without running ticks, which would stay there after a crash."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from mellea_like.coalescing.rerun.gate import OnBusy, RerunStatus
 
-__all__ = ["IGNORED", "Changes", "FileChange", "PendingChanges", "is_ignored", "watch"]
+__all__ = ["IGNORED", "Changes", "FileChange", "watch"]
 
 IGNORED = (
     # Version control, environments, caches.

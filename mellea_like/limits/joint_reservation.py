@@ -1,0 +1,74 @@
+"""Reservations in several budgets, which may keep their sums in different stores."""
+
+# pyright: reportPrivateUsage=false
+# These are steps of each of the budgets.
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from mellea_like.limits.budget_accounts import Amounts
+from mellea_like.limits.memory_store import MemoryStore, reserve
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mellea_like.limits.budget import Budget
+    from mellea_like.limits.store import Reservation, Store
+
+
+class JointReservation:
+    """One reservation in several budgets."""
+
+    def __init__(self, budgets: Sequence[Budget]) -> None:
+        self._budgets = budgets
+        self._parts: list[tuple[Reservation, Sequence[int]]] = []
+        """The reservation in each store, with the indices of its budgets."""
+
+    async def make(self, wants: Sequence[tuple[Any, Amounts]]) -> None:
+        """Reserve in all budgets or in none; raise `Denied` if one of them denies it."""
+        try:
+            for store, places in _by_store(self._budgets):
+                part = await self._wait(store, [wants[place] for place in places])
+                self._parts.append((part, places))
+        except BaseException:
+            self.settle([Amounts()] * len(self._budgets))
+            raise
+        for budget in self._budgets:
+            budget._begin()
+
+    async def _wait(self, store: Store | None, wants: Sequence[tuple[Any, Amounts]]) -> Reservation:
+        """Reserve in one store; raise `LimitExceeded` if a budget's time ends first."""
+        held = reserve if store is None else store.reserve
+        while True:
+            left = [left for b in self._budgets if (left := b._own_seconds_left()) is not None]
+            if not left:
+                return await held(wants)
+            with anyio.move_on_after(min(left)):
+                return await held(wants)
+            for budget in self._budgets:
+                budget._require_time()
+
+    def settle(self, charged: Sequence[Amounts], unknown: int = 0) -> None:
+        """Release the reservation and charge each budget; see `Reservation.settle`."""
+        for part, places in reversed(self._parts):
+            part.settle([charged[place] for place in places], unknown)
+        self._parts.clear()
+
+
+def _by_store(budgets: Sequence[Budget]) -> Sequence[tuple[Store | None, Sequence[int]]]:
+    """Return the stores, each with the indices of its budgets, in the order in which to reserve.
+
+    Because the order is the same for all requests, no two of them wait for each other. All budgets
+    in memory come first, under None. So a shared store holds reservations only for requests that
+    have room in memory.
+    """
+    if all(budget.store is None for budget in budgets):
+        return ((None, range(len(budgets))),)
+    found: dict[Store | None, list[int]] = {}
+    for place, budget in enumerate(budgets):
+        shared = None if isinstance(budget.store, MemoryStore) else budget.store
+        found.setdefault(shared, []).append(place)
+    return sorted(found.items(), key=lambda part: "" if part[0] is None else repr(part[0]))
