@@ -43,7 +43,7 @@ def loop_runs(token: EventLoopToken) -> bool:
     if hasattr(loop, "is_running"):
         return bool(loop.is_running())
     try:
-        loop.run_sync_soon(_nothing)
+        loop.run_sync_soon(lambda: None)
     except RuntimeError:
         return False
     return True
@@ -195,10 +195,6 @@ def cancellation_lost() -> bool:
     or replaced the cancellation.
     """
     return native_cancel_requests() > 0 and not scope_cancelled()
-
-
-def _nothing() -> None:
-    """Do nothing."""
 
 
 def _asyncio_task() -> asyncio.Task[object] | None:

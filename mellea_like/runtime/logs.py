@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
 
 from mellea_like.core.backend import CURRENT
 from mellea_like.core.display import bounded, error_text
@@ -11,6 +10,8 @@ from mellea_like.core.display import bounded, error_text
 __all__ = ["IterationFilter", "inform", "logger", "warn"]
 
 logger = logging.getLogger("mellea_like")
+
+IDS = ("sampling_id", "iteration", "subsample")
 
 
 class IterationFilter(logging.Filter):
@@ -29,27 +30,16 @@ class IterationFilter(logging.Filter):
         Returns:
             True, so that no record is dropped.
         """
-        ids, _ = CURRENT.get()
-        for name in ("sampling_id", "iteration", "subsample"):
+        for name, value in _ids_of_draw().items():
             if not hasattr(record, name):
-                setattr(record, name, None if ids is None else getattr(ids, name))
+                setattr(record, name, value)
         return True
 
 
-def warn(
-    message: str,
-    *args: object,
-    sampling_id: str | None = None,
-    iteration: int | None = None,
-    subsample: int | None = None,
-    **more: Any,
-) -> None:
-    """Log a warning with the given ids, or else those of the running draw."""
-    ids, _ = CURRENT.get()
-    if ids is not None and sampling_id is None:
-        sampling_id, iteration, subsample = ids.sampling_id, ids.iteration, ids.subsample
-    extra = {"sampling_id": sampling_id, "iteration": iteration, "subsample": subsample, **more}
-    logger.warning(message, *map(_short, args), extra=extra, stacklevel=2)
+def warn(message: str, *args: object, **extra: object) -> None:
+    """Log a warning with the ids of the running draw, unless ``extra`` has a ``sampling_id``."""
+    ids = dict.fromkeys(IDS) if "sampling_id" in extra else _ids_of_draw()
+    logger.warning(message, *map(_short, args), extra={**ids, **extra}, stacklevel=2)
 
 
 def _short(arg: object) -> object:
@@ -62,9 +52,10 @@ def _short(arg: object) -> object:
 
 def inform(message: str, *args: object) -> None:
     """Log, at level INFO, a problem that was overcome, with the ids of the running draw."""
+    logger.info(message, *map(_short, args), extra=_ids_of_draw(), stacklevel=2)
+
+
+def _ids_of_draw() -> dict[str, object]:
+    """Return the ids of the running draw; outside a draw, all are None."""
     ids, _ = CURRENT.get()
-    extra = {
-        name: None if ids is None else getattr(ids, name)
-        for name in ("sampling_id", "iteration", "subsample")
-    }
-    logger.info(message, *map(_short, args), extra=extra, stacklevel=2)
+    return {name: getattr(ids, name, None) for name in IDS}
