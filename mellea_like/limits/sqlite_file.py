@@ -86,31 +86,6 @@ NOTHING = Amounts()
 _inherited: list[OpenFile] = []
 """Files that the parent process opened. They stay open, because a fork must not close them."""
 
-_SPENT = "SELECT started, requests, input_tokens, output_tokens, money FROM accounts WHERE name = ?"
-_ALL = "SELECT * FROM accounts WHERE name = ?"
-_OTHERS = (
-    "SELECT owner, requests, input_tokens, output_tokens, money FROM held"
-    " WHERE account = ? AND owner <> ?"
-)
-_NEW = "INSERT OR IGNORE INTO accounts VALUES (?, 0, 0, 0, 0, 0, 0, NULL)"
-_START = "UPDATE accounts SET started = ? WHERE name = ? AND started IS NULL"
-_DENY = "UPDATE accounts SET denied = denied + 1 WHERE name = ?"
-_CHARGE = (
-    "UPDATE accounts SET requests = ?, input_tokens = ?, output_tokens = ?, money = ?,"
-    " unknown = unknown + ? WHERE name = ?"
-)
-_HOLD = "INSERT OR REPLACE INTO held VALUES (?, ?, ?, ?, ?, ?)"
-_HOLD_NOTHING = "DELETE FROM held WHERE account = ? AND owner = ?"
-_BURY = tuple(
-    f"DELETE FROM {table} WHERE {column} = ?"  # noqa: S608 (constants)
-    for table, column in (("held", "owner"), ("waiting", "owner"), ("owners", "number"))
-)
-_BEFORE = "SELECT owner, seen FROM waiting WHERE account = ? AND number < ?"
-_PLACE = "INSERT OR REPLACE INTO waiting VALUES (?, ?, ?, ?)"
-_LEAVE = "DELETE FROM waiting WHERE number = ?"
-_BUCKET = "SELECT held, at, taken FROM buckets WHERE name = ?"
-_FILL = "INSERT OR REPLACE INTO buckets VALUES (?, ?, ?, ?)"
-
 
 class FileLocked(StoreError):
     """Another process has locked the file, perhaps only for a moment."""
@@ -241,8 +216,9 @@ class OpenFile:
 
     def bury(self, owner: int) -> None:
         """Remove an owner, its reservations and its places in queues."""
-        for statement in _BURY:
-            self.db.execute(statement, (owner,))
+        self.db.execute("DELETE FROM held WHERE owner = ?", (owner,))
+        self.db.execute("DELETE FROM waiting WHERE owner = ?", (owner,))
+        self.db.execute("DELETE FROM owners WHERE number = ?", (owner,))
 
     # --- accounts ------------------------------------------------------------------------------
 
@@ -257,7 +233,7 @@ class OpenFile:
 
     def sums(self, name: str, waiting: int) -> StoreSums:
         """Return the sums of an account."""
-        row = self.db.execute(_ALL, (name,)).fetchone()
+        row = self.db.execute("SELECT * FROM accounts WHERE name = ?", (name,)).fetchone()
         if row is None:
             return StoreSums(waiting=waiting)
         _, *spent, unknown, denied, started = row
@@ -267,7 +243,11 @@ class OpenFile:
 
     def spent(self, name: str) -> tuple[bool, Amounts]:
         """Return whether anything was ever reserved in an account, and the amounts charged."""
-        row = self.db.execute(_SPENT, (name,)).fetchone()
+        row = self.db.execute(
+            "SELECT started, requests, input_tokens, output_tokens, money"
+            " FROM accounts WHERE name = ?",
+            (name,),
+        ).fetchone()
         return (False, NOTHING) if row is None else (row[0] is not None, _amounts(row[1:]))
 
     def reserved(self, name: str, *, dead: list[int] | None = None) -> Amounts:
@@ -276,7 +256,12 @@ class OpenFile:
         If ``dead`` is a list, dead owners are left out of the total and appended to the list.
         """
         total = self.held.get(name, NOTHING)
-        for owner, *row in self.db.execute(_OTHERS, (name, self.owner)).fetchall():
+        others = self.db.execute(
+            "SELECT owner, requests, input_tokens, output_tokens, money"
+            " FROM held WHERE account = ? AND owner <> ?",
+            (name, self.owner),
+        ).fetchall()
+        for owner, *row in others:
             if dead is not None and not self.locks.lives(owner):
                 dead.append(owner)
             else:
@@ -285,22 +270,33 @@ class OpenFile:
 
     def begin(self, name: str) -> None:
         """Record the time of the first reservation in an account."""
-        self.db.execute(_NEW, (name,))
-        self.db.execute(_START, (time.time(), name))
+        self._add(name)
+        self.db.execute(
+            "UPDATE accounts SET started = ? WHERE name = ? AND started IS NULL",
+            (time.time(), name),
+        )
 
     def deny(self, name: str) -> None:
         """Count a denied request in an account."""
-        self.db.execute(_NEW, (name,))
-        self.db.execute(_DENY, (name,))
+        self._add(name)
+        self.db.execute("UPDATE accounts SET denied = denied + 1 WHERE name = ?", (name,))
+
+    def _add(self, name: str) -> None:
+        self.db.execute(
+            "INSERT OR IGNORE INTO accounts VALUES (?, 0, 0, 0, 0, 0, 0, NULL)", (name,)
+        )
 
     def hold(self, name: str, amounts: Amounts) -> None:
         """Record the total that this owner has reserved in an account."""
         if amounts == NOTHING:
             self.held.pop(name, None)
-            self.db.execute(_HOLD_NOTHING, (name, self.owner))
+            self.db.execute("DELETE FROM held WHERE account = ? AND owner = ?", (name, self.owner))
         else:
             self.held[name] = amounts
-            self.db.execute(_HOLD, (name, self.owner, *map(_column, amounts)))
+            self.db.execute(
+                "INSERT OR REPLACE INTO held VALUES (?, ?, ?, ?, ?, ?)",
+                (name, self.owner, *map(_column, amounts)),
+            )
 
     def pay(self, owed: dict[str, tuple[Amounts, Amounts, int]]) -> None:
         """Charge costs to accounts, and release the reservations that they replace.
@@ -311,7 +307,11 @@ class OpenFile:
         for name, (back, charged, unknown) in owed.items():
             self.hold(name, self.held.get(name, NOTHING).minus(back))
             spent = self.spent(name)[1].plus(charged)
-            self.db.execute(_CHARGE, (*map(_column, spent), unknown, name))
+            self.db.execute(
+                "UPDATE accounts SET requests = ?, input_tokens = ?, output_tokens = ?, money = ?,"
+                " unknown = unknown + ? WHERE name = ?",
+                (*map(_column, spent), unknown, name),
+            )
 
     # --- those who wait ------------------------------------------------------------------------
 
@@ -321,19 +321,23 @@ class OpenFile:
         With None, any place counts. Outdated places and places of dead owners don't count.
         """
         now, before = time.monotonic(), LARGEST if number is None else number
+        places = self.db.execute(
+            "SELECT owner, seen FROM waiting WHERE account = ? AND number < ?", (name, before)
+        ).fetchall()
         return any(
             now - UNSEEN < seen <= now + UNSEEN and self.locks.lives(owner)
-            for owner, seen in self.db.execute(_BEFORE, (name, before)).fetchall()
+            for owner, seen in places
         )
 
     def take_place(self, name: str, number: int | None) -> int:
         """Join the queue for an account, or renew the place there; return the place's number."""
         place = number, name, self.owner, time.monotonic()
-        return self.db.execute(_PLACE, place).lastrowid or 0
+        insert = "INSERT OR REPLACE INTO waiting VALUES (?, ?, ?, ?)"
+        return self.db.execute(insert, place).lastrowid or 0
 
     def leave_place(self, number: int) -> None:
         """Give up the place with this number in an account's queue."""
-        self.db.execute(_LEAVE, (number,))
+        self.db.execute("DELETE FROM waiting WHERE number = ?", (number,))
 
 
 class _Levels:
@@ -343,11 +347,13 @@ class _Levels:
         self._db = db
 
     def get(self, name: str) -> Level | None:
-        found = self._db.execute(_BUCKET, (name,)).fetchone()
+        found = self._db.execute(
+            "SELECT held, at, taken FROM buckets WHERE name = ?", (name,)
+        ).fetchone()
         return None if found is None else Level(*found)
 
     def __setitem__(self, name: str, level: Level) -> None:
-        self._db.execute(_FILL, (name, *level))
+        self._db.execute("INSERT OR REPLACE INTO buckets VALUES (?, ?, ?, ?)", (name, *level))
 
 
 def _amounts(row: Sequence[Any]) -> Amounts:
