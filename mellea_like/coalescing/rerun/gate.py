@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from inspect import isawaitable
 from pathlib import Path
@@ -25,7 +24,7 @@ from mellea_like.runtime.logs import warn
 from mellea_like.telemetry.spans import caller_span, shared_span
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Generator, Iterable
+    from collections.abc import Awaitable, Callable, Iterable
 
     from opentelemetry.trace import SpanContext
 
@@ -100,6 +99,7 @@ class TickRun(Generic[T]):
     """The submissions that one tick answers, in the order they came."""
 
     submissions: list[Submission[T]]
+    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     refused: bool = False
 
     @property
@@ -125,20 +125,12 @@ class TickRun(Generic[T]):
 
     def fail(self, error: Exception) -> bool:
         """Give the error to everyone who requested the tick; return whether anyone awaits it."""
-        seen = False
-        for each in self.submissions:
-            ticket, each.ticket = each.ticket, None  # Break a reference cycle.
-            if ticket is not None:
-                waiting = ticket.waiters > 0
-                seen |= ticket.fail(error) and waiting
-        return seen
+        return _fail(self.submissions, error)
 
     def refuse(self, error: ShutdownError) -> None:
         """Mark the tick as refused, and give everyone who requested it a `ShutdownError`."""
         self.refused = True
-        for each in self.submissions:
-            if each.ticket is not None:
-                each.ticket.fail(error)
+        self.fail(error)
 
 
 class RerunGate(BackgroundService, Generic[T]):
@@ -214,7 +206,6 @@ class RerunGate(BackgroundService, Generic[T]):
         # Requests are kept by their tickets, and pokes by their reasons.
         self._pending: dict[Ticket[T] | str, Submission[T]] = {}
         self._current: TickRun[T] | None = None
-        self._scope: anyio.CancelScope | None = None
         self._not_before = -math.inf
         self._running = False
         self._changed: anyio.Event | None = None
@@ -325,8 +316,8 @@ class RerunGate(BackgroundService, Generic[T]):
             if self._on_busy == "ignore":
                 return False
             waited = now - self._current.first
-            if self._on_busy == "restart" and waited < self._max_wait and self._scope is not None:
-                self._scope.cancel("a newer submission restarts the tick")
+            if self._on_busy == "restart" and waited < self._max_wait:
+                self._current.scope.cancel("a newer submission restarts the tick")
         self._add(Submission(reason, now, ticket, caller_span()))
         self._state.last_event = datetime.now(UTC)
         self._tell()
@@ -417,8 +408,9 @@ class RerunGate(BackgroundService, Generic[T]):
             "mellea_like.tick": number,
         }
         members = [each.span for each in run.submissions]
+        self._current = run
         try:
-            with self._flight(run) as scope:
+            with run.scope:
                 self._tell()
                 await self._save()  # The tick may end the process.
                 await checkpoint_if_cancelled()
@@ -432,11 +424,12 @@ class RerunGate(BackgroundService, Generic[T]):
             run.refuse(ShutdownError(f"{self._name} was cancelled before it answered"))
             raise
         else:
-            if scope.cancelled_caught and not run.refused:  # Restarted, not closed.
+            if run.scope.cancelled_caught and not run.refused:  # Restarted, not closed.
                 state.submissions -= run.count  # The next tick counts them again.
                 state.coalesced -= run.count - 1
                 self._put_back(run)
         finally:
+            self._current = None
             with anyio.CancelScope(shield=True):
                 await self._save()
             self._tell()
@@ -448,16 +441,6 @@ class RerunGate(BackgroundService, Generic[T]):
                 msg = f"the tick of {self._name} must be an async function; it returned {given!r}"
                 raise TypeError(msg)
             return await given
-
-    @contextmanager
-    def _flight(self, run: TickRun[T]) -> Generator[anyio.CancelScope]:
-        """Mark a tick as running during the block, and yield the scope that cancels it."""
-        self._current = run
-        try:
-            with anyio.CancelScope() as self._scope:
-                yield self._scope
-        finally:
-            self._current = self._scope = None
 
     async def _save(self) -> None:
         if self._file is None:
@@ -489,13 +472,23 @@ class RerunGate(BackgroundService, Generic[T]):
         return not self._running
 
     def _settle_all(self, error: ShutdownError) -> None:
-        TickRun(list(self._pending.values())).refuse(error)
+        _fail(self._pending.values(), error)
         self._pending = {}
         if self._current is not None:
             self._current.refuse(error)
-        if self._scope is not None:
-            self._scope.cancel("the gate was closed")
+            self._current.scope.cancel("the gate was closed")
         self._wake()
+
+
+def _fail(submissions: Iterable[Submission[T]], error: Exception) -> bool:
+    """Give the error to all requesters; return whether any of them is waiting."""
+    seen = False
+    for each in submissions:
+        ticket, each.ticket = each.ticket, None  # Break a reference cycle.
+        if ticket is not None:
+            waiting = ticket.waiters > 0
+            seen |= ticket.fail(error) and waiting
+    return seen
 
 
 def _count(submissions: Iterable[Submission[T]]) -> int:
