@@ -216,14 +216,3 @@ async def test_an_error_that_several_wait_for_has_the_frames_of_its_own_way_only
         for ticket in [dispatcher.submit("a", number) for number in range(3)] * 2:
             await wait(ticket)
     assert len(set(frames)) == 1
-
-
-async def test_a_key_that_can_not_be_shown_is_refused():
-    class Key:
-        def __repr__(self):
-            raise ValueError("it is detached")
-
-    async with chat(Bot()) as dispatcher:
-        with pytest.raises(ValueError, match="it is detached"):
-            dispatcher.submit(Key(), "hi")
-        assert await dispatcher.submit("a", "hi") == ("hi",)

@@ -292,7 +292,6 @@ class ChatDispatcher(BackgroundService, Generic[M, R]):
         deadline: float | None,
     ) -> Submission[M, R]:
         hash(key)  # Refuse unhashable keys first.
-        repr(key)
         until = (
             math.inf
             if deadline is None

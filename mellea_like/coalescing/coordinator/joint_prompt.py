@@ -102,7 +102,7 @@ def share_key(request: Request, scope: Hashable = None) -> Hashable | None:
             options.max_tokens is None,
             _frozen(options.extra),
         )
-    except (TypeError, RecursionError):
+    except TypeError:
         return None
 
 
