@@ -201,14 +201,13 @@ class ChoicesBackend(BackendWrapper, BackgroundService):
             member.request.meter.add(part)
         self._joint += 1
         inner: Any = self.inner
-        arrived = [0] * len(members)
+        cost.output_weights = arrived = [0] * len(members)
         index: int
         piece: str | Generation
         try:
             async with inner.stream_choices(request, len(members)) as choices:
                 async for index, piece in choices:
                     arrived[index] += 1
-                    cost.weigh([1] * len(members), arrived)
                     missing = arrived.count(0)
                     if isinstance(piece, Generation) and missing == len(members) - 1:
                         # A single reply is handed over when the stream has ended.
@@ -227,7 +226,7 @@ class ChoicesBackend(BackendWrapper, BackgroundService):
 
     def _charge_one(self, cost: SharedCost, members: list[_Member], arrived: Sequence[int]) -> None:
         """Charge the whole cost to the only request that got a reply."""
-        cost.weigh([min(1, pieces) for pieces in arrived], arrived)
+        cost.input_weights = [min(1, pieces) for pieces in arrived]
         for member, pieces in zip(members, arrived, strict=True):
             if not pieces and member.part is not None:
                 member.part.leave()

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from mellea_like.core.backend import Backend, Request
     from mellea_like.core.generation import Cost, Meter
     from mellea_like.errors import CoalescingError
-    from mellea_like.telemetry.spans import SpanScope
 
 
 LATE = "the deadline passed before the request could be sent"
@@ -192,7 +191,9 @@ class RequestBatch:
         if not members:
             return
         if len(members) == 1:
-            await self._pass_through(members[0])
+            (member,) = members
+            member.sent = True
+            member.answer(await self._send(member.request, members, 0))
             return
         missing = await self._ask(members, 0)
         if missing and self._retry_missing:
@@ -207,12 +208,16 @@ class RequestBatch:
             " through `coordinator.isolated`"
         )
 
-    async def _pass_through(self, member: PendingRequest) -> None:
-        member.sent = True
+    async def _send(
+        self, request: Request, members: Sequence[PendingRequest], retry: int
+    ) -> Generation:
+        size = len(members)
+        ids = {"batch_id": self.batch_id, "batch_size": size}
+        logger.debug("batch %s: %d requests in one", self.batch_id, size, extra=ids)
+        attributes: dict[str, str | int] = {BATCH_ID: self.batch_id, BATCH_SIZE: size, RETRY: retry}
         self._on_call()
-        with self._span([member], 0):
-            reply = checked_reply(self._backend, await self._backend.generate(member.request))
-        member.answer(reply)
+        with shared_span("coalesced request", attributes, [member.span for member in members]):
+            return checked_reply(self._backend, await self._backend.generate(request))
 
     async def _ask(self, members: list[PendingRequest], retry: int) -> list[PendingRequest]:
         """Send several requests as one, and return the requests whose answers are missing."""
@@ -222,10 +227,8 @@ class RequestBatch:
         cost = SharedCost(request.meter, weights_of(requests))
         for member, part in zip(members, cost.parts(), strict=True):
             member.begin(part)
-        self._on_call()
         try:
-            with self._span(members, retry):
-                reply = checked_reply(self._backend, await self._backend.generate(request))
+            reply = await self._send(request, members, retry)
             answers = read_answers(reply.text, keys)
             cost.answered(reply, [len(answer or "") for answer in answers])
         finally:
@@ -241,7 +244,11 @@ class RequestBatch:
         return missing
 
     async def _ask_again(self, missing: list[PendingRequest]) -> list[PendingRequest]:
-        wanted = _still_wanted(missing)
+        now = anyio.current_time()
+        for member in missing:
+            if member.deadline <= now:
+                member.fail(Expired("the deadline passed before the request could be asked again"))
+        wanted = [member for member in missing if not member.done]
         if len(wanted) > 1:
             return await self._ask(wanted, 1)
         for member in wanted:
@@ -254,25 +261,13 @@ class RequestBatch:
         meter = request.meter.attempt()
         member.costs.append(meter)
         meta = replace(request.meta, retry=request.meta.retry + 1)
-        self._on_call()
         try:
-            with self._span([member], 1):
-                reply = checked_reply(
-                    self._backend,
-                    await self._backend.generate(replace(request, meta=meta, meter=meter)),
-                )
+            reply = await self._send(replace(request, meta=meta, meter=meter), [member], 1)
         except BaseException:
             meter.finish(None)
             raise
         meter.finish(reply)
         member.answer(replace(reply, usage=member.usage))
-
-    def _span(self, members: Sequence[PendingRequest], retry: int) -> SpanScope:
-        size = len(members)
-        ids = {"batch_id": self.batch_id, "batch_size": size}
-        logger.debug("batch %s: %d requests in one", self.batch_id, size, extra=ids)
-        attributes: dict[str, str | int] = {BATCH_ID: self.batch_id, BATCH_SIZE: size, RETRY: retry}
-        return shared_span("coalesced request", attributes, [member.span for member in members])
 
     def _end(self, cancellation: BaseException | None, error: BaseException | None) -> bool:
         """Settle members with the batch's error; return whether to raise it again."""
@@ -316,22 +311,13 @@ def _own_reply(reply: Generation, answer: str | None, member: PendingRequest) ->
     return None
 
 
-def _still_wanted(members: Sequence[PendingRequest]) -> list[PendingRequest]:
-    """Return the requests to send again, after failing those whose deadline has passed."""
-    now = anyio.current_time()
-    for member in members:
-        if member.deadline <= now:
-            member.fail(Expired("the deadline passed before the request could be asked again"))
-    return [member for member in members if not member.done]
-
-
 def own_copy(error: BaseException) -> BaseException:
     """Copy an error so that each caller can add its own notes; if that fails, return the error."""
     try:
         twin: Any = copy.copy(error)
-        if type(twin) is not type(error) or twin is error or twin.args != error.args:
-            return error
     except Exception:  # noqa: BLE001 (an error of somebody else's, which takes other arguments)
+        return error
+    if twin.args != error.args:
         return error
     if hasattr(error, "__notes__"):
         twin.__notes__ = list(error.__notes__)
@@ -382,8 +368,8 @@ class CostPart:
 class SharedCost:
     """The cost of a joint request, and its distribution among members."""
 
-    # The prompt's tokens are split by the lengths of the members' own prompts, and the reply's
-    # tokens by the lengths of their answers, once these are known. Requests, including those of
+    # Weights split the tokens of the prompt and of the reply: the lengths of the members' own
+    # prompts, and of their answers, once these are known. Requests, including those of
     # unknown cost, go to the first remaining members. A member that leaves early bears the tokens
     # known by then, and the last member bears the rest. If the split itself is an estimate, a
     # shared request has unknown cost for each member.
@@ -392,33 +378,28 @@ class SharedCost:
         self._meter = meter
         self._estimated = estimated
         self._reply: Generation | None = None
-        self._input_weights = list(weights)
-        self._output_weights = [0] * len(weights)
+        self.input_weights = weights
+        self.output_weights: Sequence[int] = [0] * len(weights)
         self._left: dict[int, Usage] = {}
 
     def parts(self) -> list[CostPart]:
         """Return each member's part, in order."""
-        return [CostPart(self, index) for index in range(len(self._input_weights))]
+        return [CostPart(self, index) for index in range(len(self.input_weights))]
 
     def answered(self, reply: Generation, lengths: Sequence[int]) -> None:
         """Record the joint reply, and the lengths of the members' answers in it."""
-        self._reply = reply
-        self._output_weights = list(lengths)
-
-    def weigh(self, inputs: Sequence[int], outputs: Sequence[int]) -> None:
-        """Set the weights by which the tokens of the prompt and of the reply are split."""
-        self._input_weights, self._output_weights = list(inputs), list(outputs)
+        self._reply, self.output_weights = reply, lengths
 
     def leave(self, index: int) -> None:
         """Fix a member's part at its current value; the part of the last member stays open."""
-        if len(self._left) < len(self._input_weights) - 1:
+        if len(self._left) < len(self.input_weights) - 1:
             usage = self.usages()[index]
             self._left[index] = Usage(0, usage.input_tokens, usage.output_tokens)
 
     def usages(self) -> list[Usage]:
         """Return each member's part as far as it is known. The parts add up to the total usage."""
         total = cost_of(self._meter, self._reply)
-        parts = [Usage()] * len(self._input_weights)
+        parts = [Usage()] * len(self.input_weights)
         inputs, outputs = total.input_tokens, total.output_tokens
         for index, left in self._left.items():
             # The server may count less than was assumed when the member left.
@@ -430,8 +411,8 @@ class SharedCost:
         shares = zip(
             here,
             split(total.requests, equal),
-            split(inputs, [self._input_weights[index] for index in here]),
-            split(outputs, [self._output_weights[index] for index in here]),
+            split(inputs, [self.input_weights[index] for index in here]),
+            split(outputs, [self.output_weights[index] for index in here]),
             split(total.unknown, equal),
             strict=True,
         )

@@ -47,12 +47,12 @@ class _KeyQueue(Generic[T]):
         first = next(iter(self.arrivals.values()))
         return due_at(self.window, first, self.last, len(self.arrivals))
 
-    def take(self, max_items: int, max_tokens: float) -> list[T]:
+    def take(self, max_tokens: float) -> list[T]:
         """Remove and return items, one from each caller in turn, as long as they fit the limits."""
         taken: list[T] = []
         left = max_tokens
         turns = list(self.callers)
-        while turns and len(taken) < max_items:
+        while turns and len(taken) != self.window.max_items:
             caller = turns.pop(0)
             mine = self.callers[caller]
             item, tokens = next(iter(mine.items()))
@@ -118,21 +118,16 @@ class RequestQueue(Generic[T]):
 
         The result is empty if there is no such batch. Keys and callers take turns.
         """
-        key = self._next_key(now, at_once=at_once)
+        queues = self._queues.items()
+        due = (key for key, queue in queues if at_once or queue.due_at(self._max_tokens) <= now)
+        key = next(due, None)
         if key is None:
             return []
         queue = self._queues[key]
-        limit = queue.window.max_items
-        taken = queue.take(len(queue.arrivals) if limit is None else limit, self._max_tokens)
+        taken = queue.take(self._max_tokens)
         for item in taken:
             del self._items[item]
         del self._queues[key]
         if queue.arrivals:
             self._queues[key] = queue
         return taken
-
-    def _next_key(self, now: float, *, at_once: bool) -> Hashable | None:
-        for key, queue in self._queues.items():
-            if at_once or queue.due_at(self._max_tokens) <= now:
-                return key
-        return None
