@@ -281,7 +281,6 @@ class _Member:
         self._over = False
 
     def take(self, piece: str | Generation) -> None:
-        """Pass a piece of this caller's reply on to the caller."""
         if self.done:
             return  # Nobody wants it any more.
         if isinstance(piece, Generation) and self.part is not None:

@@ -343,7 +343,6 @@ class Patience:
             self.left = -1.0  # Not even a probe is awaited.
 
     def spend(self, seconds: float) -> None:
-        """Subtract a wait from the time that is left."""
         if self.left > 0:
             self.left = max(0.0, self.left - seconds)
 
@@ -423,7 +422,6 @@ class CircuitBreaker:
         )
 
     def description(self, now: float, where: str, why: str = "") -> str:
-        """Return a message about a backend that can't be reached."""
         return (
             f"{where}: not reachable, {self.failures} requests in a row failed;"
             f" the next try is in {self.seconds_left(now):.3g} s{why};"
@@ -452,12 +450,10 @@ def spread_after(seconds: float) -> float:
 
 
 def too_long(cap: float) -> str:
-    """Return the part of a message that explains why a request can't wait."""
     return f"that is longer than this request can wait (max_retry_after={cap:g})"
 
 
 def come_back_in(seconds: float) -> str:
-    """Return the part of a message that says when to try again."""
     return f"come back in {seconds:.0f} s" if seconds >= EXACT else f"come back in {seconds:.3g} s"
 
 

@@ -397,7 +397,6 @@ class Budget:
         return not sums.waiting and beyond(self._most, taken, once.plus(once)) is None
 
     def _refusal(self, denied: Denied, wanted: Amounts) -> LimitExceeded:
-        """Return the error of a denied request."""
         lacking = denied.lacking
         allowed, spent, more = (
             amounts._asdict()[lacking]
@@ -479,8 +478,6 @@ class Budget:
 
 
 class _Reserved(NamedTuple):
-    """The permit of one request."""
-
     held: JointReservation
     budgets: Sequence[Budget]
     meta: RequestMeta

@@ -181,11 +181,9 @@ class Account:
 
     @property
     def in_use(self) -> bool:
-        """Whether anything is reserved."""
         return bool(self.sums.reserved.requests)
 
     def look(self) -> StoreSums:
-        """Return the sums of the account."""
         sums = self.sums
         waiting = len(sums.queue)
         return StoreSums(sums.spent, sums.reserved, sums.unknown, sums.denied, waiting)

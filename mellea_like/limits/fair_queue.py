@@ -250,7 +250,6 @@ class QueuedPermit(Entry):
         self._alarm = math.inf
 
     def wake(self) -> None:
-        """End the current wait, if there is one."""
         if self._event is not None:
             self._event.set()
 
@@ -371,7 +370,6 @@ class QueuedLimit(ABC):
             raise
 
     def _pause_left(self, now: float) -> float:
-        """Return the seconds that are left of the pause after a 429."""
         return max(0.0, self._paused_until - now)
 
     def _pause_after(self, now: float, refusal: RateLimited) -> None:
@@ -381,7 +379,6 @@ class QueuedLimit(ABC):
         self._paused_until = max(self._paused_until, now + seconds)
 
     def _pump_for_new_head(self) -> None:
-        """Call `_pump` if another request is now at the head of the queue."""
         if self._queue.head() is not self._keeper:
             self._pump()
 

@@ -47,7 +47,6 @@ class _Member(NamedTuple):
     gate: BackoffGate | None
 
     def asked(self, request: Request) -> Request:
-        """Return the request with a separate meter for this backend."""
         model = request.options.model or getattr(self.backend, "model", None)
         return replace(request, meter=request.meter.attempt(model))
 

@@ -254,7 +254,6 @@ class _Account(NamedTuple):
         return opened is not None and self.name in opened.held
 
     def look(self) -> StoreSums:
-        """Return the sums of the account."""
         waiting = sum(len(queue) for (_, at), queue in self.queues.items() if at == self.name)
         with self.file.reading() as file:
             return file.sums(self.name, waiting)
@@ -320,7 +319,6 @@ class _Waiter:
         self._shown, self._place = -inf, None
 
     def give_up(self) -> None:
-        """Withdraw the request."""
         if self._place is not None:
             with suppress(StoreError), self._file.writing() as file:
                 self._lose_place(file)

@@ -13,7 +13,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-def stack_of(coroutine: Any) -> Iterator[str]:
+def stacks_of(prefix: str) -> Iterator[tuple[str, str]]:
+    """Yield the name and the stack of each task whose name starts with ``prefix``."""
+    for task in anyio.get_running_tasks():
+        if (task.name or "").startswith(prefix):
+            yield task.name or "", "\n".join(_frames(task.coro))
+
+
+def _frames(coroutine: Any) -> Iterator[str]:
     """Yield a line of text for each frame of a suspended coroutine, the outermost first."""
     while coroutine is not None:
         frame = getattr(coroutine, "cr_frame", None) or getattr(coroutine, "gi_frame", None)
@@ -32,12 +39,6 @@ async def see_the_end(ended: anyio.Event, prefix: str, grace: float, sampling_id
     with anyio.CancelScope(shield=True), anyio.move_on_after(grace):
         await ended.wait()
         return
-    for task in anyio.get_running_tasks():
-        if (task.name or "").startswith(prefix):
-            warn(
-                "%s was cancelled %g s ago and still runs; the call waits for it. It is at:\n%s",
-                task.name,
-                grace,
-                "\n".join(stack_of(task.coro)),
-                sampling_id=sampling_id,
-            )
+    for name, stack in stacks_of(prefix):
+        message = "%s was cancelled %g s ago and still runs; the call waits for it. It is at:\n%s"
+        warn(message, name, grace, stack, sampling_id=sampling_id)

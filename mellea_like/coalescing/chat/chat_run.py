@@ -11,7 +11,7 @@ import anyio
 
 from mellea_like.runtime.event_loops import scope_cancelled
 from mellea_like.runtime.logs import logger
-from mellea_like.runtime.task_stack import stack_of
+from mellea_like.runtime.task_stack import stacks_of
 from mellea_like.telemetry import session
 from mellea_like.telemetry.names import MESSAGES, OUTCOME, RUN_ID, SESSION
 from mellea_like.telemetry.spans import shared_span
@@ -120,17 +120,15 @@ class ChatRun(Generic[M, R]):
         return sum(ticket.fail(self.error) for ticket in tickets)
 
     def log_stuck(self, grace: float) -> None:
-        """Log the line of code at which the run is stuck."""
-        for task in anyio.get_running_tasks():
-            if task.name == self.name:
-                logger.warning(
-                    "session %r is stuck: its run was cancelled %g s ago and is still running; new"
-                    " messages are refused until it ends. It is at:\n%s",
-                    self.key,
-                    grace,
-                    "\n".join(stack_of(task.coro)),
-                    extra=self._ids(),
-                )
+        for _, stack in stacks_of(self.name):
+            logger.warning(
+                "session %r is stuck: its run was cancelled %g s ago and is still running; new"
+                " messages are refused until it ends. It is at:\n%s",
+                self.key,
+                grace,
+                stack,
+                extra=self._ids(),
+            )
 
     def _log_error(self, error: Exception) -> None:
         logger.warning(

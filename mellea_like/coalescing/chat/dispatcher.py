@@ -164,8 +164,7 @@ class ChatDispatcher(BackgroundService, Generic[M, R]):
         self._active: dict[Hashable, ChatRun[M, R]] = {}
         self._looks: list[tuple[float, int, Session[M, R]]] = []  # A heap.
         self._order = count()
-        self._timer: anyio.Event | None = None
-        self._timer_ends = math.inf
+        self._news = anyio.Event()
         self._accepted = self._answered = self._failed = self._dropped = self._runs = 0
 
     async def __aenter__(self) -> Self:
@@ -359,13 +358,8 @@ class ChatDispatcher(BackgroundService, Generic[M, R]):
         elif (at := session.next_look()) < session.alarm:
             session.alarm = at
             heappush(self._looks, (at, next(self._order), session))
-        if self._timer is not None and self._has_something_to_do():
-            self._timer.set()
+        self._news.set()
         self._progressed()
-
-    def _has_something_to_do(self) -> bool:
-        ready = self._ready and len(self._active) < self._concurrency
-        return bool(ready) or self._next_look() < self._timer_ends
 
     def _next_look(self) -> float:
         return self._looks[0][0] if self._looks else math.inf
@@ -409,10 +403,9 @@ class ChatDispatcher(BackgroundService, Generic[M, R]):
                         self._give_up(session, now)
                         self._update(session)
                 self._begin_runs()
-                self._timer = anyio.Event()
-                self._timer_ends = self._next_look()
-                with anyio.CancelScope(deadline=self._timer_ends):
-                    await self._timer.wait()
+                self._news = anyio.Event()
+                with anyio.CancelScope(deadline=self._next_look()):
+                    await self._news.wait()
         finally:
             # All tickets are settled even if the tasks are cancelled while the block continues.
             self._shut()

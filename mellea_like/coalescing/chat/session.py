@@ -99,7 +99,6 @@ class Session(Generic[M, R]):
 
     @property
     def phase(self) -> ChatPhase:
-        """The current phase."""
         if self._stuck:
             return ChatPhase.STUCK
         if self.run:
@@ -138,7 +137,6 @@ class Session(Generic[M, R]):
         return None
 
     def stuck_error(self) -> Refused:
-        """Return the error for messages that come while the session is stuck."""
         return Refused(
             f"session {self.key!r} is stuck: its run was cancelled, but did not end within"
             f" {self._rules.stop_grace:g} s; nothing else can run until it does"

@@ -104,21 +104,17 @@ class TickRun(Generic[T]):
 
     @property
     def first(self) -> float:
-        """The time of the oldest submission."""
         return min(each.at for each in self.submissions)
 
     @property
     def count(self) -> int:
-        """The number of submissions that the tick answers."""
         return _count(self.submissions)
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """The different reasons, in the order they came."""
         return tuple(dict.fromkeys(each.reason for each in self.submissions if each.reason))
 
     def settle(self, value: T) -> None:
-        """Give the result to everyone who requested the tick."""
         for each in self.submissions:
             if each.ticket is not None:
                 each.ticket.settle(value)

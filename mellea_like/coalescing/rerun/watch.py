@@ -197,7 +197,6 @@ class PendingChanges:
                 self._rescan = True
 
     def take(self) -> Changes:
-        """Remove all changes, and return them."""
         changes = Changes(tuple(self._files.values()), self._rescan)
         self._files, self._rescan = {}, False
         return changes
@@ -268,7 +267,6 @@ class _Files:
             found = await anyio.to_thread.run_sync(self._next, limiter=self._thread)
 
     async def close(self) -> None:
-        """Stop watching."""
         await anyio.to_thread.run_sync(self._close, limiter=self._thread)
 
     # --- in the thread --------------------------------------------------------------------------
