@@ -35,13 +35,16 @@ SLACK = 32
 class Entry:
     """One request in a queue: waiting, in flight, or done."""
 
-    __slots__ = ("call", "in_flight", "meta", "waiting")
+    __slots__ = ("call", "meta", "waiting")
 
     def __init__(self, meta: RequestMeta) -> None:
         self.meta = meta
         self.call: _Call[Any] | None = None
         self.waiting = False
-        self.in_flight = False
+
+    @property
+    def in_flight(self) -> bool:
+        return self.call is not None and not self.waiting
 
 
 P = TypeVar("P", bound=Entry)
@@ -133,7 +136,6 @@ class FairQueue(Generic[P]):
         """Count a waiting request as in flight from now on."""
         call: Any = entry.call  # A waiting request has a call.
         self._stop_waiting(entry, call)
-        entry.in_flight = True
         call.in_flight += 1
         self.in_flight += 1
         self._rank(call)
@@ -151,7 +153,6 @@ class FairQueue(Generic[P]):
         if entry.waiting:
             self._stop_waiting(entry, call)
         else:
-            entry.in_flight = False
             call.in_flight -= 1
             self.in_flight -= 1
         if undecided_until is not None and call.waiting:

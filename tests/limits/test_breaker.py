@@ -28,7 +28,8 @@ from mellea_like.errors import (
     RateLimited,
 )
 from mellea_like.limits import Budget, ConcurrencyLimiter, LimitedBackend, Retry, RetryBackend
-from mellea_like.limits.backoff_gate import CircuitBreaker, gate_of, is_answer
+from mellea_like.limits.backoff_gate import gate_of
+from mellea_like.limits.circuit_breaker import CircuitBreaker, is_answer
 
 DOWN = BackendUnavailable("503", status=503)
 GOOD = Requirement("good", lambda candidate: candidate.text == "good", inline=True)
