@@ -140,12 +140,11 @@ class Claim:
             account.serve()
 
     async def wait(self) -> None:
-        """Wait until the claim is granted or denied; withdraw it if the wait is cancelled."""
+        """Wait until a queued claim is granted or denied; withdraw it if the wait is cancelled."""
+        woken = anyio.Event()
+        self.wake = woken.set
         try:
-            while self.queued_at is not None:
-                woken = anyio.Event()
-                self.wake = woken.set
-                await woken.wait()
+            await woken.wait()
         except BaseException:
             self.leave()
             raise

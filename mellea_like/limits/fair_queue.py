@@ -242,12 +242,8 @@ class QueuedPermit(Entry):
     async def wait(self) -> None:
         """Wait until the permit is granted, or its alarm goes off or is moved up (`set_alarm`)."""
         self._event = event = anyio.Event()
-        # Among thousands of waiting requests only one has an alarm, and needs the scope.
-        if self._alarm == math.inf:
+        with anyio.CancelScope(deadline=self._alarm):
             await event.wait()
-        else:
-            with anyio.CancelScope(deadline=self._alarm):
-                await event.wait()
         self._alarm = math.inf
 
     def wake(self) -> None:
@@ -296,9 +292,6 @@ class QueuedLimit(ABC):
     A limit serves one event loop at a time. When another event loop uses it, requests that a
     finished event loop left waiting or in flight are forgotten.
     """
-
-    _asks = False
-    """Whether `_ask` must be called to find out when the head of the queue may be sent."""
 
     def __init__(self) -> None:
         self._timeline = Timeline()
@@ -354,7 +347,7 @@ class QueuedLimit(ABC):
     async def _wait(self, permit: QueuedPermit) -> None:
         try:
             while permit.waiting:
-                if self._asks and permit is self._keeper and await self._ask(permit):
+                if permit is self._keeper and await self._ask(permit):
                     self._pump()
                     continue
                 await permit.wait()

@@ -87,7 +87,6 @@ class RateLimiter(QueuedLimit):
             msg = "RateLimiter: buckets in a store need a name: pass name='...'"
             raise ValueError(msg)
         self._store, self._name = store, name
-        self._asks = store is not None
         self._promised: tuple[QueuedPermit, Turn, float] | None = None  # ... and when it may go.
 
     @property

@@ -87,9 +87,6 @@ class SQLiteStore:
     """
 
     def __init__(self, path: str | Path) -> None:
-        if not isinstance(path, str | Path):
-            msg = f"a store's path must be a str or a Path, not {type(path).__name__}"
-            raise TypeError(msg)
         if not Path(path).name:
             msg = f"a store's path must name a file, and {str(path)!r} doesn't"
             raise ValueError(msg)
@@ -357,8 +354,6 @@ class _Held(NamedTuple):
         wants = [(account.name, wanted) for account, wanted in self.wants]
         self.wants.clear()
         self.file.settle(self.owner, wants, charged, unknown)
-        if not self.queues:
-            return
         with suppress(anyio.NoEventLoopError):
             loop = current_token()
             for name, _ in wants:

@@ -1,4 +1,4 @@
-"""What all coalescers promise alike: whose work it is, how it ends, and who is told."""
+"""The behaviour that all coalescers share: the context of their work, errors, and closing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WHO = ContextVar("WHO", default="nobody")
 
 @dataclass
 class Work:
-    """What a component does for its callers: one thing at a time, which takes a second."""
+    """A component's work for its callers: one thing at a time, which takes a second."""
 
     seconds: float = 1.0
     error: Exception | None = None

@@ -1,4 +1,4 @@
-"""One conversation, one run at a time: what the chat dispatcher does with messages, and when."""
+"""The chat dispatcher: one run at a time for each conversation."""
 
 from __future__ import annotations
 

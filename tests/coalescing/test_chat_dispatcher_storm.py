@@ -24,7 +24,7 @@ pytestmark = pytest.mark.timeout(600)
 
 
 class Failed(Exception):
-    """What runs raise."""
+    """The error that runs raise."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Ran:
 
 @dataclass
 class Story:
-    """What happened."""
+    """A record of the runs and of the messages' ends."""
 
     settings: Settings
     runs: list[Ran] = field(default_factory=list)
@@ -243,7 +243,7 @@ def check_start(story: Story, ran: Ran, before: float) -> None:
     numbers = [m.number for m in ran.messages]
     accepted = [story.accepted_at[number] for number in numbers]
     first = accepted[0]
-    # Whoever comes in the very instant that a window is due may join it.
+    # A message that comes at the very instant when a window is due may join it.
     last = max((at for at in accepted if at < ran.start - SLACK), default=accepted[-1])
     due = min(last + rules.quiet, first + rules.max_wait)
     follows = ran.start == before

@@ -1,4 +1,4 @@
-"""A coordinator: what goes together, when, how it is asked, and what each gets."""
+"""A coordinator: which requests share a batch, when it is sent, and the replies."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ async def test_what_the_backend_takes_for_what_a_request_leaves_open_counts_as_s
         await gather(coordinator, ask("c"), ask("d"))
     assert person.sizes == [2, 1, 1]
     assert person.requests[0].options.max_tokens == 107 + 2 * TASK_OVERHEAD + BATCH_OVERHEAD
-    assert person.requests[1].options == Options()  # What goes alone goes as it is.
+    assert person.requests[1].options == Options()  # A request that is sent alone is unchanged.
 
 
 async def test_scopes_do_not_meet_and_may_be_read_from_the_callers_context():

@@ -1,4 +1,4 @@
-"""Telling of requests: one record for each, through a callback and as hook events."""
+"""Audit records of requests, through a callback and as hook events."""
 
 from __future__ import annotations
 

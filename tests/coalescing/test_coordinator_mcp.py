@@ -69,7 +69,7 @@ async def test_what_nobody_approves_goes_to_the_fallback_one_by_one_and_at_once(
     assert sorted(asked) == [["one"], ["two"]]
 
 
-# --- over stdio: the server is a process of its own ---------------------------------------------
+# --- over stdio: the server is another process ---------------------------------------------
 
 
 # Each protocol and each event loop of the server, but not each pair: processes are slow.

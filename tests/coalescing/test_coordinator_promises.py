@@ -43,7 +43,7 @@ async def test_s3_all_promises_of_a_backend():
 
 
 class Ends(Person):
-    """Takes its time, and answers its cancellation with an exception of its own."""
+    """Takes its time, and answers its cancellation with another exception."""
 
     def __init__(self, error):
         super().__init__(delay=10)
@@ -86,7 +86,7 @@ async def test_s4_what_is_no_exception_is_never_lost():
     assert caught.value.subgroup(Harsh) is not None
 
 
-# --- and besides ----------------------------------------------------------------------------------
+# --- garbage --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("error", [None, BackendUnavailable("gone"), LookupError("bug")])

@@ -1,7 +1,6 @@
-"""Whatever comes, leaves, fails and closes when: a `SamplingCoordinator` keeps S1 to S8.
+"""Random stories of arrivals, cancellations, failures and closing: a coordinator keeps S1 to S8.
 
-Hypothesis makes up stories and plays each in virtual time, on asyncio and on trio; `examples` has
-how many.
+Hypothesis makes up stories and plays each in virtual time, on asyncio and on trio.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ class Ask:
 
 @dataclass(frozen=True)
 class Turn:
-    """What happens to one call of the backend inside."""
+    """The course of one call of the backend inside."""
 
     kind: str
     delay: float
@@ -120,7 +119,7 @@ class Told:
 
 
 class EndedError(Exception):
-    """What the block raises here."""
+    """The error that the block raises."""
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""What a joint request costs, split so that the parts sum exactly to it."""
+"""The cost of a joint request, split into parts that add up to it exactly."""
 
 from __future__ import annotations
 

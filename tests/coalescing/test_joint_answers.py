@@ -1,4 +1,4 @@
-"""Reading a joint reply: what counts, what is missing, and what a nasty reply costs."""
+"""Reading a joint reply: valid and missing answers, and the cost of a hostile reply."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The joint request: what it asks for, what it keeps, and what it leaves out."""
+"""The joint request: its prompt and its options."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ async def in_thread(function, *args):
 
 
 def elsewhere(function, *args, **kwargs):
-    """Call a function in an event loop of its own."""
+    """Call a function in a separate event loop."""
     return anyio.run(partial(function, *args, **kwargs))
 
 

@@ -174,7 +174,7 @@ def test_when_the_next_batch_goes(made, at):
         (filled(queue(tokens=9), "a1", "a2", "a3", tokens=4), [["a1", "a2"], ["a3"]]),
         (filled(filled(queue(tokens=9), "a1", tokens=10), "a2", "a3"), [["a1"], ["a2", "a3"]]),
         (
-            # What is too long for the rest of the room waits, and so does what is behind it.
+            # An item that is too long for the rest of the room waits, and so do those behind it.
             filled(filled(filled(queue(tokens=9), "a1", tokens=5), "b1", tokens=6), "a2", "b2"),
             [["a1", "a2"], ["b1", "b2"]],
         ),

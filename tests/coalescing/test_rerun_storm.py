@@ -1,4 +1,4 @@
-"""Whatever comes, goes, fails and closes when: a `RerunGate` keeps S1 to S8."""
+"""Random stories of requests, cancellations, failures and closing: a `RerunGate` keeps S1 to S8."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ seconds = st.integers(0, 32).map(lambda eighths: eighths / 8)
 
 
 class BrokenTickError(Exception):
-    """What a tick raises here."""
+    """The error that a tick raises."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ class Scene:
             assert not self.running
             assert not self.gate.in_flight
             assert self.gate.status().pending == 0
-            # Whoever was told to go has gone at once; only those who have not asked yet remain.
+            # All requesters have been refused; only those that have not asked yet remain.
             await anyio.wait_all_tasks_blocked()
             now = anyio.current_time()
             waiting = [ask for ask in self.story.asks if ask.at > now]

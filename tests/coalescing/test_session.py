@@ -1,4 +1,4 @@
-"""What a session decides: which messages run together, and when. No event loop, no waiting."""
+"""The decisions of a session, without an event loop: which messages run together, and when."""
 
 from __future__ import annotations
 

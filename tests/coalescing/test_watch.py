@@ -207,7 +207,7 @@ async def test_it_keeps_its_state_beside_the_files_and_tells_its_status(tmp_path
         write(tmp_path / "a.txt")
         await tick.until(2)
         await anyio.sleep(3 * QUIET + 0.2)
-    assert len(tick.changes) == 2  # What it writes itself is no change.
+    assert len(tick.changes) == 2  # Its own state file does not count as changed.
     assert [status.in_flight for status in told] == [False, True, False] * 2
     assert told[-1].last_trigger == "a.txt added"
     again = Ticks()

@@ -1,4 +1,4 @@
-"""Which changes of files count, and which of them are still to be dealt with."""
+"""Which changes of files count, and which of them have not been handled yet."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from mellea_like.coalescing.rerun.watch import PendingChanges, is_ignored
         ("/w/.gitignore", False),
         ("/w/out.log", True),
         ("/w/build/a.txt", True),
-        # What the user names is never ignored.
+        # A path that the user names is never ignored.
         ("/x/.git/a", False),
         ("/x/.git", False),
         ("/x/.git/.git", True),

@@ -1,4 +1,4 @@
-"""What a server may do wrong, over real sockets: each has its outcome, and none ends in a pass."""
+"""Faults of servers, over real sockets: each has its outcome, and none ends in a pass."""
 
 from __future__ import annotations
 

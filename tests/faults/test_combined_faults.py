@@ -1,4 +1,4 @@
-"""Faults and limits together, and callers who leave in the midst of it.
+"""Faults and limits together, and callers who leave meanwhile.
 
 Cancellation at every single step is in ``tests/storm/test_cancel_at_every_step.py`` and
 ``test_cancel_with_limits.py``; here some moments go through real HTTP.

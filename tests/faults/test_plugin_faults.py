@@ -1,4 +1,4 @@
-"""What plugins, repairs and selections may do wrong, and what a call makes of it.
+"""Faults of plugins, repairs and selections, and the outcome of the call.
 
 Each mode of a hook has its own outcome: ``SEQUENTIAL`` fails closed, the others are logged. See
 ``tests/hooks/test_modes.py`` and ``tests/engine/test_rule_10_loop_hooks.py`` for each rule alone.
@@ -40,7 +40,7 @@ def on(kind: HookType, act, mode=HookMode.SEQUENTIAL, **arguments):
 
 
 def all_kinds() -> ScriptedBackend:
-    """Whatever hook there is, it fires: a retry, a failure, a repair, a win."""
+    """Make a backend that causes a retry, a failure, a repair and a win, so every hook fires."""
 
     def rule(request):
         if request.meta.iteration == 1 and request.meta.retry == 0:

@@ -1,8 +1,8 @@
-"""What a server may answer instead of a reply, over real sockets, and what a call makes of it.
+"""Errors of servers, over real sockets, and the outcome of the call.
 
 The decisions themselves are tested in ``tests/engine/test_retries.py`` and
-``tests/engine/test_rule_06_errors_of_backends.py``; here they go all the way through HTTP, and
-everything is at rest again afterwards.
+``tests/engine/test_rule_06_errors_of_backends.py``; here they go through HTTP, and nothing is left
+running afterwards.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ async def test_a_429_with_retry_after_holds_back_siblings_and_other_calls():
             async with anyio.create_task_group() as calls:
                 calls.start_soon(call, backend)
                 await server.wait_until(lambda: gate_of(backend).closed)
-                # Another backend object of the same server and key stands behind the same gate.
+                # Another backend object with the same server and key shares the gate.
                 calls.start_soon(call, same)
         assert gate_of(backend) is gate_of(same)
     early = [at - arrived[0] for at in arrived if at - arrived[0] < 0.24]

@@ -1,7 +1,7 @@
-"""Faults round a call: telemetry that fails, and inputs that are hard to handle.
+"""Faults around a call: telemetry that fails, and inputs that are hard to handle.
 
 Interrupts are in ``tests/storm/test_faults_real.py`` (in `sample_sync`), ``tests/cli/test_live.py``
-(on the command line) and ``tests/storm/test_interrupts.py`` (wherever else they may strike).
+(on the command line) and ``tests/storm/test_interrupts.py`` (elsewhere).
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ async def test_a_span_processor_that_raises_does_not_hold_up_a_call(caplog):
 async def test_an_exporter_that_hangs_holds_up_neither_a_call_nor_the_end(caplog):
     without = await quickest(None)
     with NeverSaysAWord() as collector:
-        # What it waits for its collector is all that bounds the SDK's shutdown.
+        # Only this timeout bounds the SDK's shutdown.
         exporter = OTLPSpanExporter(collector, timeout=0.7)
         # A queue that is always full: further spans are dropped, and nobody waits.
         processor = BatchSpanProcessor(

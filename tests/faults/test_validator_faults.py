@@ -1,4 +1,4 @@
-"""What a validator may do wrong: it is never a pass, holds up nobody, and leaves nothing.
+"""Faults of validators: none is a pass, holds anyone up, or leaves anything running.
 
 See ``tests/engine/test_rule_08_validators.py`` and ``test_rule_13_threads.py`` for each rule alone.
 """

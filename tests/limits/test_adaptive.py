@@ -1,4 +1,4 @@
-"""A cap on requests in flight that finds out by itself how many a server will take."""
+"""A cap on requests in flight that adapts to the server."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from mellea_like.limits.rate import RateLimiter
 pytestmark = pytest.mark.anyio
 
 
-# What happens, and the window after it: "+" is a success with a full window, "-" a 429, "5" a 5xx,
+# Events, and the window after them: "+" is a success with a full window, "-" a 429, "5" a 5xx,
 # "s" a success with the window not full; a number is the time that passes first.
 WINDOWS = [
     pytest.param("+++", [9, 10, 11], id="one more with each success"),

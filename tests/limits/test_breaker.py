@@ -1,4 +1,4 @@
-"""The circuit breaker: what is dead is not paid for, and what is only flaky goes on."""
+"""The circuit breaker holds back requests to a dead server, but not to a flaky one."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ async def test_a_closed_port_is_tried_eight_times_at_most_by_a_call_and_not_by_t
     again, error = await cost(strategy)
     assert again <= tried + 1
     assert isinstance(error, CircuitOpen)
-    # Whoever has mistyped an address sees it, once, however long a batch waits for the server.
+    # A mistyped address is logged once, however long a batch waits for the server.
     (told,) = [record for record in caplog.records if record.message.startswith("openai at")]
     assert told.levelname == "WARNING"
     assert "is the server running?" in told.message

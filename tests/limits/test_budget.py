@@ -1,4 +1,4 @@
-"""Budgets: what is reserved, charged, denied, and who waits for what."""
+"""Budgets: reservations, charges, denials, and the order of waiting requests."""
 
 from __future__ import annotations
 

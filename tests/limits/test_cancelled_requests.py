@@ -47,12 +47,12 @@ class Thinker:
 
     @property
     def billed(self) -> int:
-        """What it bills if it works on when a client has left."""
+        """The tokens that it bills if it continues when a client leaves."""
         return sum(map(sum, self.lengths.values()))
 
     @property
     def billed_to_the_end(self) -> int:
-        """What it bills if it stops when a client has left: when the first has been answered."""
+        """The tokens that it bills if it stops when the clients leave, after the first answer."""
         return sum(4 * min(call) for call in self.lengths.values())
 
 

@@ -75,7 +75,7 @@ def test_dead_entries_do_not_pile_up():
 
 
 class PlainQueue:
-    """The same rule, sorted anew each time."""
+    """The same rule, sorted again each time."""
 
     def __init__(self):
         self.entries = []

@@ -125,7 +125,7 @@ async def test_requests_do_not_wait_for_a_probe_that_hangs(virtual_clock):
 async def test_all_are_down(virtual_clock):
     first, second = Named("a", DOWN), Named("b", AuthenticationFailed("401"))
     backend = FallbackBackend(first, second, retry=ONCE)
-    # What may pass by itself is raised, so that the next turn is not lost; the rest are notes.
+    # The transient error is raised, so that the next turn is not lost; the others are notes.
     with pytest.raises(BackendUnavailable) as caught:
         await backend.generate(ask())
     assert caught.value.__notes__[-1] == "another backend: AuthenticationFailed: 401"

@@ -16,11 +16,11 @@ from mellea_like.limits.rate import RateLimiter
 
 pytestmark = pytest.mark.anyio
 
-INPUT = 5  # What the estimate makes of the message "hi".
+INPUT = 5  # The estimated tokens of the message "hi".
 
 
 def left(limiter):
-    """What the buckets of requests and of tokens hold at this moment."""
+    """Return the levels of the buckets of requests and of tokens."""
     now, buckets = limiter._timeline.now(), (limiter._requests, limiter._tokens)
     return tuple(None if bucket is None else bucket.level(now) for bucket in buckets)
 

@@ -1,4 +1,4 @@
-"""What every store of budgets and rates does: the one in memory, and the one in a file."""
+"""Stores of budgets and rates: the behaviour of both the one in memory and the one in a file."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def tokens(store, name, limit):
 
 
 async def standing(store, *wants):
-    """Say what becomes of what is wanted, at once or after waiting for a second."""
+    """Return the outcome of a reservation, immediately or after waiting for a second."""
     try:
         with anyio.move_on_after(1):
             return await store.reserve([(account, Amounts(1, 0, n)) for account, n in wants])

@@ -1,4 +1,4 @@
-"""Whatever comes, leaves and changes: no limit is exceeded, nobody is lost, no permit leaks."""
+"""Random arrivals, cancellations and changes: no limit is exceeded, and no permit leaks."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ changes = st.lists(st.tuples(st.sampled_from([0.1, 0.5, 1.0]), st.integers(1, 5)
 
 
 class Watched(ConcurrencyLimiter):
-    """Checks each admission against the rule, worked out anew from all permits that there are."""
+    """Checks each admission against the rule, applied to all permits."""
 
     def __init__(self, limit):
         super().__init__(limit)

@@ -1,4 +1,4 @@
-"""What makes no sense is refused where it is written, not at the first request."""
+"""Wrong settings are refused when an object is made, not at the first request."""
 
 from __future__ import annotations
 

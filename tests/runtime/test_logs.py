@@ -13,7 +13,7 @@ from mellea_like.runtime.logs import IterationFilter, logger, warn
 
 @pytest.fixture
 def records():
-    """What reaches a handler with the filter on it."""
+    """Return the records that reach a handler with the filter."""
     seen: list[logging.LogRecord] = []
 
     class Keep(logging.Handler):

@@ -1,4 +1,4 @@
-"""A timeline goes on where event loops' clocks do not."""
+"""A timeline continues from one event loop to the next, although their clocks differ."""
 
 from __future__ import annotations
 
