@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
@@ -247,15 +247,15 @@ class ChoicesBackend(BackendWrapper, BackgroundService):
             wave.scope.cancel()
 
 
+@dataclass(slots=True, eq=False)
 class _Wave:
     """A group of equal requests that are sent together."""
 
-    def __init__(self) -> None:
-        self.members: list[_Member] = []
-        self.full = anyio.Event()
-        self.refused = False
-        self.closed = anyio.Event()
-        self.scope = anyio.CancelScope()
+    members: list[_Member] = field(default_factory=list["_Member"])
+    full: anyio.Event = field(default_factory=anyio.Event)
+    refused: bool = False
+    closed: anyio.Event = field(default_factory=anyio.Event)
+    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
 
     @property
     def over(self) -> bool:

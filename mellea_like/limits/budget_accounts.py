@@ -9,6 +9,7 @@ granted claim is left, a claim is granted or denied immediately.
 from __future__ import annotations
 
 from collections import OrderedDict
+from dataclasses import dataclass, field
 from itertools import count
 from operator import add, sub
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
@@ -94,21 +95,16 @@ class Denied(Exception):
         self.spent = spent
 
 
-_numbers = count()
-
-
+@dataclass(slots=True, eq=False)
 class Claim:
     """The amounts that one request wants to reserve in several accounts, in all or in none."""
 
-    __slots__ = ("denied_by", "granted", "number", "queued_at", "wake", "wants")
-
-    def __init__(self, wants: Sequence[tuple[Account, Amounts]]) -> None:
-        self.wants = wants
-        self.number = next(_numbers)
-        self.granted = False
-        self.denied_by: tuple[Account, str] | None = None
-        self.queued_at: Account | None = None
-        self.wake: Callable[[], object] | None = None
+    wants: Sequence[tuple[Account, Amounts]]
+    number: int = field(default_factory=count().__next__)
+    granted: bool = False
+    denied_by: tuple[Account, str] | None = None
+    queued_at: Account | None = None
+    wake: Callable[[], object] | None = None
 
     def decide(self) -> None:
         """Grant the claim, deny it, or queue it at the first account that has no room."""
@@ -156,27 +152,25 @@ class Claim:
             self.queued_at.dequeue(self)
 
 
+@dataclass(slots=True, eq=False)
 class Sums:
     """The amounts spent and reserved in an account, and its queue of claims."""
 
-    __slots__ = ("denied", "queue", "reserved", "spent", "unknown")
+    spent: Amounts = field(default_factory=Amounts)
+    reserved: Amounts = field(default_factory=Amounts)
+    unknown: int = 0
+    denied: int = 0
+    queue: OrderedDict[Claim, tuple[Account, Amounts]] = field(
+        default_factory=OrderedDict[Claim, tuple["Account", Amounts]]
+    )
 
-    def __init__(self) -> None:
-        self.spent = Amounts()
-        self.reserved = Amounts()
-        self.unknown = 0
-        self.denied = 0
-        self.queue: OrderedDict[Claim, tuple[Account, Amounts]] = OrderedDict()
 
-
+@dataclass(slots=True, eq=False)
 class Account:
     """An account as one budget sees it: its sums, and the budget's own limits."""
 
-    __slots__ = ("limits", "sums")
-
-    def __init__(self, limits: Limits, sums: Sums | None = None) -> None:
-        self.limits = limits
-        self.sums = Sums() if sums is None else sums
+    limits: Limits
+    sums: Sums = field(default_factory=Sums)
 
     @property
     def in_use(self) -> bool:

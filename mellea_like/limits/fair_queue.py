@@ -6,6 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections import OrderedDict, deque
 from contextlib import suppress
+from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
@@ -32,15 +33,13 @@ SLACK = 32
 """Outdated entries are removed when a heap exceeds twice the waiting requests by this many."""
 
 
+@dataclass(slots=True, eq=False)
 class Entry:
     """One request in a queue: waiting, in flight, or done."""
 
-    __slots__ = ("call", "meta", "waiting")
-
-    def __init__(self, meta: RequestMeta) -> None:
-        self.meta = meta
-        self.call: _Call[Any] | None = None
-        self.waiting = False
+    meta: RequestMeta
+    call: _Call[Any] | None = None
+    waiting: bool = False
 
     @property
     def in_flight(self) -> bool:
@@ -50,29 +49,18 @@ class Entry:
 P = TypeVar("P", bound=Entry)
 
 
+@dataclass(slots=True, eq=False)
 class _Call(Generic[P]):
     """The requests of one call of ``sample`` that wait or are in flight."""
 
-    __slots__ = (
-        "entries",
-        "in_flight",
-        "name",
-        "order",
-        "stamp",
-        "started",
-        "undecided",
-        "waiting",
-    )
-
-    def __init__(self, name: str, started: float, order: int) -> None:
-        self.undecided: dict[int, float] = {}
-        self.name = name
-        self.started = started
-        self.order = order
-        self.waiting = 0
-        self.in_flight = 0
-        self.entries: OrderedDict[P, None] = OrderedDict()
-        self.stamp = 0  # Marks its live entry in the heap; 0 matches none.
+    name: str
+    started: float
+    order: int
+    waiting: int = 0
+    in_flight: int = 0
+    undecided: dict[int, float] = field(default_factory=dict[int, float])
+    entries: OrderedDict[P, None] = field(default_factory=OrderedDict[P, None])
+    stamp: int = 0  # Marks its live entry in the heap; 0 matches none.
 
 
 class FairQueue(Generic[P]):
@@ -242,8 +230,12 @@ class QueuedPermit(Entry):
     async def wait(self) -> None:
         """Wait until the permit is granted, or its alarm goes off or is moved up (`set_alarm`)."""
         self._event = event = anyio.Event()
-        with anyio.CancelScope(deadline=self._alarm):
+        # Without a scope, a coroutine can be thrown away after its event loop has ended.
+        if self._alarm == math.inf:
             await event.wait()
+        else:
+            with anyio.CancelScope(deadline=self._alarm):
+                await event.wait()
         self._alarm = math.inf
 
     def wake(self) -> None:

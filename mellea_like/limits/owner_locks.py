@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import suppress
+from dataclasses import dataclass, field
 from threading import Lock
 from typing import TYPE_CHECKING
 
@@ -38,12 +39,12 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget)
 
 
+@dataclass(slots=True, eq=False)
 class OwnerLocks:
     """The owners' locks on one file. ``mine`` has the numbers of this process's owners."""
 
-    def __init__(self, descriptor: int) -> None:
-        self.descriptor = descriptor
-        self.mine: set[int] = set()
+    descriptor: int
+    mine: set[int] = field(default_factory=set[int])
 
     def hold(self, number: int) -> None:
         """Mark an owner as alive, until `release` or the death of this process."""

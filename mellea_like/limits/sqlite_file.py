@@ -11,6 +11,7 @@ import sqlite3
 import time
 import weakref
 from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
@@ -183,17 +184,21 @@ class StoreFile:
         return self._open
 
 
+@dataclass(slots=True, eq=False)
 class OpenFile:
     """The file as opened by one process, which is one owner until it closes the file."""
 
-    def __init__(self, db: sqlite3.Connection, locks: OwnerLocks, owner: int) -> None:
-        self.db = db
-        self.locks = locks
-        self.owner = owner
-        self.held: dict[str, Amounts] = {}  # This owner's, by account.
-        self.levels = _Levels(db)
-        self._process = os.getpid()
-        self._finished = False
+    db: sqlite3.Connection
+    locks: OwnerLocks
+    owner: int
+    held: dict[str, Amounts] = field(default_factory=dict[str, Amounts])  # The owner's, by account.
+    _process: int = field(default_factory=os.getpid)
+    _finished: bool = False
+
+    @property
+    def levels(self) -> _Levels:
+        """The levels of the buckets."""
+        return _Levels(self.db)
 
     @property
     def ours(self) -> bool:
@@ -340,20 +345,20 @@ class OpenFile:
         self.db.execute("DELETE FROM waiting WHERE number = ?", (number,))
 
 
+@dataclass(slots=True)
 class _Levels:
     """The table of buckets."""
 
-    def __init__(self, db: sqlite3.Connection) -> None:
-        self._db = db
+    db: sqlite3.Connection
 
     def get(self, name: str) -> Level | None:
-        found = self._db.execute(
+        found = self.db.execute(
             "SELECT held, at, taken FROM buckets WHERE name = ?", (name,)
         ).fetchone()
         return None if found is None else Level(*found)
 
     def __setitem__(self, name: str, level: Level) -> None:
-        self._db.execute("INSERT OR REPLACE INTO buckets VALUES (?, ?, ?, ?)", (name, *level))
+        self.db.execute("INSERT OR REPLACE INTO buckets VALUES (?, ?, ?, ?)", (name, *level))
 
 
 def _amounts(row: Sequence[Any]) -> Amounts:

@@ -6,6 +6,7 @@ import os
 import random
 from collections import OrderedDict
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -256,20 +257,18 @@ class _Account(NamedTuple):
             return file.sums(self.name, waiting)
 
 
+@dataclass(slots=True, eq=False)
 class _Waiter:
     """A request that wants a reservation, until it is granted or denied."""
 
-    __slots__ = ("_file", "_number", "_place", "_shown", "denied", "owner", "wants", "woken")
-
-    def __init__(self, file: StoreFile, wants: Sequence[tuple[_Account, Amounts]]) -> None:
-        self._file = file
-        self.wants = wants
-        self.denied: Denied | None = None
-        self.owner: OpenFile | None = None
-        self.woken: anyio.Event | None = None
-        self._number: int | None = None  # Its number among all processes.
-        self._place: str | None = None  # The account it waits for.
-        self._shown = -inf
+    _file: StoreFile
+    wants: Sequence[tuple[_Account, Amounts]]
+    denied: Denied | None = None
+    owner: OpenFile | None = None
+    woken: anyio.Event | None = None
+    _number: int | None = None  # Its number among all processes.
+    _place: str | None = None  # The account it waits for.
+    _shown: float = -inf
 
     def wake(self) -> None:
         """Wake the waiting request so that it checks for room immediately."""

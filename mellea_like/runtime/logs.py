@@ -11,7 +11,7 @@ __all__ = ["IterationFilter", "inform", "logger", "warn"]
 
 logger = logging.getLogger("mellea_like")
 
-IDS = ("sampling_id", "iteration", "subsample")
+IDS: tuple[str, ...] = ("sampling_id", "iteration", "subsample")
 
 
 class IterationFilter(logging.Filter):
@@ -38,8 +38,10 @@ class IterationFilter(logging.Filter):
 
 def warn(message: str, *args: object, **extra: object) -> None:
     """Log a warning with the ids of the running draw, unless ``extra`` has a ``sampling_id``."""
-    ids = dict.fromkeys(IDS) if "sampling_id" in extra else _ids_of_draw()
-    logger.warning(message, *map(_short, args), extra={**ids, **extra}, stacklevel=2)
+    if "sampling_id" not in extra:
+        extra = {**_ids_of_draw(), **extra}
+    extra = {**dict.fromkeys(IDS, None), **extra}
+    logger.warning(message, *map(_short, args), extra=extra, stacklevel=2)
 
 
 def _short(arg: object) -> object:

@@ -7,7 +7,7 @@ decisions.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import takewhile
 from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, TypeVar
@@ -68,34 +68,22 @@ class Submission(Generic[M, R]):
     span: SpanContext | None = None
 
 
+@dataclass(eq=False, slots=True)
 class Session(Generic[M, R]):
     """The state of one conversation, which has at most one run at any time."""
 
-    __slots__ = (
-        "_cancelling",
-        "_grace_ends",
-        "_rules",
-        "_stuck",
-        "alarm",
-        "key",
-        "pending",
-        "run",
-        "window_over",
-    )
-
-    def __init__(self, key: Hashable, rules: Rules) -> None:
-        self.key = key
-        self.pending: list[Submission[M, R]] = []
-        self.run: tuple[Submission[M, R], ...] = ()
-        """The messages that are being answered."""
-        self.window_over = False
-        """Whether waiting messages may run immediately, because gathering is over."""
-        self._rules = rules
-        self._cancelling: Literal["stop", "interrupt"] | None = None
-        self._grace_ends = math.inf
-        self._stuck = False
-        self.alarm = math.inf
-        """The time at which the dispatcher will look at this session again."""
+    key: Hashable
+    _rules: Rules
+    pending: list[Submission[M, R]] = field(default_factory=list[Submission[M, R]])
+    run: tuple[Submission[M, R], ...] = ()
+    """The messages that are being answered."""
+    window_over: bool = False
+    """Whether waiting messages may run immediately, because gathering is over."""
+    alarm: float = math.inf
+    """The time at which the dispatcher will look at this session again."""
+    _cancelling: Literal["stop", "interrupt"] | None = None
+    _grace_ends: float = math.inf
+    _stuck: bool = False
 
     @property
     def phase(self) -> ChatPhase:

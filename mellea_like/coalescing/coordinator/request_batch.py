@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from secrets import token_hex
 from typing import TYPE_CHECKING
 
@@ -44,52 +44,29 @@ KEY_BYTES = 8
 """The number of random bytes in a task's key: 64 bits can't be guessed."""
 
 
+@dataclass(slots=True, eq=False)
 class PendingRequest:
     """An accepted request whose caller has neither a reply nor an error yet."""
 
-    __slots__ = (
-        "_ended",
-        "_ticket",
-        "asked_at",
-        "batch",
-        "costs",
-        "deadline",
-        "done",
-        "part",
-        "request",
-        "request_id",
-        "sent",
-        "span",
-        "task",
-    )
+    request: Request
+    task: Request  # The request with the backend's defaults.
+    request_id: str
+    asked_at: float
+    span: SpanContext | None
+    left: Callable[[PendingRequest, CoalescingError], None]
+    ended: Callable[[PendingRequest, Generation | BaseException], None]
+    deadline: float = field(init=False)
+    done: bool = False
+    batch: RequestBatch | None = None
+    part: CostPart | None = None  # In the joint request.
+    costs: list[Cost] = field(default_factory=list["Cost"])
+    sent: bool = False
+    _ticket: Ticket[Generation] = field(init=False)
 
-    def __init__(
-        self,
-        request: Request,
-        task: Request,
-        *,
-        request_id: str,
-        asked_at: float,
-        span: SpanContext | None,
-        left: Callable[[PendingRequest, CoalescingError], None],
-        ended: Callable[[PendingRequest, Generation | BaseException], None],
-    ) -> None:
-        self.request = request
-        self.task = task  # The request with the backend's defaults.
-        self.request_id = request_id
-        self.asked_at = asked_at
-        self.span = span
-        self._ended = ended
-        deadline = request.meta.deadline
+    def __post_init__(self) -> None:
+        deadline = self.request.meta.deadline
         self.deadline = math.inf if deadline is None else deadline
-        self._ticket: Ticket[Generation] = Ticket(
-            lambda _, error: left(self, error), self.deadline, LATE
-        )
-        self.done = False
-        self.batch: RequestBatch | None = None
-        self.part: CostPart | None = None  # In the joint request.
-        self.costs: list[Cost] = []
-        self.sent = False
+        self._ticket = Ticket(lambda _, error: self.left(self, error), self.deadline, LATE)
 
     @property
     def usage(self) -> Usage:
@@ -122,7 +99,7 @@ class PendingRequest:
         if not self.done:
             self.done = True
             self._ticket.settle(reply)
-            self._ended(self, reply)
+            self.ended(self, reply)
 
     def fail(self, error: BaseException) -> None:
         """Settle the request with an error, unless it is already settled."""
@@ -131,7 +108,7 @@ class PendingRequest:
             self._ticket.fail(error)
             if not self.sent:
                 self.request.meter.sent_nothing()
-            self._ended(self, error)
+            self.ended(self, error)
 
 
 class RequestBatch:
@@ -346,14 +323,12 @@ def split(total: int, weights: Sequence[int]) -> list[int]:
     return parts
 
 
+@dataclass(slots=True, eq=False)
 class CostPart:
     """One member's part of the cost of a joint request."""
 
-    __slots__ = ("_cost", "_index")
-
-    def __init__(self, cost: SharedCost, index: int) -> None:
-        self._cost = cost
-        self._index = index
+    _cost: SharedCost
+    _index: int
 
     @property
     def usage(self) -> Usage:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from mellea_like.coalescing.gathering_window import GatheringWindow, due_at
@@ -17,17 +18,15 @@ AT_ONCE = GatheringWindow(0.0, 0.0, 1)
 _ALONE = object()
 
 
+@dataclass(slots=True, eq=False)
 class _KeyQueue(Generic[T]):
     """The waiting items with one key. Each caller's items are in the order in which they came."""
 
-    __slots__ = ("arrivals", "callers", "last", "tokens", "window")
-
-    def __init__(self, window: GatheringWindow) -> None:
-        self.window = window
-        self.arrivals: dict[T, float] = {}
-        self.callers: dict[Hashable, dict[T, int]] = {}
-        self.tokens = 0
-        self.last = 0.0
+    window: GatheringWindow
+    arrivals: dict[T, float] = field(default_factory=dict[T, float])
+    callers: dict[Hashable, dict[T, int]] = field(default_factory=dict["Hashable", dict[T, int]])
+    tokens: int = 0
+    last: float = 0.0
 
     def add(self, item: T, caller: Hashable, tokens: int, now: float) -> None:
         self.arrivals[item] = self.last = now
