@@ -178,6 +178,7 @@ def _blockbuster() -> BlockBuster:
         "correct",
         "_put_back",
         "settle",
+        "in_use",
         "look",
         "forget",
         "accounts",

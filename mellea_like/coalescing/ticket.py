@@ -36,18 +36,6 @@ class Ticket(Generic[T]):
         late: the message of the `Expired` error.
     """
 
-    __slots__ = (
-        "_error",
-        "_left",
-        "_loop",
-        "_settled",
-        "_traceback",
-        "_value",
-        "_waiters",
-        "deadline",
-        "late",
-    )
-
     def __init__(
         self,
         left: Callable[[Ticket[T], CoalescingError], object] | None = None,

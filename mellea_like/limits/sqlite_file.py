@@ -104,10 +104,11 @@ class StoreFile:
         self._owed_since: float | None = None
         self._told = False
 
-    @property
-    def in_use(self) -> OpenFile | None:
-        """The file as opened by this process; None if this process doesn't have it open."""
-        return self._open if self._open is not None and self._open.usable else None
+    def holds(self, name: str) -> bool:
+        """Return whether this process has reservations in an account."""
+        with self._lock, _errors(self.path):
+            opened = self._open
+            return opened is not None and opened.usable and opened.held(name) != NOTHING
 
     def close(self) -> None:
         """Close the file and release all reservations. The file is reopened at its next use."""
@@ -157,19 +158,14 @@ class StoreFile:
         """Enter a block that is one transaction. It begins with charges that failed earlier."""
         with self._lock, _errors(self.path):
             file = self._opened()
-            db = file.db
-            db.execute("BEGIN IMMEDIATE")
-            held = file.held
+            file.db.execute("BEGIN IMMEDIATE")
             try:
-                file.held = dict(held)
-                if self._owed:
-                    file.pay(self._owed)
+                file.pay(self._owed)
                 yield file
-                db.execute("COMMIT")
+                file.db.execute("COMMIT")
             except BaseException:
-                file.held = held
-                if db.in_transaction:
-                    db.execute("ROLLBACK")
+                if file.db.in_transaction:
+                    file.db.execute("ROLLBACK")
                 raise
             self._owed.clear()
             self._owed_since, self._told = None, False
@@ -191,7 +187,6 @@ class OpenFile:
     db: sqlite3.Connection
     locks: OwnerLocks
     owner: int
-    held: dict[str, Amounts] = field(default_factory=dict[str, Amounts])  # The owner's, by account.
     _process: int = field(default_factory=os.getpid)
     _finished: bool = False
 
@@ -260,13 +255,13 @@ class OpenFile:
 
         If ``dead`` is a list, dead owners are left out of the total and appended to the list.
         """
-        total = self.held.get(name, NOTHING)
-        others = self.db.execute(
-            "SELECT owner, requests, input_tokens, output_tokens, money"
-            " FROM held WHERE account = ? AND owner <> ?",
-            (name, self.owner),
+        total = NOTHING
+        rows = self.db.execute(
+            "SELECT owner, requests, input_tokens, output_tokens, money FROM held"
+            " WHERE account = ?",
+            (name,),
         ).fetchall()
-        for owner, *row in others:
+        for owner, *row in rows:
             if dead is not None and not self.locks.lives(owner):
                 dead.append(owner)
             else:
@@ -291,13 +286,20 @@ class OpenFile:
             "INSERT OR IGNORE INTO accounts VALUES (?, 0, 0, 0, 0, 0, 0, NULL)", (name,)
         )
 
+    def held(self, name: str) -> Amounts:
+        """Return the total that this owner has reserved in an account."""
+        row = self.db.execute(
+            "SELECT requests, input_tokens, output_tokens, money FROM held"
+            " WHERE account = ? AND owner = ?",
+            (name, self.owner),
+        ).fetchone()
+        return NOTHING if row is None else _amounts(row)
+
     def hold(self, name: str, amounts: Amounts) -> None:
         """Record the total that this owner has reserved in an account."""
         if amounts == NOTHING:
-            self.held.pop(name, None)
             self.db.execute("DELETE FROM held WHERE account = ? AND owner = ?", (name, self.owner))
         else:
-            self.held[name] = amounts
             self.db.execute(
                 "INSERT OR REPLACE INTO held VALUES (?, ?, ?, ?, ?, ?)",
                 (name, self.owner, *map(_column, amounts)),
@@ -310,7 +312,7 @@ class OpenFile:
         number of requests of unknown cost.
         """
         for name, (back, charged, unknown) in owed.items():
-            self.hold(name, self.held.get(name, NOTHING).minus(back))
+            self.hold(name, self.held(name).minus(back))
             spent = self.spent(name)[1].plus(charged)
             self.db.execute(
                 "UPDATE accounts SET requests = ?, input_tokens = ?, output_tokens = ?, money = ?,"

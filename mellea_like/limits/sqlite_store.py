@@ -17,7 +17,7 @@ from anyio.lowlevel import EventLoopToken, current_token
 
 from mellea_like.errors import StoreError
 from mellea_like.limits.budget_accounts import Amounts, Denied, beyond
-from mellea_like.limits.sqlite_file import BUSY_SECONDS, NOTHING, FileLocked, OpenFile, StoreFile
+from mellea_like.limits.sqlite_file import BUSY_SECONDS, FileLocked, OpenFile, StoreFile
 from mellea_like.limits.stored_buckets import (
     StoredBucket,
     Taken,
@@ -248,8 +248,7 @@ class _Account(NamedTuple):
     @property
     def in_use(self) -> bool:
         """Whether this process has reservations in the account."""
-        opened = self.file.in_use
-        return opened is not None and self.name in opened.held
+        return self.file.holds(self.name)
 
     def look(self) -> StoreSums:
         waiting = sum(len(queue) for (_, at), queue in self.queues.items() if at == self.name)
@@ -304,7 +303,7 @@ class _Waiter:
             for (account, wanted), (begun, _) in zip(self.wants, so_far, strict=True):
                 if not begun:
                     file.begin(account.name)
-                file.hold(account.name, file.held.get(account.name, NOTHING).plus(wanted))
+                file.hold(account.name, file.held(account.name).plus(wanted))
             self._lose_place(file)
         return None
 
