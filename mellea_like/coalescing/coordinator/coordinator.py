@@ -305,13 +305,7 @@ class SamplingCoordinator(BackendWrapper, BackgroundService):
 
     def _send(self, members: list[PendingRequest]) -> None:
         name = f"{self._name}-b{next(self._batch_numbers)}"
-        batch = RequestBatch(
-            name,
-            members,
-            self.inner,
-            retry_missing=self._retry_missing,
-            on_call=self._called,
-        )
+        batch = RequestBatch(name, members, self.inner, self._retry_missing, self._called)
         self._running.add(batch)
         self._start(self._run, batch, name=f"coordinator: batch {name}")
 

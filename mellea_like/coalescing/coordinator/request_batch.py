@@ -111,41 +111,36 @@ class PendingRequest:
             self.ended(self, error)
 
 
+@dataclass(slots=True, eq=False)
 class RequestBatch:
     """Sends several requests together, and settles each with its own reply or error."""
 
-    def __init__(
-        self,
-        batch_id: str,
-        members: Sequence[PendingRequest],
-        backend: Backend,
-        *,
-        retry_missing: bool,
-        on_call: Callable[[], object],
-    ) -> None:
-        self.batch_id = batch_id
-        self.size = len(members)
-        self.scope = anyio.CancelScope()
-        self.closed = anyio.Event()
-        self.deserted = False  # Whether all open callers have left.
-        self._members: tuple[PendingRequest, ...] = tuple(members)
-        self._backend = backend
-        self._retry_missing = retry_missing
-        self._on_call = on_call
-        for member in members:
+    batch_id: str
+    members: Sequence[PendingRequest]
+    backend: Backend
+    retry_missing: bool
+    on_call: Callable[[], object]
+    size: int = field(init=False)
+    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    closed: anyio.Event = field(default_factory=anyio.Event)
+    deserted: bool = False  # Whether all open callers have left.
+
+    def __post_init__(self) -> None:
+        self.size = len(self.members)
+        for member in self.members:
             member.taken(self)
 
     async def run(self) -> None:
         """Send requests until each member is settled."""
         try:
-            with self.scope, foreign(type(self._backend).__name__, BackendUnavailable):
+            with self.scope, foreign(type(self.backend).__name__, BackendUnavailable):
                 await self._serve(self._waiting())
         except BaseException as exc:
             if self._end(*split_cancellation(exc)):
                 raise
         finally:
             self.closed.set()
-            self._members = ()  # Members refer to their batch.
+            self.members = ()  # Members refer to their batch.
 
     def leave(self, member: PendingRequest, error: CoalescingError) -> None:
         """Fail a member whose caller has left. When all callers have left, cancel the batch."""
@@ -162,7 +157,7 @@ class RequestBatch:
             member.fail(own_copy(error) if number else error)
 
     def _waiting(self) -> list[PendingRequest]:
-        return [member for member in self._members if not member.done]
+        return [member for member in self.members if not member.done]
 
     async def _serve(self, members: list[PendingRequest]) -> None:
         if not members:
@@ -173,7 +168,7 @@ class RequestBatch:
             member.answer(await self._send(member.request, members, 0))
             return
         missing = await self._ask(members, 0)
-        if missing and self._retry_missing:
+        if missing and self.retry_missing:
             missing = await self._ask_again(missing)
         for member in missing:
             member.fail(self._lacking())
@@ -192,9 +187,9 @@ class RequestBatch:
         ids = {"batch_id": self.batch_id, "batch_size": size}
         logger.debug("batch %s: %d requests in one", self.batch_id, size, extra=ids)
         attributes: dict[str, str | int] = {BATCH_ID: self.batch_id, BATCH_SIZE: size, RETRY: retry}
-        self._on_call()
+        self.on_call()
         with shared_span("coalesced request", attributes, [member.span for member in members]):
-            return checked_reply(self._backend, await self._backend.generate(request))
+            return checked_reply(self.backend, await self.backend.generate(request))
 
     async def _ask(self, members: list[PendingRequest], retry: int) -> list[PendingRequest]:
         """Send several requests as one, and return the requests whose answers are missing."""
