@@ -38,7 +38,7 @@ def texts(submissions: Any) -> list[Any]:
 
 def came(session: Session[Any, int], *arrivals: tuple[float, Any], run: Any = reply) -> None:
     for at, text in arrivals:
-        assert session.admit(message(text, run=run), at) is None
+        session.admit(message(text, run=run), at)
 
 
 @pytest.mark.parametrize(
@@ -86,8 +86,8 @@ def test_only_what_would_have_joined_the_run_interrupts_it():
     session = make(on_busy="interrupt")
     came(session, (10, "a"))
     session.take()
-    assert session.admit(message("b", run=other), 10.6) is None
-    assert session.admit(message("c"), 10.7) is None, "b goes first"
+    session.admit(message("b", run=other), 10.6)
+    session.admit(message("c"), 10.7)  # b goes first.
     session.run_ended(cancelled=False)
     assert session.due() == AT_ONCE
     assert texts(session.take()) == ["b"]
@@ -100,12 +100,13 @@ def test_what_is_interrupted_keeps_its_room():
     session = make(on_busy="interrupt", max_pending=2)
     came(session, (10, "a"))
     session.take()
-    assert session.admit(message("b"), 10.6) is None
+    session.admit(message("b"), 10.6)
     assert session.phase is ChatPhase.STOPPING
-    assert isinstance(session.admit(message("c"), 10.7), QueueFull)
+    with pytest.raises(QueueFull):
+        session.admit(message("c"), 10.7)
     session.run_ended(cancelled=True)
     session.take()
-    assert session.admit(message("c"), 10.8) is None, "there is no room to go back"
+    session.admit(message("c"), 10.8)  # It interrupts nothing: there is no room to go back.
     assert session.phase is ChatPhase.RUNNING
 
 

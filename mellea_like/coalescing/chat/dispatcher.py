@@ -213,9 +213,7 @@ class ChatDispatcher(BackgroundService, Generic[M, R]):
             self._drop([new], Expired(new.ticket.late))
             return new.ticket
         session = self._sessions.get(session_key) or self._new_session(session_key)
-        error = session.admit(new, now)
-        if error is not None:
-            raise error
+        session.admit(new, now)
         self._sessions[session_key] = session
         self._accepted += 1
         depth = len(session.pending)
@@ -290,7 +288,6 @@ class ChatDispatcher(BackgroundService, Generic[M, R]):
         run: Callable[[list[M]], Awaitable[R]] | None,
         deadline: float | None,
     ) -> Submission[M, R]:
-        hash(key)  # Refuse unhashable keys first.
         until = (
             math.inf
             if deadline is None

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from opentelemetry.trace import SpanContext
 
     from mellea_like.coalescing.ticket import Ticket
-    from mellea_like.errors import CoalescingError
 
 __all__ = ["ChatPhase"]
 
@@ -93,17 +92,18 @@ class Session(Generic[M, R]):
             return ChatPhase.STOPPING if self._cancelling else ChatPhase.RUNNING
         return ChatPhase.GATHERING if self.pending else ChatPhase.IDLE
 
-    def admit(self, new: Submission[M, R], now: float) -> CoalescingError | None:
-        """Accept a message and return None, or return the error that refuses the message.
+    def admit(self, new: Submission[M, R], now: float) -> None:
+        """Accept a message, or raise the error that refuses it.
 
         If the message interrupts the run, the phase is STOPPING afterwards.
         """
         phase = self.phase
         if phase is ChatPhase.STUCK:
-            return self.stuck_error()
+            raise self.stuck_error()
         busy = phase is ChatPhase.RUNNING
         if busy and self._rules.on_busy == "reject":
-            return Refused(f"session {self.key!r} is busy: it accepts no messages during a run")
+            msg = f"session {self.key!r} is busy: it accepts no messages during a run"
+            raise Refused(msg)
         interrupts = (
             busy
             and self._rules.on_busy == "interrupt"
@@ -113,16 +113,16 @@ class Session(Generic[M, R]):
         # Interrupted messages come back, and need room.
         returning = len(self.run) if interrupts or self._cancelling == "interrupt" else 0
         if len(self.pending) + returning >= self._rules.max_pending:
-            return QueueFull(
+            msg = (
                 f"no room for a message of session {self.key!r}, because"
                 f" {self._rules.max_pending} of its messages are waiting: try again later, or raise"
                 " max_pending"
             )
+            raise QueueFull(msg)
         new.at = now
         self.pending.append(new)
         if interrupts:
             self._cancel("interrupt", now)
-        return None
 
     def stuck_error(self) -> Refused:
         return Refused(
