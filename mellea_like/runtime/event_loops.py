@@ -9,21 +9,18 @@ from __future__ import annotations
 
 import math
 import sys
-from contextlib import contextmanager, suppress
-from contextvars import Context, ContextVar, copy_context
+from contextlib import suppress
+from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable
 
     from anyio.lowlevel import EventLoopToken
 
-
-_EARLIER: ContextVar[tuple[object, int]] = ContextVar("_EARLIER", default=(None, 0))
-"""A task, and the number of its native cancellations to ignore; see `new_cancellations`."""
 
 _NO_LOOP = (RuntimeError, AttributeError)
 """The errors raised if no loop is running, or if the library isn't fully imported."""
@@ -92,26 +89,9 @@ def context_for_thread(library: str | None = None) -> Context:
 
 
 def native_cancel_requests() -> int:
-    """Return how many new ``task.cancel()`` requests are pending on the running task; 0 on trio."""
+    """Return how many ``task.cancel()`` requests are pending on the running task; 0 on trio."""
     task = _asyncio_task()
-    if task is None or not (count := task.cancelling()):
-        return 0
-    seen, earlier = _EARLIER.get()
-    return count - earlier if seen is task else count
-
-
-@contextmanager
-def new_cancellations() -> Generator[None]:
-    """Enter a block that ignores earlier ``task.cancel()`` requests, to clean up after them."""
-    task = _asyncio_task()
-    if task is None or not (count := task.cancelling()):
-        yield
-        return
-    token = _EARLIER.set((task, count))
-    try:
-        yield
-    finally:
-        _EARLIER.reset(token)
+    return 0 if task is None else task.cancelling()
 
 
 def split_cancellation(
