@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from mellea_like.core.backend import (
     PATIENT,
-    BackendWrapper,
     Options,
     can_coalesce,
     can_judge,
     checked_reply,
+    innermost,
     is_backend,
 )
 from mellea_like.core.connection_errors import is_of_backend
@@ -235,9 +235,7 @@ class FallbackBackend:
 
 def models_of(backend: Backend) -> tuple[str | None, ...]:
     """Return the models that may answer a backend's requests; a `FallbackBackend` has several."""
-    inner: Any = backend
-    while isinstance(inner, BackendWrapper):
-        inner = inner.inner
+    inner = innermost(backend)
     if not isinstance(inner, FallbackBackend):
         return (getattr(backend, "model", None),)
     return tuple(dict.fromkeys(model for one in inner.backends for model in models_of(one)))

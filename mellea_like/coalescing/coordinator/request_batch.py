@@ -247,7 +247,7 @@ class RequestBatch:
             self.fail(ShutdownError(f"batch {self.batch_id} was cancelled with its coordinator"))
             return True
         if error is None:
-            return False  # The backend reacted to the scope with a cancellation of its own.
+            return False  # The backend answered the cancellation with another one.
         if not self._waiting():
             what = f"{type(error).__name__}: {error_text(error)}"
             warn("batch %s failed when no one was waiting for it anymore: %s", self.batch_id, what)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 import anyio
 
+from mellea_like.coalescing.gathering_window import GatheringWindow, due_at
 from mellea_like.coalescing.rerun.gate import RerunGate
 from mellea_like.core.argument_checks import real_number, takes
 
@@ -159,7 +160,7 @@ async def watch(
     real_number("watch: quiet", quiet, least=0, unit="seconds")
     real_number("watch: max_wait", max_wait, least=0, unit="seconds")
     ignored = (*IGNORED, *ignore, *(() if state is None else _names_of(state)))
-    files = _Files(paths, ignored, quiet, max_wait, stop or anyio.Event())
+    files = _Files(paths, ignored, GatheringWindow(quiet, max_wait), stop or anyio.Event())
     await anyio.to_thread.run_sync(files.open)
     async with gate:
         try:
@@ -215,8 +216,7 @@ class _Files:
         self,
         paths: str | Path | Iterable[str | Path],
         ignored: tuple[str, ...],
-        quiet: float,
-        max_wait: float,
+        window: GatheringWindow,
         stop: anyio.Event,
     ) -> None:
         given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
@@ -225,11 +225,10 @@ class _Files:
             raise ValueError(msg)
         self._roots = [os.path.abspath(path) for path in given]  # noqa: PTH100 (keeps its links)
         self._ignored = ignored
-        self._quiet = quiet
-        self._max_wait = max_wait
+        self._window = window
         self._stop = stop
         self._last_look = False
-        self._step = max(1, min(STEP, int(quiet * 1000 / 4)))
+        self._step = max(1, min(STEP, int(window.quiet * 1000 / 4)))
         self._thread = anyio.CapacityLimiter(1)
         self._watched: dict[str, tuple[int, int]] = {}
         self._notices: Generator[set[tuple[Any, str]]] | None = None
@@ -261,7 +260,7 @@ class _Files:
                 gathered.add(Changes(tuple(found), rescan=False))
             if self._last_look:
                 return gathered.take() if gathered else None
-            if gathered and now >= min(last + self._quiet, first + self._max_wait):
+            if now >= due_at(self._window, first, last, bool(gathered)):
                 return gathered.take()
             self._last_look = self._stop.is_set()  # This look still sees changes.
             found = await anyio.to_thread.run_sync(self._next, limiter=self._thread)
