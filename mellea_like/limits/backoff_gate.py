@@ -18,9 +18,9 @@ from anyio.lowlevel import EventLoopToken, current_token
 
 from mellea_like.core.backend import PATIENT, BackendWrapper, innermost
 from mellea_like.errors import BackendError, RateLimited
-from mellea_like.limits.circuit_breaker import TICK, CircuitBreaker, is_answer
+from mellea_like.limits.circuit_breaker import CircuitBreaker, is_answer
 from mellea_like.runtime.logs import inform, warn
-from mellea_like.runtime.timeline import Timeline
+from mellea_like.runtime.timeline import TICK, Timeline
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Hashable

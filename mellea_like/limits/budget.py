@@ -28,7 +28,7 @@ from mellea_like.limits.budget_accounts import (
 )
 from mellea_like.limits.fallback import models_of
 from mellea_like.limits.joint_reservation import JointReservation
-from mellea_like.runtime.timeline import Timeline
+from mellea_like.runtime.timeline import TICK, Timeline
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -46,9 +46,6 @@ __all__ = [
     "BudgetStatistics",
     "Cancelled",
 ]
-
-TICK = 1e-9
-"""Times up to this many seconds count as zero, because a timer may end this much too early."""
 
 
 class BudgetLimits(NamedTuple):

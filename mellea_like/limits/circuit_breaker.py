@@ -9,6 +9,7 @@ from mellea_like.errors import (
     MalformedResponse,
     RateLimited,
 )
+from mellea_like.runtime.timeline import TICK
 
 FIRST_PAUSE = 0.2
 """The seconds from the opening of a circuit breaker to its first probe.
@@ -23,9 +24,6 @@ LONGEST_PAUSE = 30.0
 
 PROBE_SECONDS = 1.0
 """If a probe has no answer after this many seconds, another probe may be sent."""
-
-TICK = 1e-9
-"""Waits up to this many seconds count as zero, because a timer may end this much too early."""
 
 
 class CircuitBreaker:

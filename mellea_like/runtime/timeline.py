@@ -8,6 +8,9 @@ from typing import Any
 import anyio
 from anyio.lowlevel import EventLoopToken, current_token
 
+TICK = 1e-9
+"""Waits up to this many seconds count as zero, because a timer may end this much too early."""
+
 
 class Timeline:
     """A clock for objects that are used in several event loops, whose own clocks may differ."""

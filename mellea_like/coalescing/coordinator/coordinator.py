@@ -24,7 +24,6 @@ from mellea_like.coalescing.coordinator.request_queue import RequestQueue
 from mellea_like.coalescing.gathering_window import GatheringWindow
 from mellea_like.core.argument_checks import check_plain, real_number, whole_number
 from mellea_like.core.backend import BackendWrapper
-from mellea_like.core.display import error_text
 from mellea_like.core.generation import Usage, cost_of
 from mellea_like.errors import CoalescingError, Expired, ShutdownError
 from mellea_like.runtime.logs import warn
@@ -358,8 +357,8 @@ class SamplingCoordinator(BackendWrapper, BackgroundService):
         try:
             self._audit(record)
         except Exception as exc:  # noqa: BLE001 (the user's)
-            what = f"{type(exc).__name__}: {error_text(exc)}"
-            warn("the audit callback failed at request %s: %s", record.request_id, what)
+            message = "the audit callback failed at request %s: %s: %s"
+            warn(message, record.request_id, type(exc).__name__, exc)
 
     # --- closing ----------------------------------------------------------------------------------
 

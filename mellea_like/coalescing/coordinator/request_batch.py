@@ -19,7 +19,6 @@ from mellea_like.coalescing.coordinator.joint_prompt import (
 )
 from mellea_like.coalescing.ticket import Ticket
 from mellea_like.core.backend import checked_reply
-from mellea_like.core.display import error_text
 from mellea_like.core.generation import Generation, Usage, cost_of
 from mellea_like.errors import BackendUnavailable, Expired, MissingAnswer, ShutdownError
 from mellea_like.runtime.event_loops import cancel_requested, foreign, split_cancellation
@@ -249,8 +248,8 @@ class RequestBatch:
         if error is None:
             return False  # The backend answered the cancellation with another one.
         if not self._waiting():
-            what = f"{type(error).__name__}: {error_text(error)}"
-            warn("batch %s failed when no one was waiting for it anymore: %s", self.batch_id, what)
+            message = "batch %s failed when no one was waiting for it anymore: %s: %s"
+            warn(message, self.batch_id, type(error).__name__, error)
             return not isinstance(error, Exception)
         self.fail(error)
         return False

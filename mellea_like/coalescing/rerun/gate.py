@@ -17,7 +17,6 @@ from mellea_like.coalescing.background_service import BackgroundService
 from mellea_like.coalescing.rerun.gate_state import GateState
 from mellea_like.coalescing.ticket import Ticket
 from mellea_like.core.argument_checks import check_plain, real_number, takes
-from mellea_like.core.display import error_text
 from mellea_like.errors import CoalescingError, Expired, Refused, ShutdownError
 from mellea_like.runtime.event_loops import foreign
 from mellea_like.runtime.logs import warn
@@ -366,8 +365,8 @@ class RerunGate(BackgroundService, Generic[T]):
             try:
                 self._on_status(self.status())
             except Exception as error:  # noqa: BLE001 (the user's)
-                what = f"{type(error).__name__}: {error_text(error)}"
-                warn("on_status of %s failed: %s", self._name, what, gate=self._name)
+                kind = type(error).__name__
+                warn("on_status of %s failed: %s: %s", self._name, kind, error, gate=self._name)
 
     async def _run(self) -> None:
         """Run ticks until nothing is pending."""
@@ -445,19 +444,20 @@ class RerunGate(BackgroundService, Generic[T]):
             await anyio.to_thread.run_sync(self._state.model_copy().save, self._file)
         except Exception as error:  # noqa: BLE001 (a full disk doesn't stop the gate)
             if not self._unsaved:
-                what = f"{type(error).__name__}: {error_text(error)}"
-                warn("%s could not write its state: %s", self._name, what, gate=self._name)
+                message = "%s could not write its state: %s: %s"
+                warn(message, self._name, type(error).__name__, error, gate=self._name)
             self._unsaved = True
         else:
             self._unsaved = False
 
     def _log_unseen(self, number: int, reasons: tuple[str, ...], error: Exception) -> None:
         warn(
-            "tick %d of %s (%s) failed: %s",
+            "tick %d of %s (%s) failed: %s: %s",
             number,
             self._name,
             ", ".join(reasons) or "no reason given",
-            f"{type(error).__name__}: {error_text(error)}",
+            type(error).__name__,
+            error,
             gate=self._name,
             tick=number,
         )
