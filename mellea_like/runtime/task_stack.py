@@ -40,5 +40,9 @@ async def see_the_end(ended: anyio.Event, prefix: str, grace: float, sampling_id
         await ended.wait()
         return
     for name, stack in stacks_of(prefix):
-        message = "%s was cancelled %g s ago and still runs; the call waits for it. It is at:\n%s"
-        warn(message, name, grace, stack, sampling_id=sampling_id)
+        # As an argument, a long stack would be cut off before its innermost frames.
+        warn(
+            f"{name} was cancelled {grace:g} s ago and still runs; the call waits for it. It is"
+            f" at:\n{stack}",
+            sampling_id=sampling_id,
+        )
