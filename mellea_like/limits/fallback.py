@@ -20,7 +20,7 @@ from mellea_like.core.display import add_note, error_text
 from mellea_like.core.generation import Generation
 from mellea_like.limits.backoff_gate import gate_before
 from mellea_like.limits.retry import Retry, RetryBackend
-from mellea_like.runtime.event_loops import cancellation_lost
+from mellea_like.runtime.event_loops import cancellation_lost, native_cancel_requests
 from mellea_like.runtime.logs import inform
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ class FallbackBackend:
     async def _first_that_answers(
         self, ask: Callable[[_Member, Request], Awaitable[T]], request: Request
     ) -> T:
-        last = self._members[-1]
+        last, cancels = self._members[-1], native_cancel_requests()
         failed: list[Exception] = []
         try:
             for member in self._members:
@@ -219,7 +219,7 @@ class FallbackBackend:
                     failed.append(exc)
                 finally:
                     PATIENT.reset(patient)
-                if cancellation_lost():
+                if cancellation_lost(cancels):
                     raise failed[-1]
             raise _worst(failed)
         finally:

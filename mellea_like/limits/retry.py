@@ -33,7 +33,7 @@ from mellea_like.limits.backoff_gate import (
     too_long,
 )
 from mellea_like.limits.base import noting
-from mellea_like.runtime.event_loops import cancellation_lost
+from mellea_like.runtime.event_loops import cancellation_lost, native_cancel_requests
 from mellea_like.runtime.logs import inform
 
 if TYPE_CHECKING:
@@ -220,6 +220,7 @@ async def send_with_retries(
     gate: BackoffGate,
 ) -> T:
     """Send a request when the gate allows it, and retry it as `try_again` does."""
+    lost = partial(cancellation_lost, native_cancel_requests())
     try:
         return await gate.send(send, request, policy)
     except Exception as exc:
@@ -228,7 +229,7 @@ async def send_with_retries(
         error = exc
     # This is outside the handler, so that the first error isn't the context of all others.
     try:
-        return await try_again(send, request, error, policy, gate)
+        return await try_again(send, request, error, policy, gate, lost)
     finally:
         del error  # Break the cycle between frame and exception.
 
@@ -239,12 +240,14 @@ async def try_again(
     error: Exception,
     policy: Retry | None,
     gate: BackoffGate,
+    lost: Callable[[], bool],
 ) -> T:
     """Retry a request after its first error; return the result, or raise the last error.
 
     Each further try has its own meter, which is part of the request's meter, and its number in
     ``meta.retry``. A note on the last error tells how often the request was tried, and why there
-    was no further try. Permanent errors, and all errors if there is no policy, are raised again.
+    was no further try. Permanent errors, and all errors if there is no policy, are raised again,
+    and so is an error that replaces a cancellation (``lost``).
     """
     state: RetryCallState | None = None
     try:
@@ -256,7 +259,7 @@ async def try_again(
 
         stop, patience = _Stop(policy, request.meta.deadline), Patience(policy)
         async for attempt in AsyncRetrying(
-            retry=retry_if_exception(lambda exc: policy.transient(exc) and not cancellation_lost()),
+            retry=retry_if_exception(lambda exc: policy.transient(exc) and not lost()),
             wait=partial(_wait, policy),
             stop=stop,
             before_sleep=partial(_before_sleep, gate),

@@ -11,6 +11,7 @@ from mellea_like.errors import LimitExceeded
 from mellea_like.kernel.ports import Option
 from mellea_like.limits.backoff_gate import gate_before
 from mellea_like.limits.retry import try_again
+from mellea_like.runtime.event_loops import scope_cancelled
 
 if TYPE_CHECKING:
     from mellea_like.core.backend import Backend, Request
@@ -71,12 +72,16 @@ class _Retried(BackendWrapper):
                 # If the draw's time runs out before another try, this is the cause.
                 draw.tried = exc
             try:
-                return await try_again(send, request, exc, self._policy, gate)
+                return await try_again(send, request, exc, self._policy, gate, self._lost)
             except LimitExceeded as refusal:
                 if not self._ends_call(refusal):
                     raise
                 add_note(exc, f"not retried: {refusal}")
             raise
+
+    def _lost(self) -> bool:
+        """Return whether a backend has swallowed a cancellation of this call."""
+        return self._call.race.asked_to_stop() and not scope_cancelled()
 
     def _ends_call(self, refusal: LimitExceeded) -> bool:
         """Tell this call that a budget refused a request, and return True.

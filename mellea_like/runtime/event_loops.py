@@ -168,13 +168,14 @@ class foreign:  # noqa: N801 (it reads as a function)
         raise self._error(msg) from exc
 
 
-def cancellation_lost() -> bool:
+def cancellation_lost(since: int) -> bool:
     """Return whether ``task.cancel()`` was called on the running task, which still runs.
 
     asyncio raises the cancellation only once. So if the task still runs, some code has swallowed
-    or replaced the cancellation.
+    or replaced the cancellation. ``since`` is an earlier result of `native_cancel_requests`:
+    earlier cancellations don't count, because the task may be cleaning up after them.
     """
-    return native_cancel_requests() > 0 and not scope_cancelled()
+    return native_cancel_requests() > since and not scope_cancelled()
 
 
 def _asyncio_task() -> asyncio.Task[object] | None:

@@ -9,10 +9,11 @@ import pytest
 from engine_kit import Unmetered, after, by_iteration, yes
 
 from mellea_like import Generation, RejectionSamplingStrategy, SamplingTimeout
+from mellea_like.backends import ScriptedBackend
 from mellea_like.backends.function import FunctionBackend
 from mellea_like.errors import BackendUnavailable
 from mellea_like.hooks import HookMode, HookType, hook
-from mellea_like.limits import FallbackBackend, RetryBackend
+from mellea_like.limits import FallbackBackend, Retry, RetryBackend
 
 pytestmark = pytest.mark.anyio
 
@@ -145,6 +146,38 @@ def test_rule_11_a_call_while_its_task_cleans_up_after_a_cancellation_is_a_call_
     asyncio.run(main())
     [result] = results
     assert [str(s.outcome) for s in result.slices] == ["errored", "failed", "passed"]
+
+
+def test_rule_11_requests_are_retried_while_a_task_cleans_up_after_a_cancellation():
+    down = BackendUnavailable("503")
+    policy = Retry(2, initial=0)
+    strategies = [
+        RejectionSamplingStrategy(ScriptedBackend([down, "good"]), loop_budget=1, retry=policy),
+        RejectionSamplingStrategy(
+            FallbackBackend(
+                ScriptedBackend([down], cycle=True), ScriptedBackend([down, "good"]), retry=policy
+            ),
+            loop_budget=1,
+        ),
+    ]
+    texts = []
+
+    async def work():
+        try:
+            await asyncio.sleep(9)
+        except asyncio.CancelledError:
+            texts.extend([(await strategy.sample("do")).text for strategy in strategies])
+            raise
+
+    async def main():
+        task = asyncio.ensure_future(work())
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    assert texts == ["good", "good"]
 
 
 async def test_rule_11_a_lone_backends_group_of_cancellations_leaves_as_a_plain_one(virtual_clock):
