@@ -52,13 +52,9 @@ class TakenTurn(NamedTuple):
     """The amounts taken for one request: a `Turn`, which ``put_back`` gives back."""
 
     seconds: float
+    left: list[float]
     taken: list[Taken]
     put_back: Callable[[Sequence[Taken]], None]
-
-    @property
-    def left(self) -> list[float]:
-        """The level of each bucket after taking the amounts."""
-        return [each.level.held for each in self.taken]
 
     def give_back(self) -> None:
         """Put back what was taken; see `Turn.give_back`."""
@@ -66,14 +62,16 @@ class TakenTurn(NamedTuple):
         self.taken.clear()
 
 
-def take(levels: Levels, now: float, takes: Sequence[Take]) -> tuple[float, list[Taken]]:
-    """Take from buckets; return the seconds until no bucket is in debt, and what was taken."""
+def take(
+    levels: Levels, now: float, takes: Sequence[Take]
+) -> tuple[float, list[float], list[Taken]]:
+    """Take from buckets; return the seconds until no bucket is in debt, and what is left."""
     seconds, taken = 0.0, list[Taken]()
     for bucket, amount in cast("_Takes", takes):
         wait, level = _change(levels, now, bucket, amount, amount)
         seconds = max(seconds, wait)
         taken.append(Taken(bucket, amount, level))
-    return seconds, taken
+    return seconds, [each.level.held for each in taken], taken
 
 
 def correct(levels: Levels, now: float, takes: Sequence[Take]) -> None:

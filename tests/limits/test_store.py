@@ -211,6 +211,7 @@ async def test_what_was_taken_after_a_turn_is_not_put_back_with_it(store, virtua
     assert (first.seconds, second.seconds) == (0, pytest.approx(4))
     first.give_back()
     first.give_back()
+    assert first.left == [0]
     third = await store.take([(bucket, 1)])
     assert third.seconds == 0  # Of 10 put back 4 are the second's: 2 are left, and 1 is taken.
     second.give_back()
