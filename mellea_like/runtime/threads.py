@@ -148,7 +148,7 @@ class _Threads:
     @property
     def exhausted(self) -> bool:
         """Whether abandoned functions hold all threads, so that none is free until one ends."""
-        return len(self.abandoned) >= MAX_THREADS
+        return 0 < MAX_THREADS <= len(self.abandoned)
 
     def holders(self) -> str:
         """Return the names of the abandoned functions, with the number of threads each holds."""
