@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
-from urllib.parse import urlsplit, urlunsplit
 
 from mellea_like.backends.batch_api import JobLimits, JobOutcome, JobState
 
@@ -21,14 +19,9 @@ from mellea_like.backends.anthropic_messages import MessageReply, count_message,
 from mellea_like.backends.batch_files import JoinedLines, mapped, plain
 from mellea_like.backends.sdk_batches import Listed, SDKBatches, result_of_line
 from mellea_like.backends.sdk_errors import Translator
-from mellea_like.backends.server_address import (
-    Secret,
-    split_url,
-    usable_key,
-    without_credentials,
-)
+from mellea_like.backends.server_address import Server
 from mellea_like.backends.server_errors import kind_of_status
-from mellea_like.errors import AuthenticationFailed, InvalidRequest
+from mellea_like.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -39,8 +32,6 @@ if TYPE_CHECKING:
     from mellea_like.core.generation import Generation, RequestMeter
 
 __all__ = ["AnthropicBatches"]
-
-OFFICIAL_URL = "https://api.anthropic.com"
 
 BEFORE, AFTER = b'{"requests":[', b"]}"
 """The JSON before and after the requests in the body that creates a job."""
@@ -72,6 +63,17 @@ STATUSES = {
 """The HTTP status of each type of error (https://platform.claude.com/docs/en/api/errors)."""
 
 UNRUN: dict[str, Literal["expired", "cancelled"]] = {"expired": "expired", "canceled": "cancelled"}
+
+
+class _Server(Server[anthropic.AsyncAnthropic]):
+    client_type = anthropic.AsyncAnthropic
+    client_name = "an anthropic.AsyncAnthropic"
+    official_url = "https://api.anthropic.com"
+    url_variable = "ANTHROPIC_BASE_URL"
+    key_variable = "ANTHROPIC_API_KEY"
+
+    def _client_url(self, client: anthropic.AsyncAnthropic) -> str:
+        return str(client.base_url)
 
 
 class AnthropicBatches(SDKBatches):
@@ -114,6 +116,7 @@ class AnthropicBatches(SDKBatches):
 
     name = "anthropic"
     limits = LIMITS
+    _server: _Server
 
     def __init__(
         self,
@@ -127,45 +130,17 @@ class AnthropicBatches(SDKBatches):
         output: Mode = "json_schema",
         timeout: float | None = 600.0,
     ) -> None:
-        if client is not None:
-            if not isinstance(client, anthropic.AsyncAnthropic):
-                msg = f"client must be an anthropic.AsyncAnthropic, not {type(client).__name__}"
-                raise TypeError(msg)
-            if base_url is not None or api_key is not None:
-                msg = (
-                    "client can't be combined with base_url or api_key: the client already has both"
-                )
-                raise ValueError(msg)
-        if base_url is not None:
-            split_url(base_url, "base_url")
-        self._base_url = base_url
-        self._key = None if api_key is None else Secret(api_key)
-        self._given = client
         super().__init__(
             model,
+            _Server(base_url, api_key, client),
             options=options,
             can_judge=can_judge,
             output=output,
             timeout=timeout,
-            make_client=self._make_client,
-            close=client is None,
         )
-
         given = "" if client is None else client.default_headers.get("anthropic-version", "")
         self._sampling = given == WITH_SAMPLING
         self._refuses_temperature = not self._sampling
-
-    @property
-    def where(self) -> str:
-        """The server's URL, without credentials."""
-        shown = without_credentials(urlsplit(self._url))
-        return urlunsplit(urlsplit(shown)._replace(query="")).rstrip("/")
-
-    @property
-    def _url(self) -> str:
-        if self._given is not None:
-            return str(self._given.base_url)
-        return self._base_url or os.environ.get("ANTHROPIC_BASE_URL") or OFFICIAL_URL
 
     # --- requests and replies ---------------------------------------------------------------------
 
@@ -284,18 +259,14 @@ class AnthropicBatches(SDKBatches):
     # --- the client -------------------------------------------------------------------------------
 
     def _make_client(self) -> anthropic.AsyncAnthropic:
-        if self._given is not None:
-            return self._given.with_options(max_retries=0)
-        try:
-            split_url(self._url, "ANTHROPIC_BASE_URL")
-        except ValueError as exc:
-            raise InvalidRequest(str(exc)) from None
-        key = self._key.value if self._key else os.environ.get("ANTHROPIC_API_KEY", "")
-        if not (key := key.strip()):
-            msg = f"no API key for {self.where}: set ANTHROPIC_API_KEY or pass api_key="
-            raise AuthenticationFailed(msg)
+        if self._server.given is not None:
+            return self._server.given.with_options(max_retries=0)
+        self._server.parts()
         return anthropic.AsyncAnthropic(
-            api_key=usable_key(key), base_url=self._url, timeout=self._timeout, max_retries=0
+            api_key=self._server.api_key,
+            base_url=self._server.url,
+            timeout=self._timeout,
+            max_retries=0,
         )
 
     def _translator(self, client: anthropic.AsyncAnthropic) -> Translator:

@@ -22,18 +22,14 @@ from mellea_like.runtime.threads import run_in_thread
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
-__all__ = ["Closing", "LoopClient", "LoopClients"]
+__all__ = ["LoopClients"]
 
 
-class Closing(Protocol):
-    """An object with connections that can be closed."""
-
-    async def close(self) -> None:
-        """Close the connections."""
-        ...
+class _Closing(Protocol):
+    async def close(self) -> None: ...
 
 
-T = TypeVar("T", bound=Closing)
+T = TypeVar("T", bound=_Closing)
 
 CLOSE_SECONDS = 1.0
 """How many seconds closing connections may take. After this time, the connections are abandoned."""
@@ -43,43 +39,38 @@ _suspended: WeakKeyDictionary[object, set[AsyncGenerator[None]]] = WeakKeyDictio
 because trio warns if a generator is garbage-collected before its loop ends."""
 
 
-class LoopClient(Generic[T]):
+class _LoopClient(Generic[T]):
     """Holds the client of one event loop, and counts the requests that use it (``active``)."""
 
-    __slots__ = ("_client", "active", "closing", "lock", "retired")
+    __slots__ = ("_closing", "_lock", "active", "client", "retired")
 
     def __init__(self) -> None:
-        self.lock = anyio.Lock()
+        self._lock = anyio.Lock()
         self.active = 0
         self.retired = False
-        self.closing: AsyncGenerator[None] | None = None
-        self._client: T | None = None
+        self._closing: AsyncGenerator[None] | None = None
+        self.client: T | None = None
 
-    @property
-    def client(self) -> T:
-        """The client. It exists once `start` has returned."""
-        return cast("T", self._client)
-
-    async def start(self, make: Callable[[], T], *, close: bool) -> None:
-        """Make the client if there is none yet; with ``close``, close it when the loop ends."""
-        async with self.lock:
-            if self._client is not None:
-                return
-            with anyio.CancelScope(shield=True):
-                self._client = await run_in_thread(make)
-            if close:
-                self.closing = _close_when_resumed(self.client)
-                await anext(self.closing)  # This runs to the yield without waiting.
-                _suspended.setdefault(current_token().native_token, set()).add(self.closing)
+    async def start(self, make: Callable[[], T], *, close: bool) -> T:
+        """Return the client, made if necessary; with ``close``, close it when the loop ends."""
+        async with self._lock:
+            if self.client is None:
+                with anyio.CancelScope(shield=True):
+                    self.client = await run_in_thread(make)
+                if close:
+                    self._closing = _close_when_resumed(cast("T", self.client))
+                    await anext(self._closing)  # This runs to the yield without waiting.
+                    _suspended.setdefault(current_token().native_token, set()).add(self._closing)
+            return cast("T", self.client)
 
     async def stop(self) -> None:
         """Close the client, if this library made it."""
-        if self.closing is not None:
-            _suspended[current_token().native_token].discard(self.closing)
-            await self.closing.aclose()
+        if self._closing is not None:
+            _suspended[current_token().native_token].discard(self._closing)
+            await self._closing.aclose()
 
 
-async def _close_when_resumed(client: Closing) -> AsyncGenerator[None]:
+async def _close_when_resumed(client: _Closing) -> AsyncGenerator[None]:
     try:
         yield
     finally:
@@ -95,24 +86,23 @@ class LoopClients(Generic[T]):
     def __init__(self, make: Callable[[], T], *, close: bool) -> None:
         self._make = make
         self._close = close
-        self._clients: WeakKeyDictionary[object, LoopClient[T]] = WeakKeyDictionary()
+        self._clients: WeakKeyDictionary[object, _LoopClient[T]] = WeakKeyDictionary()
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A copy makes its own clients.
         return partial(LoopClients, close=self._close), (self._make,)
 
     @asynccontextmanager
-    async def hold(self) -> AsyncGenerator[LoopClient[T]]:
+    async def hold(self) -> AsyncGenerator[T]:
         """Yield the running event loop's client, made if necessary and kept open in the block."""
         held = self._clients.get(current_token().native_token)
         if held is None:
             for clients in (self._clients, _suspended):
                 _forget_dead_loops(clients)
-            held = self._clients[current_token().native_token] = LoopClient()
+            held = self._clients[current_token().native_token] = _LoopClient()
         held.active += 1
         try:
-            await held.start(self._make, close=self._close)
-            yield held
+            yield await held.start(self._make, close=self._close)
         finally:
             held.active -= 1
             if held.retired and not held.active:

@@ -7,11 +7,9 @@ requests and answers.
 
 from __future__ import annotations
 
-import os
 import re
 from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, cast
-from urllib.parse import urlsplit, urlunsplit
 
 from mellea_like.backends.batch_api import JobError, JobLimits, JobOutcome, JobState
 
@@ -38,12 +36,7 @@ from mellea_like.backends.sdk_batches import (
     result_of_line,
 )
 from mellea_like.backends.sdk_errors import Translator
-from mellea_like.backends.server_address import (
-    Secret,
-    split_url,
-    usable_key,
-    without_credentials,
-)
+from mellea_like.backends.server_address import Server
 from mellea_like.core.argument_checks import whole_number
 from mellea_like.errors import AuthenticationFailed, InvalidRequest
 
@@ -57,8 +50,6 @@ if TYPE_CHECKING:
     from mellea_like.core.generation import Generation, RequestMeter
 
 __all__ = ["MistralBatches"]
-
-OFFICIAL_URL = "https://api.mistral.ai"
 
 ENDPOINT: Final = "/v1/chat/completions"
 JOBS = "/v1/batch/jobs"
@@ -77,6 +68,16 @@ FULL = re.compile(r"pending requests|quota|too many|limit", re.IGNORECASE)
 """Matches the error messages of a job that failed because too much is queued."""
 
 PAGE = 100
+
+
+class _Server(Server[Mistral]):
+    client_type = Mistral
+    client_name = "a mistralai.client.Mistral"
+    official_url = "https://api.mistral.ai"
+    key_variable = "MISTRAL_API_KEY"
+
+    def _client_url(self, client: Mistral) -> str:
+        return client.sdk_configuration.get_server_details()[0]
 
 
 class MistralBatches(SDKBatches):
@@ -113,6 +114,7 @@ class MistralBatches(SDKBatches):
 
     name = "mistral"
     limits = LIMITS
+    _server: _Server
 
     def __init__(
         self,
@@ -127,44 +129,16 @@ class MistralBatches(SDKBatches):
         timeout: float | None = 600.0,
         timeout_hours: int = 24,
     ) -> None:
-        if client is not None:
-            if not isinstance(client, Mistral):
-                msg = f"client must be a mistralai.client.Mistral, not {type(client).__name__}"
-                raise TypeError(msg)
-            if base_url is not None or api_key is not None:
-                msg = (
-                    "client can't be combined with base_url or api_key: the client already has both"
-                )
-                raise ValueError(msg)
-        if base_url is not None:
-            split_url(base_url, "base_url")
         whole_number("timeout_hours", timeout_hours, most=MOST_HOURS)
-        self._base_url = base_url
-        self._key = None if api_key is None else Secret(api_key)
-        self._given = client
         self._hours = timeout_hours
         super().__init__(
             model,
+            _Server(base_url, api_key, client),
             options=options,
             can_judge=can_judge,
             output=output,
             timeout=timeout,
-            make_client=self._make_client,
-            close=client is None,
         )
-
-    @property
-    def where(self) -> str:
-        """The server's URL, without credentials."""
-        shown = without_credentials(urlsplit(self._url))
-        return urlunsplit(urlsplit(shown)._replace(query=""))
-
-    @property
-    def _url(self) -> str:
-        url = self._base_url or OFFICIAL_URL
-        if self._given is not None:
-            url = self._given.sdk_configuration.get_server_details()[0]
-        return url.rstrip("/")
 
     # --- requests and replies ---------------------------------------------------------------------
 
@@ -267,14 +241,11 @@ class MistralBatches(SDKBatches):
     # --- the client -------------------------------------------------------------------------------
 
     def _make_client(self) -> _Client:
-        if self._given is not None:
-            return _of_sdk(self._given, self._url)
-        key = self._key.value if self._key else os.environ.get("MISTRAL_API_KEY", "")
-        if not (key := key.strip()):
-            msg = f"no API key for {self.where}: set MISTRAL_API_KEY or pass api_key="
-            raise AuthenticationFailed(msg)
+        url = self._server.url.rstrip("/")
+        if self._server.given is not None:
+            return _of_sdk(self._server.given, url)
         http = httpx2.AsyncClient(timeout=self._timeout, follow_redirects=True)
-        return _Client(http, self._url, usable_key(key))
+        return _Client(http, url, self._server.api_key)
 
     def _translator(self, client: _Client) -> Translator:
         return Translator(self.where, None, self._timeout, (client.key,))

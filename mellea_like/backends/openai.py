@@ -23,20 +23,15 @@ except ImportError as exc:  # pragma: no cover
     msg = "OpenAIBackend needs the official SDK: pip install 'mellea-like[openai]'"
     raise ImportError(msg) from exc
 
-from mellea_like.backends.loop_clients import LoopClient, LoopClients
+from mellea_like.backends.loop_clients import LoopClients
 from mellea_like.backends.openai_chat import request_body
-from mellea_like.backends.openai_connection import Incoming, OwnClient
+from mellea_like.backends.openai_connection import GivenClient, Incoming, OwnClient
 from mellea_like.backends.openai_reply import Gathered, Replies, Reply
 from mellea_like.backends.openai_responses import Response, responses_body
 from mellea_like.backends.openai_server import OpenAIServer
 from mellea_like.backends.output_mode import OutputModes
-from mellea_like.backends.sending import SENDING, Sending, notify_when_sent
-from mellea_like.backends.server_address import (
-    digest,
-    is_here,
-    split_url,
-    without_credentials,
-)
+from mellea_like.backends.sending import Sending
+from mellea_like.backends.server_address import digest, is_here, without_credentials
 from mellea_like.backends.server_errors import refuses_temperature
 
 for _module in ("openai.resources.models", "httpcore2"):
@@ -55,8 +50,7 @@ if TYPE_CHECKING:
 
 __all__ = ["OpenAIBackend"]
 
-Client: TypeAlias = "openai.AsyncOpenAI | OwnClient"
-"""A client that the user passed, or a client that this library made."""
+Client: TypeAlias = "GivenClient | OwnClient"
 
 PATHS = {"chat": "/chat/completions", "responses": "/responses"}
 
@@ -292,10 +286,10 @@ class OpenAIBackend:
         sending = Sending(request)
         ends = anyio.current_time() + (self._total_timeout or math.inf)
         try:
-            async with self._clients.hold() as held:
-                model = options.model or self._model or await self._first_model(held)
+            async with self._clients.hold() as client:
+                model = options.model or self._model or await self._first_model(client)
                 response, tool = await self._ask(
-                    held.client, request, options, model, choices, sending=sending, ends=ends
+                    client, request, options, model, choices, sending=sending, ends=ends
                 )
                 reply = self._reply(sending.sent(), model, tool, choices)
                 if request.shows_calls and isinstance(reply, Gathered):
@@ -303,7 +297,7 @@ class OpenAIBackend:
                 incoming = Incoming(
                     response,
                     reply,
-                    partial(self._translator, held.client, model),
+                    partial(self._translator, client, model),
                     ends=ends,
                     silence=self._timeout or math.inf,
                     max_bytes=max(MAX_BODY, PACKAGING * self._max_characters),
@@ -406,47 +400,28 @@ class OpenAIBackend:
         ends: float,
     ) -> Any:
         error: BackendError
-        token = SENDING.set(sending)
         with anyio.CancelScope(deadline=ends):
             try:
-                if isinstance(client, OwnClient):
-                    return await client.post_body(body, sending.trace)
-                # This is what client.chat.completions.create does in the end, but without its
-                # typed copy of the body, which takes as long as reading a reply's events.
-                post: Any = client.post
-                return await post(
-                    PATHS[self._api],
-                    body=body,
-                    options={"headers": self._headers()},
-                    cast_to=httpx2.Response,
-                    stream=True,
-                )
+                return await client.post(body, sending)
             except (TypeError, ValueError, RuntimeError) as exc:
                 error = self._translator(client, model).unsendable(exc)
             except Exception as exc:  # noqa: BLE001 (nothing but the SDK's code runs in there)
                 error = self._translator(client, model).of(exc)
-            finally:
-                SENDING.reset(token)
             # Raising outside the handler keeps the SDK's exception from becoming the context.
             raise error
         raise self._translator(client, model).late()
 
-    async def _first_model(self, held: LoopClient[Client]) -> str:
+    async def _first_model(self, client: Client) -> str:
         if self._where.is_official:
             msg = f"OpenAIBackend needs a model name for {self.base_url}: pass model='...'"
             raise InvalidRequest(msg)
-        async with held.lock:
-            return self._model or await self._ask_for_models(held.client)
+        async with client.lock:
+            return self._model or await self._ask_for_models(client)
 
     async def _ask_for_models(self, client: Client) -> str:
         error: BackendError
         try:
-            if isinstance(client, OwnClient):
-                found = await client.models()
-                name = next((model["id"] for model in found["data"] or ()), None)
-            else:
-                page: Any = await client.models.list()
-                name = next((model.id for model in page.data or ()), None)
+            name = await client.first_model()
         except (AttributeError, LookupError, TypeError, ValueError):
             what = "an invalid list of models"
             error = self._translator(client, None).malformed(what)
@@ -462,14 +437,10 @@ class OpenAIBackend:
         raise error
 
     def _make_client(self) -> Client:
+        path = PATHS[self._api]
         if self._where.given is not None:
-            given = self._where.given.with_options(max_retries=0)
-            notify_when_sent(given._client)  # pyright: ignore[reportPrivateUsage]
-            return given
-        try:
-            url = split_url(self._where.url, "OPENAI_BASE_URL")
-        except ValueError as exc:
-            raise InvalidRequest(str(exc)) from None
+            return GivenClient(self._where.given, path=path, headers=self._headers())
+        url = self._where.parts()
         key = self._where.api_key
         connect = min(self._timeout or CONNECT_SECONDS, CONNECT_SECONDS)
         timeout = openai.Timeout(self._timeout, connect=connect, pool=None)
@@ -492,7 +463,7 @@ class OpenAIBackend:
         return OwnClient(
             sdk,
             http_client,
-            path=PATHS[self._api],
+            path=path,
             headers=self._headers(),
             follow_redirects=self._follow_redirects,
         )
@@ -507,7 +478,7 @@ class OpenAIBackend:
 
     def _translator(self, client: Client, model: str | None) -> Translator:
         hint = NO_RESPONSES if self._api == "responses" and not self._where.is_official else ""
-        return self._where.translator(client, model, self._timeout, self._total_timeout, hint)
+        return self._where.translator(client.sdk, model, self._timeout, self._total_timeout, hint)
 
 
 def _connection_limits(most: int | None) -> httpx2.Limits:

@@ -27,7 +27,6 @@ from mellea_like.backends.sdk_batches import (
     outcome_of_response,
     result_of_line,
 )
-from mellea_like.backends.server_address import split_url
 from mellea_like.errors import BackendTimeout, InvalidRequest
 
 if TYPE_CHECKING:
@@ -110,6 +109,8 @@ class OpenAIBatches(SDKBatches):
             ``output`` is unknown or ``"auto"``, or ``api`` is unknown.
     """
 
+    _server: OpenAIServer
+
     def __init__(
         self,
         model: str,
@@ -126,26 +127,19 @@ class OpenAIBatches(SDKBatches):
         if api not in PATHS:
             msg = f"api must be one of {', '.join(PATHS)}, not {api!r}"
             raise ValueError(msg)
-        self._server = OpenAIServer(base_url, api_key, client)
         super().__init__(
             model,
+            OpenAIServer(base_url, api_key, client),
             options=options,
             can_judge=can_judge,
             output=output,
             timeout=timeout,
-            make_client=self._make_client,
-            close=client is None,
         )
         self._api: Literal["chat", "responses"] = api
         azure = self._server.is_azure
         self.name = "azure" if azure else "openai"
         self.limits = AZURE if azure else OPENAI
         self._path = PATHS[api].removeprefix("/v1") if azure else PATHS[api]
-
-    @property
-    def where(self) -> str:
-        """The server's URL, without credentials."""
-        return self._server.shown_url.rstrip("/")
 
     # --- requests and replies ---------------------------------------------------------------------
 
@@ -274,10 +268,7 @@ class OpenAIBatches(SDKBatches):
     def _make_client(self) -> openai.AsyncOpenAI:
         if self._server.given is not None:
             return self._server.given.with_options(max_retries=0)
-        try:
-            split_url(self._server.url, "OPENAI_BASE_URL")
-        except ValueError as exc:
-            raise InvalidRequest(str(exc)) from None
+        self._server.parts()
         return openai.AsyncOpenAI(
             api_key=self._server.api_key,
             base_url=self._server.url,

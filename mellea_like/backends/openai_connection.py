@@ -15,18 +15,20 @@ from pydantic_core import from_json
 
 from mellea_like.backends.closing import close
 from mellea_like.backends.openai_events import EventDecoder, ReplyTooLongError, ServerError
+from mellea_like.backends.sending import notify_when_sent
 from mellea_like.core.backend import CallPiece
 from mellea_like.core.generation import Generation
 from mellea_like.errors import BackendError, BackendUnavailable
 from mellea_like.runtime.event_loops import clock
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 
     from mellea_like.backends.openai_reply import Gathered, Replies
     from mellea_like.backends.sdk_errors import Translator
+    from mellea_like.backends.sending import Sending
 
-__all__ = ["Incoming", "OwnClient"]
+__all__ = ["GivenClient", "Incoming", "OwnClient"]
 
 # --- the client -----------------------------------------------------------------------------------
 
@@ -43,7 +45,8 @@ class OwnClient:
         headers: Mapping[str, str],
         follow_redirects: bool,
     ) -> None:
-        self.api_key = sdk.api_key
+        self.sdk = sdk
+        self.lock = anyio.Lock()
         self._client = http_client
         self._follow = follow_redirects
         self._base = base = sdk.base_url
@@ -56,16 +59,15 @@ class OwnClient:
         """Close the connections."""
         await self._client.aclose()
 
-    async def post_body(
-        self, body: Mapping[str, Any], trace: Callable[[str, dict[str, Any]], Awaitable[None]]
-    ) -> httpx2.Response:
+    async def post(self, body: Mapping[str, Any], sending: Sending) -> httpx2.Response:
         """Post a body, which may contain pydantic models; return the response before it is read."""
-        return await self._send("POST", self._url, _encode(body).encode(), {"trace": trace})
+        return await self._send("POST", self._url, _encode(body).encode(), {"trace": sending.trace})
 
-    async def models(self) -> Any:
-        """Return the server's list of models as parsed JSON."""
+    async def first_model(self) -> Any:
+        """Return the id of the first model in the server's list; None if the list is empty."""
         url = self._base.copy_with(raw_path=self._base.raw_path + b"models")
-        return from_json(await _bounded(await self._send("GET", url, b"", {})))
+        found = from_json(await _bounded(await self._send("GET", url, b"", {})))
+        return next((model["id"] for model in found["data"] or ()), None)
 
     async def _send(
         self, method: str, url: httpx2.URL, content: bytes, extensions: dict[str, Any]
@@ -93,6 +95,40 @@ class OwnClient:
         if not response.is_success:
             raise await _refusal(response)
         return response
+
+
+class GivenClient:
+    """Posts bodies to one path with a client of the SDK that the user passed."""
+
+    def __init__(self, sdk: openai.AsyncOpenAI, *, path: str, headers: Mapping[str, str]) -> None:
+        self.sdk = sdk.with_options(max_retries=0)
+        self.lock = anyio.Lock()
+        self._path = path
+        self._headers = headers
+        notify_when_sent(self.sdk._client)  # pyright: ignore[reportPrivateUsage]
+
+    async def close(self) -> None:
+        """Do nothing: the client belongs to the user."""
+
+    async def post(self, body: Mapping[str, Any], sending: Sending) -> httpx2.Response:
+        """Post a body, which may contain pydantic models; return the response before it is read."""
+        # This is what client.chat.completions.create does in the end, but without its typed copy
+        # of the body, which takes as long as reading a reply's events.
+        post: Any = self.sdk.post
+        with sending.noticed():
+            response: httpx2.Response = await post(
+                self._path,
+                body=body,
+                options={"headers": self._headers},
+                cast_to=httpx2.Response,
+                stream=True,
+            )
+        return response
+
+    async def first_model(self) -> Any:
+        """Return the id of the first model in the server's list; None if the list is empty."""
+        page: Any = await self.sdk.models.list()
+        return next((model.id for model in page.data or ()), None)
 
 
 async def _refusal(response: httpx2.Response) -> openai.APIStatusError:

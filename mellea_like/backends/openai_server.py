@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
-from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.parse import unquote, urlsplit
 
 try:
     import openai
@@ -13,14 +12,7 @@ except ImportError as exc:  # pragma: no cover
     raise ImportError(msg) from exc
 
 from mellea_like.backends.sdk_errors import Translator
-from mellea_like.backends.server_address import (
-    OFFICIAL_URL,
-    Secret,
-    split_url,
-    usable_key,
-    without_credentials,
-)
-from mellea_like.errors import AuthenticationFailed
+from mellea_like.backends.server_address import OFFICIAL_URL, Server
 
 __all__ = ["OpenAIServer", "azure_client"]
 
@@ -49,58 +41,17 @@ def azure_client(url: str | None = None) -> openai.AsyncAzureOpenAI:
     return openai.AsyncAzureOpenAI(**given)
 
 
-class OpenAIServer:
-    """The server that a backend's arguments describe: its URL, its key, and who runs it.
+class OpenAIServer(Server[openai.AsyncOpenAI]):
+    """A server of OpenAI's protocols."""
 
-    Args:
-        base_url: the server's URL; None for ``OPENAI_BASE_URL``, else OpenAI's own server.
-        api_key: the key; None for ``OPENAI_API_KEY``.
-        client: a ready client, instead of ``base_url`` and ``api_key``.
+    client_type = openai.AsyncOpenAI
+    client_name = "an openai.AsyncOpenAI"
+    official_url = OFFICIAL_URL
+    url_variable = "OPENAI_BASE_URL"
+    key_variable = "OPENAI_API_KEY"
 
-    Attributes:
-        given: ``client``, as given.
-
-    Raises:
-        TypeError: ``client`` isn't an `openai.AsyncOpenAI`.
-        ValueError: ``base_url`` isn't an HTTP URL, or ``client`` is combined with a key or a URL.
-    """
-
-    def __init__(
-        self, base_url: str | None, api_key: str | None, client: openai.AsyncOpenAI | None
-    ) -> None:
-        if client is not None:
-            if not isinstance(client, openai.AsyncOpenAI):
-                msg = f"client must be an openai.AsyncOpenAI, not {type(client).__name__}"
-                raise TypeError(msg)
-            if base_url is not None or api_key is not None:
-                msg = (
-                    "client can't be combined with base_url or api_key: the client already has both"
-                )
-                raise ValueError(msg)
-        if base_url is not None:
-            split_url(base_url, "base_url")
-        self._base_url = base_url
-        self._key = None if api_key is None else Secret(api_key)
-        self.given = client
-
-    def __repr__(self) -> str:
-        return f"<OpenAIServer at {self._base_url}, key {self._key}>"
-
-    @property
-    def url(self) -> str:
-        """The URL, which may contain credentials."""
-        if self.given is not None:
-            return str(self.given.base_url)
-        return self._base_url or os.environ.get("OPENAI_BASE_URL") or OFFICIAL_URL
-
-    @property
-    def shown_url(self) -> str:
-        """The URL without credentials and query.
-
-        Raises:
-            ValueError: ``OPENAI_BASE_URL`` isn't a URL.
-        """
-        return urlunsplit(urlsplit(without_credentials(urlsplit(self.url)))._replace(query=""))
+    def _client_url(self, client: openai.AsyncOpenAI) -> str:
+        return str(client.base_url)
 
     @property
     def has_azure_client(self) -> bool:
@@ -124,20 +75,8 @@ class OpenAIServer:
         return urlsplit(self.url).hostname or ""
 
     @property
-    def api_key(self) -> str:
-        """The key to send, or a placeholder if no key is set and the server needs none.
-
-        Raises:
-            AuthenticationFailed: a key is needed and there is none, or the key can't be sent.
-        """
-        key = self._key.value if self._key is not None else os.environ.get("OPENAI_API_KEY", "")
-        key = key.strip()
-        if not key:
-            if not self.is_official:
-                return NO_KEY
-            msg = f"no API key for {self.shown_url}: set OPENAI_API_KEY or pass api_key="
-            raise AuthenticationFailed(msg)
-        return usable_key(key)
+    def _placeholder(self) -> str:
+        return "" if self.is_official else NO_KEY
 
     def translator(
         self,

@@ -35,7 +35,7 @@ from mellea_like.backends.pydantic_ai_wire import (
     never_sent,
     request_parameters,
 )
-from mellea_like.backends.sending import SENDING, Sending, notify_when_sent, reports_progress
+from mellea_like.backends.sending import Sending, notify_when_sent, reports_progress
 from mellea_like.backends.server_address import digest
 from mellea_like.backends.server_errors import refuses_temperature
 
@@ -176,9 +176,9 @@ class PydanticAIBackend:
         asking.silence = self._timeout or math.inf
         asking.ends = anyio.current_time() + (self._total_timeout or math.inf)
         try:
-            async with self._clients.hold() as held:
-                model = await held.client.entered()
-                asking.told = held.client.tells
+            async with self._clients.hold() as client:
+                model = await client.entered()
+                asking.told = client.tells
                 async with AsyncExitStack() as stack:
                     yield await self._begin(stack, model, request, asking)
         except BackendError as exc:
@@ -290,8 +290,7 @@ class _Asking(Sending):
         """Await one step of the request within its time limits, and translate the step's errors."""
         error: BackendError | None = None
         quiet = anyio.current_time() + self.silence
-        token = SENDING.set(self)
-        with anyio.CancelScope(deadline=min(quiet, self.ends)):
+        with anyio.CancelScope(deadline=min(quiet, self.ends)), self.noticed():
             try:
                 return await self.generators.awaited(step)
             except BaseException as exc:
@@ -301,8 +300,6 @@ class _Asking(Sending):
                     error = self._translator.of(exc)
                 if error is None:
                     raise
-            finally:
-                SENDING.reset(token)
             # Raising outside the handler keeps the SDK's exception from becoming the context.
             raise error
         raise self._translator.late() if quiet > self.ends else self._translator.silent()

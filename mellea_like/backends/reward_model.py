@@ -90,8 +90,8 @@ class RewardModel:
         if self._model is not None:
             body["model"] = self._model
         try:
-            async with self._clients.hold() as held:
-                answer = await held.client.post(PATHS[self._kind], body=body, cast_to=object)
+            async with self._clients.hold() as client:
+                answer = await client.post(PATHS[self._kind], body=body, cast_to=object)
         except Exception as exc:  # noqa: BLE001 (the SDK's; its text may echo the key)
             raise self._translator.of(exc) from None
         try:

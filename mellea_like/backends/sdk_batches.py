@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
     from mellea_like.backends.batch_api import Intention, JobLimits
     from mellea_like.backends.output_mode import Demand, Mode, OutputTool
+    from mellea_like.backends.server_address import Server
     from mellea_like.core.backend import Request
     from mellea_like.core.generation import Generation
 
@@ -76,13 +77,12 @@ class SDKBatches(ABC):
     def __init__(
         self,
         model: str,
+        server: Server[Any],
         *,
         options: Options | Mapping[str, Any] | None,
         can_judge: bool,
         output: Mode,
         timeout: float | None,
-        make_client: Callable[[], Any],
-        close: bool,
     ) -> None:
         kind = type(self).__name__
         if not isinstance(model, str) or not model:
@@ -99,15 +99,16 @@ class SDKBatches(ABC):
         self.can_judge = can_judge
         self._timeout = timeout
         self._refuses_temperature = False
-        self._clients: LoopClients[Any] = LoopClients(make_client, close=close)
+        self._server = server
+        self._clients: LoopClients[Any] = LoopClients(self._make_client, close=server.given is None)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.model!r} at {self.where}>"
 
     @property
-    @abstractmethod
     def where(self) -> str:
         """The server's URL, without credentials."""
+        return self._server.shown_url.rstrip("/")
 
     @abstractmethod
     def body(self, request: Request) -> dict[str, Any]:
@@ -205,13 +206,12 @@ class SDKBatches(ABC):
 
     async def upload(self, intention: Intention, lines: Path) -> str:
         """Upload the requests of a job; see `BatchAPI.upload`."""
-        async with self._clients.hold() as held:
-            return await self._ask(held.client, self._upload(held.client, intention, lines))
+        async with self._clients.hold() as client:
+            return await self._ask(client, self._upload(client, intention, lines))
 
     async def create(self, intention: Intention, uploaded: str) -> JobState | None:
         """Submit a job; see `BatchAPI.create`."""
-        async with self._clients.hold() as held:
-            client = held.client
+        async with self._clients.hold() as client:
             try:
                 return await self._submit(client, intention, uploaded)
             except Exception as exc:
@@ -228,8 +228,8 @@ class SDKBatches(ABC):
     async def known(self) -> Sequence[str]:
         """Return the ids of the newest jobs; see `BatchAPI.known`."""
         async with (
-            self._clients.hold() as held,
-            aclosing(self._pages(held.client)) as pages,
+            self._clients.hold() as client,
+            aclosing(self._pages(client)) as pages,
         ):
             async for page in pages:
                 return [listed.state.id for listed in page]
@@ -239,11 +239,11 @@ class SDKBatches(ABC):
         """Search for a job that may or may not have been created; see `BatchAPI.find`."""
         perhaps = False
         async with (
-            self._clients.hold() as held,
-            aclosing(_newer(self._pages(held.client), intention.before)) as jobs,
+            self._clients.hold() as client,
+            aclosing(_newer(self._pages(client), intention.before)) as jobs,
         ):
             async for listed in jobs:
-                is_it = await self._is_it(held.client, listed, intention)
+                is_it = await self._is_it(client, listed, intention)
                 if is_it:
                     return listed.state
                 perhaps |= is_it is None
@@ -251,20 +251,20 @@ class SDKBatches(ABC):
 
     async def look(self, job: str) -> JobState:
         """Return the present state of a job; see `BatchAPI.look`."""
-        async with self._clients.hold() as held:
-            return await self._ask(held.client, self._retrieve(held.client, job))
+        async with self._clients.hold() as client:
+            return await self._ask(client, self._retrieve(client, job))
 
     async def cancel(self, job: str) -> JobState:
         """Ask the provider to cancel a job; see `BatchAPI.cancel`."""
-        async with self._clients.hold() as held:
-            return await self._ask(held.client, self._cancel(held.client, job))
+        async with self._clients.hold() as client:
+            return await self._ask(client, self._cancel(client, job))
 
     @asynccontextmanager
     async def results(self, state: JobState) -> AsyncGenerator[AsyncIterator[JobResult]]:
         """Iterate over the results of an ended job; see `BatchAPI.results`."""
         async with (
-            self._clients.hold() as held,
-            aclosing(self._results(held.client, state)) as results,
+            self._clients.hold() as client,
+            aclosing(self._results(client, state)) as results,
         ):
             yield results
 
@@ -325,6 +325,10 @@ class SDKBatches(ABC):
     @abstractmethod
     async def _discard(self, client: Any, uploaded: str) -> None:
         """Delete the uploaded file of a job that was refused."""
+
+    @abstractmethod
+    def _make_client(self) -> Any:
+        """Return the client for an event loop: the user's client, or a new one."""
 
     @abstractmethod
     def _translator(self, client: Any) -> Translator:

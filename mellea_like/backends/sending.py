@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
@@ -9,11 +10,13 @@ from mellea_like.core.token_estimate import estimate_input_tokens
 from mellea_like.errors import BackendTimeout, MalformedResponse
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     from mellea_like.core.backend import Request
     from mellea_like.core.generation import RequestMeter
     from mellea_like.errors import BackendError
 
-__all__ = ["SENDING", "Sending", "notify_when_sent", "reports_progress"]
+__all__ = ["Sending", "notify_when_sent", "reports_progress"]
 
 TRACING = "AsyncHTTPTransport"
 """The class name of the transport of httpx and httpx2 that reports a request's progress. Other
@@ -46,6 +49,15 @@ class Sending:
             self._posting = info["request"].method == b"POST"
         elif self._posting and event.endswith("send_request_body.complete"):
             self.sent()
+
+    @contextmanager
+    def noticed(self) -> Generator[None]:
+        """Let `notify_when_sent`'s hooks report the requests of this task to this object."""
+        token = SENDING.set(self)
+        try:
+            yield
+        finally:
+            SENDING.reset(token)
 
     def failed(self, error: BackendError) -> None:
         """Record that the request failed. A request that the server refused costs no tokens."""

@@ -1,39 +1,115 @@
-"""A server's URL and key: parse the URL, and keep the key out of sight."""
+"""A provider's server: the URL and the key that requests are sent with."""
 
 from __future__ import annotations
 
 import hashlib
 import os
+from abc import ABC, abstractmethod
+from typing import Generic, TypeVar
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
-from mellea_like.errors import AuthenticationFailed
+from mellea_like.errors import AuthenticationFailed, InvalidRequest
 
-__all__ = [
-    "OFFICIAL_URL",
-    "Secret",
-    "digest",
-    "is_here",
-    "split_url",
-    "usable_key",
-    "without_credentials",
-]
+__all__ = ["OFFICIAL_URL", "Server", "digest", "is_here", "split_url", "without_credentials"]
 
 OFFICIAL_URL = "https://api.openai.com/v1"
 """The address of OpenAI's own API."""
 
+C = TypeVar("C")
+"""The type of a provider's SDK client."""
+
 _SALT = os.urandom(16)
 
 
-class Secret:
-    """Holds an API key that a ``repr`` doesn't show."""
+class Server(ABC, Generic[C]):
+    """A server, as a backend's arguments describe it. A base class for each provider's own class.
 
-    __slots__ = ("value",)
+    Args:
+        base_url: the server's URL; None for the URL in the environment, else the provider's own.
+        api_key: the key; None for the key in the environment.
+        client: a ready client of the provider's SDK, instead of ``base_url`` and ``api_key``.
 
-    def __init__(self, value: str) -> None:
-        self.value = value
+    Attributes:
+        given: ``client``, as given.
 
-    def __repr__(self) -> str:
-        return "'***'"
+    Raises:
+        TypeError: ``client`` isn't a client of the provider's SDK.
+        ValueError: ``base_url`` isn't an HTTP URL, or ``client`` is combined with a key or a URL.
+    """
+
+    client_type: type[C]
+    client_name: str
+    """The client's type for error messages, with an article."""
+    official_url: str
+    url_variable: str = ""
+    """The environment variable with the URL, if the provider has one."""
+    key_variable: str
+    """The environment variable with the key."""
+
+    def __init__(self, base_url: str | None, api_key: str | None, client: C | None) -> None:
+        if client is not None:
+            if not isinstance(client, self.client_type):
+                msg = f"client must be {self.client_name}, not {type(client).__name__}"
+                raise TypeError(msg)
+            if base_url is not None or api_key is not None:
+                msg = (
+                    "client can't be combined with base_url or api_key: the client already has both"
+                )
+                raise ValueError(msg)
+        if base_url is not None:
+            split_url(base_url, "base_url")
+        self._base_url = base_url
+        self._key = api_key
+        self.given = client
+
+    @property
+    def url(self) -> str:
+        """The URL, which may contain credentials."""
+        if self.given is not None:
+            return self._client_url(self.given)
+        return self._base_url or os.environ.get(self.url_variable) or self.official_url
+
+    @abstractmethod
+    def _client_url(self, client: C) -> str:
+        """Return the URL that a ready client sends requests to."""
+
+    @property
+    def shown_url(self) -> str:
+        """The URL without credentials and query.
+
+        Raises:
+            ValueError: the URL in the environment isn't a URL.
+        """
+        return without_credentials(urlsplit(self.url)._replace(query=""))
+
+    def parts(self) -> SplitResult:
+        """Return the parts of the URL; raise `InvalidRequest` if it isn't an HTTP URL."""
+        try:
+            return split_url(self.url, self.url_variable)
+        except ValueError as exc:
+            raise InvalidRequest(str(exc)) from None
+
+    @property
+    def _placeholder(self) -> str:
+        """The key to send if there is none; empty if the server needs one."""
+        return ""
+
+    @property
+    def api_key(self) -> str:
+        """The key to send.
+
+        Raises:
+            AuthenticationFailed: there is no key, or it can't be sent.
+        """
+        key = os.environ.get(self.key_variable, "") if self._key is None else self._key
+        key = key.strip() or self._placeholder
+        if not key:
+            msg = f"no API key for {self.shown_url}: set {self.key_variable} or pass api_key="
+            raise AuthenticationFailed(msg)
+        if not (key.isascii() and key.isprintable() and " " not in key):
+            msg = "the API key has a character that can't be sent in an HTTP header: check it"
+            raise AuthenticationFailed(msg)
+        return key
 
 
 def digest(key: str) -> bytes:
@@ -75,11 +151,3 @@ def is_here(url: SplitResult) -> bool:
 def without_credentials(url: SplitResult) -> str:
     """Return a URL without its user and password."""
     return urlunsplit(url._replace(netloc=url.netloc.rpartition("@")[2]))
-
-
-def usable_key(key: str) -> str:
-    """Return a key if it can be sent in a header; otherwise raise `AuthenticationFailed`."""
-    if not (key.isascii() and key.isprintable() and " " not in key):
-        msg = "the API key has a character that can't be sent in an HTTP header: check it"
-        raise AuthenticationFailed(msg)
-    return key

@@ -332,7 +332,7 @@ def test_wrong_arguments_of_one_provider():
 @every_provider
 def test_a_ready_client_comes_without_a_key(provider):
     api = make_api(provider)
-    given = api._server.given if provider in ("openai", "azure") else api._given
+    given = api._server.given
     with pytest.raises(ValueError, match="combined with base_url or api_key"):
         type(api)("m", client=given, api_key="sk-1")
 

@@ -197,7 +197,7 @@ def check_pool(backend: OpenAIBackend) -> None:
     """No connection is checked out, and nobody stands in line for one."""
     clients: Any = backend._clients
     held = clients._clients.get(current_token().native_token)
-    if held is None or held._client is None:
+    if held is None or held.client is None:
         return
     assert held.active == 0, "a request holds its client"
     pool = held.client._client._transport._pool
