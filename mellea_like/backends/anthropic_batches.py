@@ -17,16 +17,16 @@ except ImportError as exc:  # pragma: no cover
 
 from mellea_like.backends.anthropic_messages import MessageReply, count_message, messages_body
 from mellea_like.backends.batch_files import JoinedLines, mapped, plain
-from mellea_like.backends.sdk_batches import Listed, SDKBatches, result_of_line
+from mellea_like.backends.sdk_batches import Listed, SDKBatches
 from mellea_like.backends.sdk_errors import Translator
 from mellea_like.backends.server_address import Server
 from mellea_like.backends.server_errors import kind_of_status
 from mellea_like.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 
-    from mellea_like.backends.batch_api import Intention, JobResult
+    from mellea_like.backends.batch_api import Intention
     from mellea_like.backends.output_mode import Mode, OutputTool
     from mellea_like.core.backend import Options, Request
     from mellea_like.core.generation import Generation, RequestMeter
@@ -39,8 +39,6 @@ BEFORE, AFTER = b'{"requests":[', b"]}"
 LIMITS = JobLimits(requests=100_000, bytes=256_000_000 - len(BEFORE + AFTER))
 """Anthropic's limits for a job
 (https://platform.claude.com/docs/en/build-with-claude/batch-processing#batch-limitations)."""
-
-KEPT = " (Anthropic keeps them for 29 days after a job's creation)"
 
 WITH_SAMPLING = "2023-06-01"
 """The last version of Anthropic's API that accepts temperatures. A client can ask for this version
@@ -116,6 +114,7 @@ class AnthropicBatches(SDKBatches):
 
     name = "anthropic"
     limits = LIMITS
+    _kept = " (Anthropic keeps them for 29 days after a job's creation)"
     _server: _Server
 
     def __init__(
@@ -193,7 +192,7 @@ class AnthropicBatches(SDKBatches):
 
     async def _has(self, client: anthropic.AsyncAnthropic, state: JobState, prefix: str) -> bool:
         """Return whether an ended job's first result has a custom id with the given prefix."""
-        async with aclosing(self._results(client, state, whole=False)) as results:
+        async with aclosing(self._results(client, state)) as results:
             async for result in results:
                 return result.custom_id.startswith(prefix)
         return False
@@ -228,21 +227,14 @@ class AnthropicBatches(SDKBatches):
     async def _cancel(self, client: anthropic.AsyncAnthropic, job: str) -> JobState:
         return _state(await client.messages.batches.cancel(job))
 
-    async def _results(
-        self, client: anthropic.AsyncAnthropic, state: JobState, *, whole: bool = True
-    ) -> AsyncGenerator[JobResult]:
-        body = self._content(client, state.id)
-        least = state.total if whole else 0
-        async with aclosing(self._download(client, body, least, KEPT)) as lines:
-            async for line in lines:
-                if (result := result_of_line(line, _outcome)) is not None:
-                    yield result
+    def _files(self, state: JobState) -> Iterator[tuple[str, int]]:
+        yield state.id, state.total
 
     @asynccontextmanager
-    async def _content(self, client: anthropic.AsyncAnthropic, job: str) -> AsyncGenerator[Any]:
+    async def _content(self, client: anthropic.AsyncAnthropic, file: str) -> AsyncGenerator[Any]:
         gone = False
         try:
-            async with client.messages.batches.with_streaming_response.results(job) as response:
+            async with client.messages.batches.with_streaming_response.results(file) as response:
                 yield response.http_response
         except anthropic.AnthropicError as exc:
             # The SDK raises its base class if the job has no results, or none any more.
@@ -251,10 +243,28 @@ class AnthropicBatches(SDKBatches):
             gone = True
         if gone:
             msg = (
-                f"{self.where}: the job {job} has no results: it hasn't ended, or they are"
-                f" gone{KEPT}"
+                f"{self.where}: the job {file} has no results: it hasn't ended, or they are"
+                f" gone{self._kept}"
             )
             raise InvalidRequest(msg)
+
+    def _outcome(self, line: Mapping[str, Any]) -> JobOutcome:
+        result: dict[str, Any] = line["result"]
+        kind = str(result.get("type"))
+        if kind in UNRUN:
+            return JobOutcome(unrun=UNRUN[kind])
+        message = result.get("message")
+        if kind == "succeeded" and isinstance(message, dict):
+            return JobOutcome(reply=cast("dict[str, Any]", message))
+        error: Any = result.get("error") or {}
+        return self._failed(error.get("error") or error)
+
+    def _failed(self, error: Any) -> JobOutcome:
+        status = STATUSES.get(str(error.get("type")), 500)
+        found, retryable = kind_of_status(status)
+        retryable = found.default_retryable if retryable is None else retryable
+        said = str(error.get("message") or error.get("type") or "no reason given")
+        return JobOutcome(error=said, status=status, retryable=retryable)
 
     # --- the client -------------------------------------------------------------------------------
 
@@ -296,21 +306,3 @@ def _state(batch: MessageBatch) -> JobState:
         expires=batch.expires_at.timestamp(),
         outputs=(batch.results_url,) if batch.results_url else (),
     )
-
-
-def _outcome(line: Mapping[str, Any]) -> JobOutcome:
-    """Read the outcome of a request from its line in the results."""
-    result: dict[str, Any] = line["result"]
-    kind = str(result.get("type"))
-    if kind in UNRUN:
-        return JobOutcome(unrun=UNRUN[kind])
-    message = result.get("message")
-    if kind == "succeeded" and isinstance(message, dict):
-        return JobOutcome(reply=cast("dict[str, Any]", message))
-    error: Any = result.get("error") or {}
-    error = error.get("error") or error
-    status = STATUSES.get(str(error.get("type")), 500)
-    found, retryable = kind_of_status(status)
-    retryable = found.default_retryable if retryable is None else retryable
-    said = str(error.get("message") or error.get("type") or "no reason given")
-    return JobOutcome(error=said, status=status, retryable=retryable)

@@ -8,7 +8,7 @@ requests and answers.
 from __future__ import annotations
 
 import re
-from contextlib import aclosing, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from mellea_like.backends.batch_api import JobError, JobLimits, JobOutcome, JobState
@@ -29,12 +29,7 @@ except ImportError as exc:  # pragma: no cover
 from mellea_like.backends.batch_files import JSON_LINES, mapped, plain
 from mellea_like.backends.mistral_chat import mistral_body, readable
 from mellea_like.backends.openai_reply import Reply, read_usage
-from mellea_like.backends.sdk_batches import (
-    Listed,
-    SDKBatches,
-    outcome_of_response,
-    result_of_line,
-)
+from mellea_like.backends.sdk_batches import Listed, SDKBatches
 from mellea_like.backends.sdk_errors import Translator
 from mellea_like.backends.server_address import Server
 from mellea_like.core.argument_checks import whole_number
@@ -42,9 +37,10 @@ from mellea_like.errors import AuthenticationFailed, InvalidRequest
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping, Sequence
+    from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
-    from mellea_like.backends.batch_api import Intention, JobResult
+    from mellea_like.backends.batch_api import Intention
     from mellea_like.backends.output_mode import Mode, OutputTool
     from mellea_like.core.backend import Options, Request
     from mellea_like.core.generation import Generation, RequestMeter
@@ -229,14 +225,13 @@ class MistralBatches(SDKBatches):
             outputs=(job.output_file or "", job.error_file or ""),
         )
 
-    async def _results(self, client: _Client, state: JobState) -> AsyncGenerator[JobResult]:
-        for file, least in zip(state.outputs, (state.succeeded, state.failed), strict=True):
-            if file:
-                body = client.open(f"/v1/files/{file}/content")
-                async with aclosing(self._download(client, body, least)) as lines:
-                    async for line in lines:
-                        if (result := result_of_line(line, _outcome)) is not None:
-                            yield result
+    def _content(self, client: _Client, file: str) -> AbstractAsyncContextManager[httpx2.Response]:
+        return client.open(f"/v1/files/{file}/content")
+
+    def _failed(self, error: Any) -> JobOutcome:
+        told = cast("dict[str, Any]", error) if isinstance(error, dict) else {"message": error}
+        said: object = told.get("message") or told.get("detail") or told
+        return JobOutcome(error=str(said))
 
     # --- the client -------------------------------------------------------------------------------
 
@@ -307,15 +302,3 @@ def _of_sdk(sdk: Mistral, url: str) -> _Client:
         msg = f"the SDK's client must use an httpx2.AsyncClient, not {type(http).__name__}"
         raise InvalidRequest(msg)
     return _Client(http, url, security.api_key)
-
-
-def _outcome(line: Mapping[str, Any]) -> JobOutcome:
-    """Return the outcome that a line of an output or error file reports."""
-    response, error = line.get("response"), line.get("error")
-    if isinstance(response, dict):
-        answer = cast("dict[str, Any]", response)
-        body = answer.get("body")
-        return outcome_of_response(int(answer.get("status_code") or 0), body)
-    told = cast("dict[str, Any]", error) if isinstance(error, dict) else {"message": error}
-    said: object = told.get("message") or told.get("detail") or told
-    return JobOutcome(error=str(said))

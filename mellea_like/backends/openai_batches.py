@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from contextlib import aclosing, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import anyio
@@ -21,12 +21,7 @@ from mellea_like.backends.openai_chat import request_body
 from mellea_like.backends.openai_reply import CHAT_USAGE, Reply, read_usage
 from mellea_like.backends.openai_responses import USAGE, Response, responses_body
 from mellea_like.backends.openai_server import OpenAIServer
-from mellea_like.backends.sdk_batches import (
-    Listed,
-    SDKBatches,
-    outcome_of_response,
-    result_of_line,
-)
+from mellea_like.backends.sdk_batches import Listed, SDKBatches
 from mellea_like.errors import BackendTimeout, InvalidRequest
 
 if TYPE_CHECKING:
@@ -35,7 +30,7 @@ if TYPE_CHECKING:
 
     from openai.types import Batch, FileObject
 
-    from mellea_like.backends.batch_api import Intention, JobResult
+    from mellea_like.backends.batch_api import Intention
     from mellea_like.backends.output_mode import Mode, OutputTool
     from mellea_like.backends.sdk_errors import Translator
     from mellea_like.core.backend import Options, Request
@@ -246,22 +241,17 @@ class OpenAIBatches(SDKBatches):
     async def _discard(self, client: openai.AsyncOpenAI, uploaded: str) -> None:
         await client.files.delete(uploaded)
 
-    async def _results(
-        self, client: openai.AsyncOpenAI, state: JobState
-    ) -> AsyncGenerator[JobResult]:
-        # A job may have no file of outputs, none of errors, or neither, whatever its status.
-        for file, least in zip(state.outputs, (state.succeeded, state.failed), strict=True):
-            if file:
-                body = self._content(client, file)
-                async with aclosing(self._download(client, body, least)) as lines:
-                    async for line in lines:
-                        if (result := result_of_line(line, _outcome)) is not None:
-                            yield result
-
     @asynccontextmanager
     async def _content(self, client: openai.AsyncOpenAI, file: str) -> AsyncGenerator[Any]:
         async with client.files.with_streaming_response.content(file) as response:
             yield response.http_response
+
+    def _failed(self, error: Any) -> JobOutcome:
+        told = cast("dict[str, Any]", error) if isinstance(error, dict) else {}
+        code, message = str(told.get("code") or ""), str(told.get("message") or "")
+        if code in UNRUN:
+            return JobOutcome(error=message, unrun=UNRUN[code])
+        return JobOutcome(error=message or code or "no reason given", retryable=code in PASSING)
 
     # --- the client -------------------------------------------------------------------------------
 
@@ -278,16 +268,3 @@ class OpenAIBatches(SDKBatches):
 
     def _translator(self, client: openai.AsyncOpenAI) -> Translator:
         return self._server.translator(client, None, self._timeout)
-
-
-def _outcome(line: Mapping[str, Any]) -> JobOutcome:
-    """Return the outcome that a line of an output or error file reports."""
-    response, error = line.get("response"), line.get("error")
-    if isinstance(response, dict):
-        answer = cast("dict[str, Any]", response)
-        return outcome_of_response(int(answer.get("status_code") or 0), answer.get("body"))
-    told = cast("dict[str, Any]", error) if isinstance(error, dict) else {}
-    code, message = str(told.get("code") or ""), str(told.get("message") or "")
-    if code in UNRUN:
-        return JobOutcome(error=message, unrun=UNRUN[code])
-    return JobOutcome(error=message or code or "no reason given", retryable=code in PASSING)

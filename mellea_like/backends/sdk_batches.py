@@ -32,7 +32,7 @@ if TYPE_CHECKING:
         AsyncGenerator,
         AsyncIterator,
         Awaitable,
-        Callable,
+        Iterator,
         Mapping,
         Sequence,
     )
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from mellea_like.core.backend import Request
     from mellea_like.core.generation import Generation
 
-__all__ = ["Listed", "SDKBatches", "gone", "outcome_of_response", "result_of_line"]
+__all__ = ["Listed", "SDKBatches"]
 
 T = TypeVar("T")
 
@@ -73,6 +73,8 @@ class SDKBatches(ABC):
 
     name: str
     limits: JobLimits
+    _kept = ""
+    """How long the provider keeps results, for an error message."""
 
     def __init__(
         self,
@@ -282,14 +284,24 @@ class SDKBatches(ABC):
             error = self._translator(client).of(exc)
         raise error
 
+    async def _results(self, client: Any, state: JobState) -> AsyncGenerator[JobResult]:
+        for file, least in self._files(state):
+            body = self._content(client, file)
+            async with aclosing(self._download(client, body, least)) as results:
+                async for result in results:
+                    yield result
+
+    def _files(self, state: JobState) -> Iterator[tuple[str, int]]:
+        """Yield the files with a job's results, and how many results each has at least."""
+        # A job may have no file of outputs, none of errors, or neither, whatever its status.
+        for file, least in zip(state.outputs, (state.succeeded, state.failed), strict=True):
+            if file:
+                yield file, least
+
     async def _download(
-        self,
-        client: Any,
-        body: AbstractAsyncContextManager[Any],
-        least: int = 0,
-        kept: str = "",
-    ) -> AsyncGenerator[dict[str, Any]]:
-        """Yield the lines of a download; raise an error if there are fewer than ``least``."""
+        self, client: Any, body: AbstractAsyncContextManager[Any], least: int
+    ) -> AsyncGenerator[JobResult]:
+        """Yield the results in a download; raise an error if it has fewer lines than ``least``."""
         count = 0
         try:
             async with body as response:
@@ -298,7 +310,8 @@ class SDKBatches(ABC):
                     async with aclosing(json_lines(chunks)) as lines:
                         async for line in lines:
                             count += 1
-                            yield line
+                            if (result := self._result(line)) is not None:
+                                yield result
                 finally:
                     await close(response, chunks)
             if count >= least:
@@ -309,8 +322,38 @@ class SDKBatches(ABC):
         except BUGS:
             raise
         except Exception as exc:  # noqa: BLE001 (nothing but HTTP happens in there)
-            error = gone(self._translator(client).of(exc), kept)
+            error = self._gone(self._translator(client).of(exc))
         raise error
+
+    def _result(self, line: Mapping[str, Any]) -> JobResult | None:
+        """Return the result on a line, or None if the line has no custom id."""
+        custom_id = line.get("custom_id")
+        if not isinstance(custom_id, str):
+            return None
+        try:
+            return JobResult(custom_id, self._outcome(line))
+        except (ValueError, TypeError, AttributeError, LookupError):
+            shown = json.dumps(line)[:SHOWN]
+            return JobResult(custom_id, JobOutcome(error=f"invalid result: {shown}"))
+
+    def _outcome(self, line: Mapping[str, Any]) -> JobOutcome:
+        """Return the outcome that a line of results reports."""
+        response: Any = line.get("response")
+        if not isinstance(response, dict):
+            return self._failed(line.get("error"))
+        status, body = int(response.get("status_code") or 0), response.get("body")
+        if 200 <= status < 300 and isinstance(body, dict):  # noqa: PLR2004
+            return JobOutcome(reply=body)
+        # Some lines have the status 0: the provider has lost them.
+        error = Translator("", None, None, ()).refusal(status or 500, {}, body)
+        return JobOutcome(error=error.said, status=status or None, retryable=error.retryable)
+
+    def _gone(self, error: BackendError) -> BackendError:
+        """Return an error about deleted results if the server answered 404 or 410."""
+        if error.status not in (404, 410):
+            return error
+        msg = f"the job's results are gone{self._kept}: its requests must be sent again ({error})"
+        return InvalidRequest(msg, status=error.status)
 
     def _cut(self, what: str) -> MalformedResponse:
         return MalformedResponse(f"{self.where} cut a download short: it sent {what}")
@@ -355,8 +398,12 @@ class SDKBatches(ABC):
         """Ask for a job to be cancelled."""
 
     @abstractmethod
-    def _results(self, client: Any, state: JobState) -> AsyncGenerator[JobResult]:
-        """Yield the results of a job."""
+    def _content(self, client: Any, file: str) -> AbstractAsyncContextManager[Any]:
+        """Open a file of results, and yield the HTTP response with its body still unread."""
+
+    @abstractmethod
+    def _failed(self, error: Any) -> JobOutcome:
+        """Return the outcome of a request that got the error ``error`` instead of a response."""
 
 
 async def _newer(
@@ -395,35 +442,3 @@ def may_have_arrived(exc: Exception) -> bool:
     # An SDK's own refusal, such as for a missing key, is no error of the API.
     names = {kind.__name__ for kind in type(exc).__mro__}
     return "APIError" in names or not names & {"OpenAIError", "AnthropicError"}
-
-
-def gone(error: BackendError, kept: str) -> BackendError:
-    """Return an error about deleted results if the server answered 404 or 410, else ``error``."""
-    if error.status not in (404, 410):
-        return error
-    msg = f"the job's results are gone{kept}: its requests must be sent again ({error})"
-    return InvalidRequest(msg, status=error.status)
-
-
-def result_of_line(
-    line: Mapping[str, Any], read: Callable[[Mapping[str, Any]], JobOutcome]
-) -> JobResult | None:
-    """Return the result on a line, or None if the line has no custom id."""
-    custom_id = line.get("custom_id")
-    if not isinstance(custom_id, str):
-        return None
-    try:
-        return JobResult(custom_id, read(line))
-    except (ValueError, TypeError, AttributeError, LookupError):
-        shown = json.dumps(line)[:SHOWN]
-        return JobResult(custom_id, JobOutcome(error=f"invalid result: {shown}"))
-
-
-def outcome_of_response(status: int, body: Any) -> JobOutcome:
-    """Convert the HTTP response in a line of results to an outcome."""
-    if 200 <= status < 300 and isinstance(body, dict):  # noqa: PLR2004
-        return JobOutcome(reply=body)
-    translator = Translator("", None, None, ())
-    # Some lines have the status 0: the provider has lost them.
-    error = translator.refusal(status or 500, {}, body)
-    return JobOutcome(error=error.said, status=status or None, retryable=error.retryable)
