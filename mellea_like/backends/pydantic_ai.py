@@ -26,18 +26,17 @@ except ImportError as exc:  # pragma: no cover
 
 from mellea_like.backends.loop_clients import LoopClients
 from mellea_like.backends.pydantic_ai_wire import (
+    ModelTranslator,
     Reply,
-    Translator,
     can_stream,
     key_of,
     model_messages,
     model_settings,
-    never_sent,
     request_parameters,
 )
 from mellea_like.backends.sending import Sending, notify_when_sent, reports_progress
 from mellea_like.backends.server_address import digest
-from mellea_like.backends.server_errors import refuses_temperature
+from mellea_like.backends.server_errors import never_sent, refuses_temperature
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Generator, Mapping
@@ -172,7 +171,7 @@ class PydanticAIBackend:
 
     @asynccontextmanager
     async def _stream(self, request: Request) -> AsyncGenerator[AsyncIterator[Any]]:
-        asking = _Asking(request, Translator(self._model, self._timeout, self._total_timeout))
+        asking = _Asking(request, ModelTranslator(self._model, self._timeout, self._total_timeout))
         asking.silence = self._timeout or math.inf
         asking.ends = anyio.current_time() + (self._total_timeout or math.inf)
         try:
@@ -281,7 +280,7 @@ class _Asking(Sending):
     told = False
     """Whether the client reports when the request has been sent."""
 
-    def __init__(self, request: Request, translator: Translator) -> None:
+    def __init__(self, request: Request, translator: ModelTranslator) -> None:
         super().__init__(request)
         self._translator = translator
         self.generators = _Generators()
@@ -297,7 +296,7 @@ class _Asking(Sending):
                 if not (self.told or never_sent(exc)):
                     self.sent()
                 if isinstance(exc, Exception):
-                    error = self._translator.of(exc)
+                    error = self._translator.of_model(exc)
                 if error is None:
                     raise
             # Raising outside the handler keeps the SDK's exception from becoming the context.

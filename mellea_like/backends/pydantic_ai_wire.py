@@ -24,10 +24,10 @@ from pydantic_ai.output import OutputObjectDefinition
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 
+from mellea_like.backends.sdk_errors import Translator
 from mellea_like.backends.server_errors import STATUSES, failed_in_transport, kind_of_status
 from mellea_like.core.backend import MAX_SEED
 from mellea_like.core.conversation import joined_text
-from mellea_like.core.display import excerpt
 from mellea_like.core.format import format_name, json_schema
 from mellea_like.core.generation import Generation
 from mellea_like.core.parts import Audio, File, Image, Part, Text
@@ -50,13 +50,12 @@ if TYPE_CHECKING:
     from mellea_like.core.generation import RequestMeter
 
 __all__ = [
+    "ModelTranslator",
     "Reply",
-    "Translator",
     "can_stream",
     "key_of",
     "model_messages",
     "model_settings",
-    "never_sent",
     "request_parameters",
 ]
 
@@ -353,37 +352,14 @@ def _arguments(given: Any) -> str:
 # --- errors ---------------------------------------------------------------------------------------
 
 
-class Translator:
-    """Translates errors of a request into this library's errors.
-
-    The original errors are not chained to the translated errors, because they may contain the key.
-    """
+class ModelTranslator(Translator):
+    """Translates errors of a request to a Pydantic AI model into this library's errors."""
 
     def __init__(self, model: Model, timeout: float | None, total: float | None) -> None:
-        self._model = model.model_id
-        self._key = key_of(model)
-        self._timeout = timeout
-        self._total = total
+        key = key_of(model)
+        super().__init__(model.model_id, None, timeout, [key] if key else [], total)
 
-    def clean(self, text: str) -> str:
-        """Shorten a text and remove the key from it."""
-        if self._key:
-            text = text.replace(self._key, "***")
-        return excerpt(text)
-
-    def silent(self) -> BackendTimeout:
-        """Return the error for a provider that sent nothing for too long."""
-        return BackendTimeout(
-            f"{self._model} sent nothing for {self._timeout:g} s, the backend's timeout"
-        )
-
-    def late(self) -> BackendTimeout:
-        """Return the error for a request that took too long as a whole."""
-        return BackendTimeout(
-            f"{self._model} did not finish within {self._total:g} s, the backend's total_timeout"
-        )
-
-    def of(self, exc: Exception) -> BackendError | None:
+    def of_model(self, exc: Exception) -> BackendError | None:
         """Translate the exception of a request; return None if the exception is a bug."""
         said = f"{type(exc).__name__}: {self.clean(str(exc))}"
         match exc:
@@ -393,14 +369,14 @@ class Translator:
                 return self._of_api(exc)
             case exceptions.UserError() | NotImplementedError():
                 return InvalidRequest(
-                    f"{self._model} can't take this request: {self.clean(str(exc))}"
+                    f"{self._where} can't take this request: {self.clean(str(exc))}"
                 )
             case exceptions.AgentRunError():
-                return MalformedResponse(f"{self._model} sent an invalid response ({said})")
+                return MalformedResponse(f"{self._where} sent an invalid response ({said})")
             case _ if isinstance(exc, TimeoutError) or "Timeout" in type(exc).__name__:
-                return BackendTimeout(f"{self._model} did not answer in time ({said})")
+                return BackendTimeout(f"{self._where} did not answer in time ({said})")
             case _ if failed_in_transport(exc):
-                return BackendUnavailable(f"the connection to {self._model} failed ({said})")
+                return BackendUnavailable(f"the connection to {self._where} failed ({said})")
             case _:
                 return self._of_loop(exc)
 
@@ -409,14 +385,14 @@ class Translator:
         if not asyncios or not isinstance(exc, RuntimeError | TypeError) or _on_asyncio():
             return None
         return InvalidRequest(
-            f"the client of {self._model} runs only on asyncio: run this on asyncio, or choose"
+            f"the client of {self._where} runs only on asyncio: run this on asyncio, or choose"
             " another provider (the clients of OpenAI, Anthropic, Google and Amazon run on trio)"
         )
 
     def _of_api(self, exc: exceptions.ModelAPIError) -> BackendError:
         status: int | None = getattr(exc, "status_code", None)
         answered = "failed" if status is None else f"answered {status}"
-        said = f"{self._model} {answered}: {self.clean(_message(exc))}"
+        said = f"{self._where} {answered}: {self.clean(_message(exc))}"
         kind, retryable = _kind(exc, status)
         if kind is AuthenticationFailed:
             said += "; check the API key"
@@ -459,24 +435,6 @@ def _message(exc: exceptions.ModelAPIError) -> str:
             body = fields.get("message") or fields.get("error") or fields.get("detail") or fields
     hint = getattr(exc, "hint", None)
     return f"{body or exc.message}" + (f" ({hint})" if hint else "")
-
-
-NEVER_SENT = (exceptions.UserError, InvalidRequest, ConnectionRefusedError, NotImplementedError)
-
-CONNECTING = ("ConnectError", "ConnectTimeout", "EndpointConnectionError")
-"""The names of HTTP libraries' exceptions for failures to connect."""
-
-
-def never_sent(exc: BaseException) -> bool:
-    """Return whether a request failed before it could be sent, so that it costs nothing."""
-    seen: set[int] = set()
-    cause: BaseException | None = exc
-    while cause is not None and id(cause) not in seen:
-        seen.add(id(cause))
-        if isinstance(cause, NEVER_SENT) or type(cause).__name__ in CONNECTING:
-            return True
-        cause = cause.__cause__ or cause.__context__
-    return False
 
 
 def _on_asyncio() -> bool:

@@ -64,7 +64,13 @@ class RewardModel:
         self._model = model
         self._label = label
         self._translator = Translator(base_url, model, timeout, [api_key or ""])
-        make = partial(_client, base_url, api_key, timeout, max_retries)
+        make = partial(
+            openai.AsyncOpenAI,
+            api_key=api_key or "none",
+            base_url=base_url,
+            timeout=timeout,
+            max_retries=max_retries,
+        )
         self._clients = LoopClients(make, close=True)
 
     async def __call__(self, candidate: Candidate) -> float:
@@ -110,14 +116,3 @@ class RewardModel:
     async def aclose(self) -> None:
         """Close the connections of the running event loop."""
         await self._clients.aclose()
-
-
-def _client(
-    base_url: str, api_key: str | None, timeout: float, max_retries: int
-) -> openai.AsyncOpenAI:
-    client = openai.AsyncOpenAI(
-        api_key=api_key or "none", base_url=base_url, timeout=timeout, max_retries=max_retries
-    )
-    # The SDK would detect the platform in a thread, and keep that thread, only for a header.
-    client._platform = "Unknown"  # pyright: ignore[reportPrivateUsage]
-    return client

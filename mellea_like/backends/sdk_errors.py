@@ -22,7 +22,12 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, cast
 
 from mellea_like.backends.openai_events import ServerError
-from mellea_like.backends.server_errors import failed_in_transport, kind_of_status
+from mellea_like.backends.server_errors import (
+    causes_of,
+    failed_in_transport,
+    is_a,
+    kind_of_status,
+)
 from mellea_like.core.display import excerpt
 from mellea_like.errors import (
     AuthenticationFailed,
@@ -31,14 +36,13 @@ from mellea_like.errors import (
     BackendUnavailable,
     InvalidRequest,
     MalformedResponse,
-    MelleaError,
     RateLimited,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
 
-__all__ = ["Translator", "never_sent", "retry_after"]
+__all__ = ["Translator", "retry_after"]
 
 MAX_RETRY_AFTER = 86_400.0
 """The longest wait that a server can ask for, in seconds; longer waits are cut to this."""
@@ -54,9 +58,6 @@ LONGEST_WORD = 200
 SDK_ERRORS = ("OpenAIError", "AnthropicError")
 """The names of the SDKs' base exceptions. If an exception of such a class isn't also an
 ``APIError``, nothing was sent."""
-
-UNSENT = ("ConnectError", "ConnectTimeout", "PoolTimeout", "UnsupportedProtocol", "InvalidURL")
-"""The names of HTTP libraries' exceptions which mean that no connection was made."""
 
 SHORTEST_SECRET = 4
 """The fewest characters of a secret to remove from messages. A shorter text may also be part of
@@ -112,7 +113,7 @@ class Translator:
         total: float | None = None,
         hint: str = "",
     ) -> None:
-        self._url = url
+        self._where = url
         self._hint = hint
         self._model = model
         self._timeout = timeout
@@ -131,19 +132,19 @@ class Translator:
     def of(self, exc: Exception) -> BackendError:
         """Translate the exception of a request."""
         said = f"{type(exc).__name__}: {self.clean(str(exc))}"
-        causes = tuple(_causes(exc))
+        causes = tuple(causes_of(exc))
         match exc:
             case BackendError():
                 return exc
             case ServerError():
                 return self._of_event(exc)
-            case _ if _is_a(exc, "APIStatusError"):
+            case _ if is_a(exc, "APIStatusError"):
                 answered: Any = exc
                 return self.refusal(answered.status_code, answered.response.headers, answered.body)
-            case _ if _is_a(exc, *SDK_ERRORS) and not _is_a(exc, "APIError"):
+            case _ if is_a(exc, *SDK_ERRORS) and not is_a(exc, "APIError"):
                 if "Token" in type(exc).__name__ or "redential" in str(exc):
-                    return AuthenticationFailed(f"no credentials for {self._url} ({said})")
-                return InvalidRequest(f"the SDK refused the request to {self._url} ({said})")
+                    return AuthenticationFailed(f"no credentials for {self._where} ({said})")
+                return InvalidRequest(f"the SDK refused the request to {self._where} ({said})")
             case _:
                 pass
         unconnected = any(type(cause).__name__ == "ConnectTimeout" for cause in causes)
@@ -175,24 +176,24 @@ class Translator:
         """Return the error for an unreadable response, with the ``hint`` if no reply began."""
         shown = f": {self.clean(body)}" if body else ""
         hint = "" if began else self._hint
-        return MalformedResponse(f"{self._url} sent {what}{shown}{hint}")
+        return MalformedResponse(f"{self._where} sent {what}{shown}{hint}")
 
     def silent(self) -> BackendTimeout:
         """Return the error for a server that sent nothing for too long."""
         limit = self._timeout
         within = "in time" if limit is None else f"for {limit:g} s, the backend's timeout"
-        return BackendTimeout(f"{self._url} sent nothing {within}")
+        return BackendTimeout(f"{self._where} sent nothing {within}")
 
     def late(self) -> BackendTimeout:
         """Return the error for a request that took too long as a whole."""
         return BackendTimeout(
-            f"{self._url} did not finish within {self._total:g} s, the backend's total_timeout"
+            f"{self._where} did not finish within {self._total:g} s, the backend's total_timeout"
         )
 
     def unsendable(self, exc: Exception) -> InvalidRequest:
         """Return the error for a request that JSON or HTTP can't express."""
         return InvalidRequest(
-            f"the request to {self._url} can't be encoded:"
+            f"the request to {self._where} can't be encoded:"
             f" {type(exc).__name__}: {self.clean(str(exc))}"
         )
 
@@ -208,13 +209,13 @@ class Translator:
         if "invalid_" in kinds:
             return self._by_status(400, exc.message, (), None)
         return BackendUnavailable(
-            f"{self._url} ended its reply with an error: {self.clean(exc.message)}"
+            f"{self._where} ended its reply with an error: {self.clean(exc.message)}"
         )
 
     def _by_status(
         self, status: int, message: str, codes: Iterable[str | None], wait: float | None
     ) -> BackendError:
-        said = f"{self._url} answered {status}: {self.clean(message)}"
+        said = f"{self._where} answered {status}: {self.clean(message)}"
         kind, retryable = kind_of_status(status)
         if kind is AuthenticationFailed:
             said = f"{said}; check the API key"
@@ -222,7 +223,7 @@ class Translator:
             said, retryable = f"{said}; the quota is used up", False
         elif status == 404:  # noqa: PLR2004 (not found)
             model = "" if self._model is None else f"the model {self._model!r} and "
-            usual = "" if "/v1" in self._url else ", which usually ends in /v1"
+            usual = "" if "/v1" in self._where else ", which usually ends in /v1"
             said = f"{said}; check {model}the base URL{usual}{self._hint}"
         return kind(said, status=status, retryable=retryable, retry_after=wait)
 
@@ -236,7 +237,7 @@ class Translator:
         else:
             why = next((self.clean(str(c)) for c in reversed(causes) if str(c)), "")
             why = f"the connection failed ({why or type(causes[-1]).__name__})"
-        return BackendUnavailable(f"can't reach {self._url}: {why}")
+        return BackendUnavailable(f"can't reach {self._where}: {why}")
 
 
 def _message(fields: dict[str, Any], inner: dict[str, Any], body: object) -> str:
@@ -261,35 +262,10 @@ def _fields(body: object) -> dict[str, Any]:
     return cast("dict[str, Any]", body) if isinstance(body, dict) else {}
 
 
-def _causes(exc: BaseException) -> Iterator[BaseException]:
-    # An exception and its causes, including the members of groups. If the context is one of this
-    # library's errors, it is about another request, such as an earlier try.
-    seen: set[int] = set()
-    pending: list[BaseException | None] = [exc]
-    while pending:
-        found = pending.pop(0)
-        if found is None or id(found) in seen or isinstance(found, MelleaError):
-            continue
-        seen.add(id(found))
-        yield found
-        pending.append(found.__cause__ or found.__context__)
-        if isinstance(found, BaseExceptionGroup):
-            pending.extend(cast("BaseExceptionGroup[BaseException]", found).exceptions)
-
-
 def _is_timeout(exc: Exception) -> bool:
     """Return whether an exception is a timeout of Python, the SDK or the HTTP library."""
-    return isinstance(exc, TimeoutError) or _is_a(exc, "APITimeoutError", "TimeoutException")
+    return isinstance(exc, TimeoutError) or is_a(exc, "APITimeoutError", "TimeoutException")
 
 
 def _is_transport(exc: Exception) -> bool:
-    return _is_a(exc, "APIConnectionError") or failed_in_transport(exc)
-
-
-def _is_a(exc: BaseException, *names: str) -> bool:
-    return any(kind.__name__ in names for kind in type(exc).__mro__)
-
-
-def never_sent(exc: BaseException) -> bool:
-    """Return whether a request failed before any of it could be sent."""
-    return any(_is_a(cause, *UNSENT) for cause in _causes(exc))
+    return is_a(exc, "APIConnectionError") or failed_in_transport(exc)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING, cast
 
 from mellea_like.errors import (
     AuthenticationFailed,
@@ -10,13 +11,39 @@ from mellea_like.errors import (
     BackendTimeout,
     BackendUnavailable,
     InvalidRequest,
+    MelleaError,
     RateLimited,
 )
 
-__all__ = ["REFUSALS", "failed_in_transport", "kind_of_status", "refuses_temperature"]
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = [
+    "REFUSALS",
+    "causes_of",
+    "failed_in_transport",
+    "is_a",
+    "kind_of_status",
+    "never_sent",
+    "refuses_temperature",
+]
 
 TRANSPORTS = ("httpx2", "httpcore2", "httpx", "httpcore", "h11", "h2", "anyio", "trio", "botocore")
 """Packages whose exceptions mean that the connection failed."""
+
+UNSENT = (
+    "ConnectError",
+    "ConnectTimeout",
+    "ConnectionRefusedError",
+    "EndpointConnectionError",
+    "InvalidURL",
+    "NotImplementedError",
+    "PoolTimeout",
+    "UnsupportedProtocol",
+    "UserError",
+)
+"""The names of exceptions that are raised before a request is sent, by Python, the HTTP libraries
+and Pydantic AI."""
 
 STATUSES: dict[int, tuple[type[BackendError], bool | None]] = {
     401: (AuthenticationFailed, None),
@@ -52,3 +79,33 @@ def failed_in_transport(exc: BaseException) -> bool:
     """Return whether an exception means that the connection failed."""
     package = type(exc).__module__.partition(".")[0]
     return isinstance(exc, OSError | EOFError) or package in TRANSPORTS
+
+
+def is_a(exc: BaseException, *names: str) -> bool:
+    """Return whether an exception's class, or one of its base classes, has one of the names."""
+    return any(kind.__name__ in names for kind in type(exc).__mro__)
+
+
+def causes_of(exc: BaseException) -> Iterator[BaseException]:
+    """Iterate over an exception and its causes.
+
+    Yields:
+        The exception, its causes and contexts, and the members of groups, but none of this
+        library's errors: they are about other requests, such as an earlier try.
+    """
+    seen: set[int] = set()
+    pending: list[BaseException | None] = [exc]
+    while pending:
+        found = pending.pop(0)
+        if found is None or id(found) in seen or isinstance(found, MelleaError):
+            continue
+        seen.add(id(found))
+        yield found
+        pending.append(found.__cause__ or found.__context__)
+        if isinstance(found, BaseExceptionGroup):
+            pending.extend(cast("BaseExceptionGroup[BaseException]", found).exceptions)
+
+
+def never_sent(exc: BaseException) -> bool:
+    """Return whether a request failed before any of it could be sent, so that it costs nothing."""
+    return any(is_a(cause, *UNSENT) for cause in causes_of(exc))
