@@ -7,8 +7,9 @@ import mmap
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from pydantic_core import PydanticSerializationError, from_json, to_jsonable_python
+from pydantic_core import PydanticSerializationError, to_jsonable_python
 
+from mellea_like.backends.openai_events import from_event
 from mellea_like.errors import InvalidRequest
 from mellea_like.runtime.threads import run_in_thread
 
@@ -161,12 +162,9 @@ async def json_lines(chunks: AsyncIterable[bytes]) -> AsyncGenerator[dict[str, A
 
 def _object(line: bytes) -> dict[str, Any]:
     try:
-        found = from_json(line)
-    except ValueError:
-        try:
-            found = json.loads(line)  # It takes lone halves of surrogate pairs, too.
-        except (ValueError, RecursionError):
-            found = None
+        found = from_event(line)
+    except (ValueError, RecursionError):
+        found = None
     if not isinstance(found, dict):
         start = line[:100].decode("utf-8", "replace")
         msg = f"a line that isn't a JSON object: {start}"

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import ssl
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager
 from functools import partial
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from urllib.parse import unquote, urlsplit
 
@@ -17,6 +16,7 @@ from mellea_like.core.backend import Options, insisted
 from mellea_like.errors import AuthenticationFailed, BackendError, InvalidRequest
 
 try:
+    import httpcore2  # noqa: F401 (httpx2 would load it at the first request)
     import httpx2  # The SDK's HTTP library since version 3.
     import openai
 except ImportError as exc:  # pragma: no cover
@@ -33,11 +33,6 @@ from mellea_like.backends.output_mode import OutputModes
 from mellea_like.backends.sending import Sending
 from mellea_like.backends.server_address import digest, is_here, without_credentials
 from mellea_like.backends.server_errors import refuses_temperature
-
-for _module in ("openai.resources.models", "httpcore2"):
-    # The SDK would load these at its first request and delay it.
-    with suppress(ImportError):
-        import_module(_module)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Mapping
@@ -182,7 +177,13 @@ class OpenAIBackend:
         self._trust_env = trust_env
         self._keep_alive = keep_alive
         self._follow_redirects = follow_redirects
-        self._limits = _connection_limits(max_connections)
+        self._limits = openai.DEFAULT_CONNECTION_LIMITS
+        if max_connections is not None:
+            whole_number("max_connections", max_connections)
+            kept = self._limits.max_keepalive_connections
+            self._limits = httpx2.Limits(
+                max_connections=max_connections, max_keepalive_connections=kept
+            )
         self._outputs = OutputModes(output)
         self._refuse_temperature = set[str]()
         self._clients = LoopClients(self._make_client, close=client is None)
@@ -479,11 +480,3 @@ class OpenAIBackend:
     def _translator(self, client: Client, model: str | None) -> Translator:
         hint = NO_RESPONSES if self._api == "responses" and not self._where.is_official else ""
         return self._where.translator(client.sdk, model, self._timeout, self._total_timeout, hint)
-
-
-def _connection_limits(most: int | None) -> httpx2.Limits:
-    if most is None:
-        return openai.DEFAULT_CONNECTION_LIMITS
-    whole_number("max_connections", most)
-    kept = openai.DEFAULT_CONNECTION_LIMITS.max_keepalive_connections
-    return httpx2.Limits(max_connections=most, max_keepalive_connections=kept)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from mellea_like.core.backend import Options, Request
     from mellea_like.core.conversation import Message
 
-__all__ = ["output_tool", "request_body", "response_format", "tool_choice"]
+__all__ = ["output_tool", "request_body", "response_format"]
 
 _DROPPED = ("default", "discriminator", "minLength", "maxLength", "examples", "title")
 
@@ -37,31 +37,24 @@ def request_body(
         "stream": True,
         "stream_options": {"include_usage": True},
     }
-    if choices is not None:
-        body["n"] = choices
-    if options.temperature is not None:
-        body["temperature"] = options.temperature
-    if options.top_p is not None:
-        body["top_p"] = options.top_p
-    if options.max_tokens is not None:
-        body["max_completion_tokens" if official else "max_tokens"] = options.max_tokens
-    if options.stop:
-        body["stop"] = list(options.stop)
-    if options.seed is not None:
-        body["seed"] = options.seed % MAX_SEED
-    if request.tools:
-        body["tools"] = [tool.as_dict() for tool in request.tools]
-    if request.tool_choice is not None:
-        body["tool_choice"] = tool_choice(request)
+    given = {
+        "n": choices,
+        "temperature": options.temperature,
+        "top_p": options.top_p,
+        "max_completion_tokens" if official else "max_tokens": options.max_tokens,
+        "stop": list(options.stop) or None,
+        "seed": None if options.seed is None else options.seed % MAX_SEED,
+        "tools": [tool.as_dict() for tool in request.tools] or None,
+        "tool_choice": _tool_choice(request.tool_choice),
+    }
+    body |= {name: value for name, value in given.items() if value is not None}
     if output is not None:
         _demand(body, output, official=official)
     return {**body, **options.extra}
 
 
-def tool_choice(request: Request) -> Any:
-    """Return the request's tool choice in the protocol's form."""
-    choice = request.tool_choice
-    if choice in TOOL_CHOICES:
+def _tool_choice(choice: str | None) -> Any:
+    if choice is None or choice in TOOL_CHOICES:
         return choice
     return {"type": "function", "function": {"name": choice}}
 
@@ -121,64 +114,45 @@ def _strict(schema: dict[str, Any], *, official: bool) -> tuple[dict[str, Any], 
     closed, and a schema with an optional property is sent without ``strict``.
     """
     try:
-        return (_narrowed(schema) if official else _closed(schema)), True
+        return _fitted(schema, official=official), True
     except _NoFit:
         return schema, False
 
 
 class _NoFit(Exception):
-    """Raised for a schema that can't be expressed in OpenAI's strict subset."""
+    """Raised for a schema that can't be sent with ``strict``."""
 
 
-def _closed(schema: Any) -> Any:
-    """Return a schema whose objects are closed, that is, have no properties but the listed ones.
+def _can_be_closed(schema: dict[str, Any], *, optional: bool) -> bool:
+    """Return whether an object has no properties but the listed ones, all of them required.
 
-    Raises:
-        _NoFit: the schema has free or optional properties, or keywords such as ``allOf``.
+    With ``optional``, optional properties are allowed.
     """
+    if "properties" not in schema or schema.get("additionalProperties"):
+        return False
+    return optional or set(schema.get("required", ())) == schema["properties"].keys()
+
+
+def _fitted(schema: Any, *, official: bool) -> Any:
+    """Return a schema whose objects are closed; if ``official``, in OpenAI's strict subset."""
     if not isinstance(schema, dict):
         return schema
     old = cast("dict[str, Any]", schema)
-    if old.get("type") == "object":
-        required = set(old.get("required", ()))
-        if not old.get("properties") or old.get("additionalProperties"):
-            raise _NoFit
-        if required != old["properties"].keys():
-            raise _NoFit
-        old = cast("dict[str, Any]", {**old, "additionalProperties": False})
-    new: dict[str, Any] = {}
-    for key, value in old.items():
-        if key in ("properties", "$defs"):
-            new[key] = {name: _closed(part) for name, part in value.items()}
-        elif key == "anyOf":
-            new[key] = [_closed(part) for part in value]
-        elif key in ("allOf", "oneOf", "prefixItems"):
-            raise _NoFit
-        else:
-            new[key] = _closed(value) if key == "items" else value
-    return new
-
-
-def _narrowed(schema: Any) -> Any:
-    if not isinstance(schema, dict):
-        return schema
-    old = cast("dict[str, Any]", schema)
-    if "$ref" in old:
+    if official and "$ref" in old:
         # In the subset, a reference has no other keywords. The root keeps its definitions.
         old = {key: value for key, value in old.items() if key in ("$ref", "$defs")}
-    free = "properties" not in old or old.get("additionalProperties")
-    if old.get("type") == "object" and free:
+    if old.get("type") == "object" and not _can_be_closed(old, optional=official):
         raise _NoFit
     new: dict[str, Any] = {}
     for key, value in old.items():
         if key in ("properties", "$defs"):
-            new[key] = {name: _narrowed(part) for name, part in value.items()}
-        elif key in ("anyOf", "oneOf"):
-            new["anyOf"] = [_narrowed(part) for part in value]
-        elif key in ("allOf", "prefixItems"):
+            new[key] = {name: _fitted(part, official=official) for name, part in value.items()}
+        elif key == "anyOf" or (key == "oneOf" and official):
+            new["anyOf"] = [_fitted(part, official=official) for part in value]
+        elif key in ("allOf", "oneOf", "prefixItems"):
             raise _NoFit
-        elif key not in _DROPPED:
-            new[key] = _narrowed(value)
+        elif not (official and key in _DROPPED):
+            new[key] = _fitted(value, official=official)
     if "properties" in new:
         new["additionalProperties"] = False
         new["required"] = list(new["properties"])

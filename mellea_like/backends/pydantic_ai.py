@@ -150,17 +150,10 @@ class PydanticAIBackend:
 
     async def generate(self, request: Request) -> Generation:
         """Answer one request; see `Backend.generate`."""
-        async with self._stream(request) as pieces:
+        async with self.stream(request) as pieces:
             while isinstance(piece := await anext(pieces), str):
                 pass
-            whole: Generation = piece
-            return whole
-
-    def stream(
-        self, request: Request
-    ) -> AbstractAsyncContextManager[AsyncIterator[str | Generation]]:
-        """Answer one request piece by piece; see `StreamingBackend.stream`."""
-        return self._stream(request)
+            return piece
 
     async def aclose(self) -> None:
         """Close the running event loop's connections. The backend may be used again.
@@ -170,7 +163,8 @@ class PydanticAIBackend:
         await self._clients.aclose()
 
     @asynccontextmanager
-    async def _stream(self, request: Request) -> AsyncGenerator[AsyncIterator[Any]]:
+    async def stream(self, request: Request) -> AsyncGenerator[AsyncIterator[str | Generation]]:
+        """Answer one request piece by piece; see `StreamingBackend.stream`."""
         asking = _Asking(request, ModelTranslator(self._model, self._timeout, self._total_timeout))
         asking.silence = self._timeout or math.inf
         asking.ends = anyio.current_time() + (self._total_timeout or math.inf)

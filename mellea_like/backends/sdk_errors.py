@@ -79,8 +79,6 @@ def retry_after(headers: Mapping[str, str], now: datetime) -> float | None:
 
 
 def _seconds(text: str, unit: float) -> float | None:
-    if "_" in text or not text.isascii():
-        return None  # Python would also accept digits of any script, and 1_000.
     try:
         seconds = float(text) * unit
     except ValueError:
