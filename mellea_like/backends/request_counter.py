@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from collections import Counter
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
 
     from mellea_like.core.conversation import Message
 
-__all__ = ["Flight", "RequestCounter", "RequestStatistics", "count_words", "word_pieces"]
+__all__ = ["RequestCounter", "RequestStatistics", "count_words", "word_pieces"]
 
 
 class RequestStatistics(NamedTuple):
@@ -40,27 +40,25 @@ class RequestStatistics(NamedTuple):
     output_tokens: int = 0
 
 
-class Flight:
-    """A request in progress. Its outcome is "cancelled" until the backend sets another one."""
-
-    outcome: Literal["finished", "failed", "cancelled"] = "cancelled"
-
-
 class RequestCounter(Counter[str]):
     """Counts a backend's requests and tokens, under the field names of `RequestStatistics`."""
 
     @contextmanager
-    def flight(self) -> Generator[Flight]:
+    def flight(self) -> Generator[None]:
         """Count one request as in flight during the block, and count its outcome afterwards."""
         self["started"] += 1
         self["in_flight"] += 1
         self["max_in_flight"] = max(self["max_in_flight"], self["in_flight"])
-        flight = Flight()
+        outcome = "cancelled"
         try:
-            yield flight
+            yield
+            outcome = "finished"
+        except Exception:
+            outcome = "failed"
+            raise
         finally:
             self["in_flight"] -= 1
-            self[flight.outcome] += 1
+            self[outcome] += 1
 
     def statistics(self) -> RequestStatistics:
         """Return the current counts."""

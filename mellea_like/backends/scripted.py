@@ -13,7 +13,6 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from mellea_like.backends.request_counter import (
-    Flight,
     RequestCounter,
     RequestStatistics,
     count_words,
@@ -137,58 +136,52 @@ class ScriptedBackend:
             BaseException: the exception that is the script's next item.
             IndexError: the script is used up.
         """
-        with self._counter.flight() as flight:
-            reply, meter = await self._begin(request, flight)
+        with self._counter.flight():
+            reply, meter = await self._begin(request)
             await self._wait(reply, 1.0)
-            return self._end(reply, meter, flight)
+            return self._end(reply, meter)
 
     @asynccontextmanager
     async def stream(self, request: Request) -> AsyncGenerator[AsyncIterator[str | Generation]]:
         """Stream the next reply of the script piece by piece; see `StreamingBackend.stream`."""
-        with self._counter.flight() as flight:
-            async with aclosing(self._pieces(request, flight)) as pieces:
-                yield pieces
+        async with aclosing(self._pieces(request)) as pieces:
+            yield pieces
 
-    async def _pieces(self, request: Request, flight: Flight) -> AsyncGenerator[str | Generation]:
-        reply, meter = await self._begin(request, flight)
-        pieces = reply.pieces
-        tokens = 0
-        for piece in pieces:
-            await self._wait(reply, 1 / len(pieces))
-            tokens += len(piece.split())
-            meter.update(output_tokens=tokens)
-            self._counter["output_tokens"] += len(piece.split())
-            yield piece
-        if not pieces:
-            await self._wait(reply, 1.0)
-        yield self._end(reply, meter, flight, counted=tokens)
+    async def _pieces(self, request: Request) -> AsyncGenerator[str | Generation]:
+        with self._counter.flight():
+            reply, meter = await self._begin(request)
+            pieces = reply.pieces
+            tokens = 0
+            for piece in pieces:
+                await self._wait(reply, 1 / len(pieces))
+                tokens += len(piece.split())
+                meter.update(output_tokens=tokens)
+                self._counter["output_tokens"] += len(piece.split())
+                yield piece
+            if not pieces:
+                await self._wait(reply, 1.0)
+            whole = self._end(reply, meter, counted=tokens)
+        yield whole
 
-    async def _begin(self, request: Request, flight: Flight) -> tuple[Reply, RequestMeter]:
+    async def _begin(self, request: Request) -> tuple[Reply, RequestMeter]:
         self.requests.append(request)
         meter = request.meter.start()
         tokens = count_words(request.messages)
         meter.update(input_tokens=tokens)
         self._counter["input_tokens"] += tokens
-        try:
-            item = self._rule(request)
-            if inspect.isawaitable(item):
-                item = await item
-            return _reply_of(item), meter
-        except Exception:
-            flight.outcome = "failed"
-            raise
+        item = self._rule(request)
+        if inspect.isawaitable(item):
+            item = await item
+        return _reply_of(item), meter
 
     async def _wait(self, reply: Reply, share: float) -> None:
         delay = self._delay if reply.delay is None else reply.delay
         with anyio.CancelScope(shield=reply.shielded):
             await (anyio.sleep(delay * share) if delay else checkpoint())
 
-    def _end(
-        self, reply: Reply, meter: RequestMeter, flight: Flight, *, counted: int = 0
-    ) -> Generation:
+    def _end(self, reply: Reply, meter: RequestMeter, *, counted: int = 0) -> Generation:
         content = reply.content
         if not isinstance(content, str | Generation):
-            flight.outcome = "failed"
             raise content
         if isinstance(content, str):
             content = Generation(content, model=self.model, finish_reason="stop")
@@ -207,7 +200,6 @@ class ScriptedBackend:
                 reasoning_tokens=usage.reasoning_tokens,
             )
         self._counter["output_tokens"] += content.usage.output_tokens - counted
-        flight.outcome = "finished"
         return content
 
 

@@ -21,7 +21,6 @@ from mellea_like.errors import BackendUnavailable, RateLimited
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
 
-    from mellea_like.backends.request_counter import Flight
     from mellea_like.core.backend import Request
     from mellea_like.core.generation import RequestMeter
     from mellea_like.core.validation import Candidate
@@ -163,7 +162,7 @@ class SimulatedBackend:
             RateLimited: the random numbers decide so.
             BackendUnavailable: the random numbers decide so.
         """
-        with self._counter.flight() as flight:
+        with self._counter.flight():
             draw, meter = self._begin(request)
             began = anyio.current_time()
             try:
@@ -172,25 +171,26 @@ class SimulatedBackend:
                 share = (anyio.current_time() - began) / draw.latency if draw.latency else 1.0
                 tokens = 0 if draw.error else math.floor(len(draw.words) * min(share, 1.0))
                 self._arrived(meter, tokens)
-            return self._end(draw, meter, flight)
+            return self._end(draw, meter)
 
     @asynccontextmanager
     async def stream(self, request: Request) -> AsyncGenerator[AsyncIterator[str | Generation]]:
         """Answer one request word by word; see `StreamingBackend.stream`."""
-        with self._counter.flight() as flight:
-            async with aclosing(self._pieces(request, flight)) as pieces:
-                yield pieces
+        async with aclosing(self._pieces(request)) as pieces:
+            yield pieces
 
-    async def _pieces(self, request: Request, flight: Flight) -> AsyncGenerator[str | Generation]:
-        draw, meter = self._begin(request)
-        if draw.error is not None:
-            await _sleep(draw.latency)
-        else:
-            for number, word in enumerate(draw.words, 1):
-                await _sleep(draw.latency / len(draw.words))
-                self._arrived(meter, number)
-                yield word if number == len(draw.words) else word + " "
-        yield self._end(draw, meter, flight)
+    async def _pieces(self, request: Request) -> AsyncGenerator[str | Generation]:
+        with self._counter.flight():
+            draw, meter = self._begin(request)
+            if draw.error is not None:
+                await _sleep(draw.latency)
+            else:
+                for number, word in enumerate(draw.words, 1):
+                    await _sleep(draw.latency / len(draw.words))
+                    self._arrived(meter, number)
+                    yield word if number == len(draw.words) else word + " "
+            whole = self._end(draw, meter)
+        yield whole
 
     def _begin(self, request: Request) -> tuple[_Draw, RequestMeter]:
         meter = request.meter.start()
@@ -203,13 +203,11 @@ class SimulatedBackend:
         self._counter["output_tokens"] += tokens - meter.output_tokens
         meter.update(output_tokens=tokens)
 
-    def _end(self, draw: _Draw, meter: RequestMeter, flight: Flight) -> Generation:
+    def _end(self, draw: _Draw, meter: RequestMeter) -> Generation:
         if draw.error is not None:
-            flight.outcome = "failed"
             raise draw.error
         self._arrived(meter, len(draw.words))
         meter.settle(input_tokens=meter.input_tokens, output_tokens=len(draw.words))
-        flight.outcome = "finished"
         return Generation(
             draw.text, usage=meter.usage, model=self.model, finish_reason=draw.finish_reason
         )
