@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-from contextlib import asynccontextmanager, closing, contextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, closing, contextmanager, suppress
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakValueDictionary
 
 import anyio
 from anyio.lowlevel import checkpoint
@@ -55,6 +56,10 @@ BUSY_SECONDS = 10.0
 """How long to wait, in seconds, while another connection writes to the file."""
 
 HIT = Usage(cache_hits=1)
+
+_locks: WeakValueDictionary[tuple[object, Path, bytes], anyio.Lock] = WeakValueDictionary()
+"""A lock for each request in progress, by event loop, file and key: equal requests are answered one
+after another."""
 
 
 class CacheStatistics(NamedTuple):
@@ -111,7 +116,6 @@ class CachedBackend(BackendWrapper):
         self.path = Path(path)
         self._name = described_backend(inner) if name is None else name
         self._file = _File(self.path)
-        self._under_way = _UnderWay()
         self._hits = self._misses = self._kept = 0
 
     def __repr__(self) -> str:
@@ -128,7 +132,7 @@ class CachedBackend(BackendWrapper):
             The backend. Its statistics start at 0.
         """
         other = CachedBackend(self.inner, self.path, name=f"{self._name} {name}")
-        other._file, other._under_way = self._file, self._under_way
+        other._file = self._file
         return other
 
     def statistics(self) -> CacheStatistics:
@@ -142,30 +146,35 @@ class CachedBackend(BackendWrapper):
             CacheError: the file can't be used.
         """
         key = self._key(request)
-        async with self._under_way.first(key, request):
+        place = (running_loop(), self.path, key)
+        lock = _locks.setdefault(place, anyio.Lock())
+        try:
+            await lock.acquire()
+        except BaseException:
+            request.meter.sent_nothing()
+            raise
+        try:
             reply = await self._find(key, request)
             if reply is None:
                 reply = checked_reply(self.inner, await self.inner.generate(request))
                 await self._keep(key, reply)
             return reply
+        finally:
+            lock.release()
 
     @asynccontextmanager
     async def _stream(self, request: Request) -> AsyncGenerator[AsyncIterator[str | Generation]]:
         key = self._key(request)
         found = await self._find(key, request)
         if found is not None:
-            pieces = _pieces(found)
-            try:
+            async with aclosing(_pieces(found)) as pieces:
                 yield pieces
-            finally:
-                await pieces.aclose()
             return
-        async with super()._stream(request) as arriving:
-            pieces = self._passed_on(key, arriving)
-            try:
-                yield pieces
-            finally:
-                await pieces.aclose()
+        async with (
+            super()._stream(request) as arriving,
+            aclosing(self._passed_on(key, arriving)) as pieces,
+        ):
+            yield pieces
 
     async def _passed_on(
         self, key: bytes, arriving: AsyncIterator[str | Generation]
@@ -259,37 +268,6 @@ async def _pieces(reply: Generation) -> AsyncGenerator[str | Generation]:
         await checkpoint()
         yield piece
     yield reply
-
-
-class _UnderWay:
-    """Knows the requests in progress, and makes a request wait for an earlier equal request."""
-
-    def __init__(self) -> None:
-        self._ended: dict[tuple[object, bytes], anyio.Event] = {}
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _UnderWay, ()
-
-    @asynccontextmanager
-    async def first(self, key: bytes, request: Request) -> AsyncGenerator[None]:
-        """Wait for an equal request in progress, if there is one; then run the block."""
-        place = (running_loop(), key)
-        ended = self._ended.get(place)
-        if ended is not None:
-            try:
-                await ended.wait()
-            except BaseException:
-                request.meter.sent_nothing()
-                raise
-        if ended is not None and place in self._ended:
-            yield
-            return
-        mine = self._ended[place] = anyio.Event()
-        try:
-            yield
-        finally:
-            del self._ended[place]
-            mine.set()
 
 
 class _File:

@@ -42,8 +42,6 @@ because trio warns if a generator is garbage-collected before its loop ends."""
 class _LoopClient(Generic[T]):
     """Holds the client of one event loop, and counts the requests that use it (``active``)."""
 
-    __slots__ = ("_closing", "_lock", "active", "client", "retired")
-
     def __init__(self) -> None:
         self._lock = anyio.Lock()
         self.active = 0
@@ -80,8 +78,6 @@ async def _close_when_resumed(client: _Closing) -> AsyncGenerator[None]:
 
 class LoopClients(Generic[T]):
     """Holds one client for each event loop, made when the loop first needs it."""
-
-    __slots__ = ("__weakref__", "_clients", "_close", "_make")
 
     def __init__(self, make: Callable[[], T], *, close: bool) -> None:
         self._make = make

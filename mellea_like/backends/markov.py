@@ -372,10 +372,9 @@ class MarkovBackend:
 
     def _learn(self) -> TrigramModel:
         with _training:
-            if self._model is not None:  # Another request may have learnt it.
-                return self._model
-            own = self._text
-            self._model = _of_help_pages() if own is None else TrigramModel(sentences_of(own))
+            if self._model is None:  # Another request may have learnt it.
+                own = self._text
+                self._model = _of_help_pages() if own is None else TrigramModel(sentences_of(own))
             return self._model
 
     def __repr__(self) -> str:

@@ -12,7 +12,7 @@ import json
 from dataclasses import dataclass, field, replace
 from itertools import count
 from secrets import token_urlsafe
-from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, Self, TypeAlias, TypeVar, cast
 
 import anyio
 from pydantic import ValidationError
@@ -126,25 +126,25 @@ def _places(exc: ValidationError) -> str:
 
 def generation_of(result: object, usage: Usage) -> Generation:
     """Return a client's reply as a generation; raise `MalformedResponse` for anything but text."""
-    blocks: list[Any] = []
-    wrong = ""
-    if isinstance(result, types.CreateMessageResult | types.CreateMessageResultWithTools):
-        if isinstance(result, types.CreateMessageResult):
-            blocks = [result.content]
-        else:
+    match result:
+        case types.CreateMessageResult():
+            blocks: list[Any] = [result.content]
+        case types.CreateMessageResultWithTools():
             blocks = list(result.content_as_list)
-        others = [block.type for block in blocks if not isinstance(block, types.TextContent)]
-        if result.role != "assistant":
-            wrong = f"a message with the role {result.role!r} instead of 'assistant'"
-        elif others:
-            wrong = f"content of type {others[0]!r}, but only text is supported"
-        else:
-            reason = result.stop_reason
-            finish = None if reason is None else FINISH_REASONS.get(reason, reason)
-            text = "".join(block.text for block in blocks)
-            return Generation(text, None, usage, result.model, finish)
-    wrong = wrong or f"{type(result).__name__} instead of a sampled message"
-    msg = f"the MCP client sent {wrong}"
+        case _:
+            _refuse(f"{type(result).__name__} instead of a sampled message")
+    if result.role != "assistant":
+        _refuse(f"a message with the role {result.role!r} instead of 'assistant'")
+    for block in blocks:
+        if not isinstance(block, types.TextContent):
+            _refuse(f"content of type {block.type!r}, but only text is supported")
+    reason = result.stop_reason
+    finish = None if reason is None else FINISH_REASONS.get(reason, reason)
+    return Generation("".join(block.text for block in blocks), None, usage, result.model, finish)
+
+
+def _refuse(what: str) -> NoReturn:
+    msg = f"the MCP client sent {what}"
     raise MalformedResponse(msg, retryable=False)
 
 

@@ -187,22 +187,6 @@ stay open only if the body is read to its end."""
 class Incoming:
     """Receives the reply to one request, or several replies to it, within the time limits."""
 
-    __slots__ = (
-        "_calls",
-        "_chunks",
-        "_decoder",
-        "_ends",
-        "_error",
-        "_event",
-        "_now",
-        "_over",
-        "_reply",
-        "_response",
-        "_silence",
-        "_silent_at",
-        "_translator",
-    )
-
     def __init__(
         self,
         response: Any,

@@ -25,8 +25,6 @@ HEAD = 1000
 class EventDecoder:
     """Splits a response's body into server-sent events, as defined in HTML's standard."""
 
-    __slots__ = ("_after_cr", "_data", "_failed", "_left", "_line", "_max_event", "_most", "head")
-
     def __init__(self, max_bytes: float = math.inf, max_event: float = MAX_EVENT) -> None:
         self._most = self._left = max_bytes
         self._max_event = max_event

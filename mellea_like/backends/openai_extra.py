@@ -37,8 +37,6 @@ instead of being joined to it."""
 class FurtherFields:
     """Collects the fields in a reply that are read by no other module."""
 
-    __slots__ = ("_found",)
-
     def __init__(self) -> None:
         self._found: dict[str, dict[str, Any]] = {}
 

@@ -372,8 +372,6 @@ class _Generators:
     each reply.
     """
 
-    __slots__ = ("_begun",)
-
     def __init__(self) -> None:
         self._begun: list[AsyncGenerator[Any]] = []
 
@@ -408,8 +406,6 @@ class _Generators:
 
 class _Step(Generic[T]):
     """Awaits a step, and sets hooks for async generators only while the step's code runs."""
-
-    __slots__ = ("_generators", "_step")
 
     def __init__(self, step: Awaitable[T], generators: _Generators) -> None:
         self._step = step
