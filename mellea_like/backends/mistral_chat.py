@@ -9,7 +9,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from mellea_like.backends.openai_chat import request_body
+from mellea_like.backends.openai_chat import request_fields
 from mellea_like.core.parts import Audio, File, Image, Text
 from mellea_like.errors import InvalidRequest
 
@@ -54,14 +54,11 @@ def mistral_body(
     messages = request.messages if output is None else output.messages
     if options.temperature is not None and options.temperature > MOST_TEMPERATURE:
         _refuse(f"temperature must be at most {MOST_TEMPERATURE}, not {options.temperature}")
-    body = request_body(request, options, "", official=False, output=output)
-    for name in ("model", "stream", "stream_options"):
-        body.pop(name, None)
-    if "seed" in body:
-        body["random_seed"] = body.pop("seed")
     _check(messages)
-    body["messages"] = [_message(message) for message in messages]
-    return body
+    fields = request_fields(request, options, official=False, output=output)
+    if "seed" in fields:
+        fields["random_seed"] = fields.pop("seed")
+    return {**fields, **options.extra, "messages": [_message(message) for message in messages]}
 
 
 def _check(messages: tuple[Message, ...]) -> None:

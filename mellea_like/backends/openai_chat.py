@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from mellea_like.core.backend import Options, Request
     from mellea_like.core.conversation import Message
 
-__all__ = ["output_tool", "request_body", "response_format"]
+__all__ = ["request_body", "request_fields", "response_format"]
 
 _DROPPED = ("default", "discriminator", "minLength", "maxLength", "examples", "title")
 
@@ -37,8 +37,17 @@ def request_body(
         "stream": True,
         "stream_options": {"include_usage": True},
     }
+    if choices is not None:
+        body["n"] = choices
+    fields = request_fields(request, options, official=official, output=output)
+    return {**body, **fields, **options.extra}
+
+
+def request_fields(
+    request: Request, options: Options, *, official: bool, output: Demand | None = None
+) -> dict[str, Any]:
+    """Return the fields for a request's options, tools and typed output, without ``extra``."""
     given = {
-        "n": choices,
         "temperature": options.temperature,
         "top_p": options.top_p,
         "max_completion_tokens" if official else "max_tokens": options.max_tokens,
@@ -47,10 +56,10 @@ def request_body(
         "tools": [tool.as_dict() for tool in request.tools] or None,
         "tool_choice": _tool_choice(request.tool_choice),
     }
-    body |= {name: value for name, value in given.items() if value is not None}
+    fields = {name: value for name, value in given.items() if value is not None}
     if output is not None:
-        _demand(body, output, official=official)
-    return {**body, **options.extra}
+        _demand(fields, output, official=official)
+    return fields
 
 
 def _tool_choice(choice: str | None) -> Any:
@@ -69,22 +78,22 @@ def _message(message: Message, *, official: bool) -> dict[str, Any]:
     return written
 
 
-def _demand(body: dict[str, Any], output: Demand, *, official: bool) -> None:
-    """Add to ``body`` the fields that ask for typed output."""
+def _demand(fields: dict[str, Any], output: Demand, *, official: bool) -> None:
+    """Add to ``fields`` the fields that ask for typed output."""
     match output.mode:
         case "json_schema":
-            body["response_format"] = response_format(output, official=official)
+            fields["response_format"] = response_format(output, official=official)
         case "json_object":
-            body["response_format"] = {"type": "json_object"}
+            fields["response_format"] = {"type": "json_object"}
         case "tool" if (tool := output.tool) is not None:
-            body["tools"] = [*body.get("tools", ()), output_tool(tool, official=official)]
+            fields["tools"] = [*fields.get("tools", ()), _output_tool(tool, official=official)]
             forced = {"type": "function", "function": {"name": tool.name}}
-            body["tool_choice"] = forced if tool.forced else "required"
+            fields["tool_choice"] = forced if tool.forced else "required"
         case _:
             pass
 
 
-def output_tool(tool: OutputTool, *, official: bool) -> dict[str, Any]:
+def _output_tool(tool: OutputTool, *, official: bool) -> dict[str, Any]:
     """Return, in the protocol's form, the output tool whose arguments are the reply."""
     function: dict[str, Any] = {"name": tool.name, "description": tool.description}
     if not official:

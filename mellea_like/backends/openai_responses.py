@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mellea_like.backends.openai_chat import output_tool, response_format
+from mellea_like.backends.openai_chat import request_fields
 from mellea_like.backends.openai_events import ServerError, from_event
 from mellea_like.backends.openai_reply import Gathered, as_text, as_token, is_end, read_usage
 from mellea_like.core.conversation import joined_text
@@ -53,47 +53,29 @@ def responses_body(
         "stream": True,
         "store": False,
     }
-    if options.temperature is not None:
-        body["temperature"] = options.temperature
-    if options.top_p is not None:
-        body["top_p"] = options.top_p
-    if options.max_tokens is not None:
-        body["max_output_tokens"] = options.max_tokens
-    if request.tools:
-        body["tools"] = [_tool(tool.as_dict()) for tool in request.tools]
-    if request.tool_choice is not None:
-        choice = request.tool_choice
-        named = {"type": "function", "name": choice}
-        body["tool_choice"] = choice if choice in TOOL_CHOICES else named
-    if output is not None:
-        _demand(body, output, official=official)
+    fields = request_fields(request, options, official=official, output=output)
+    for name, value in fields.items():
+        match name:
+            case "max_tokens" | "max_completion_tokens":
+                body["max_output_tokens"] = value
+            case "response_format":
+                body["text"] = {"format": _flat(value)}
+            case "tools":
+                # By default, the chat protocol's tools aren't strict, but these are.
+                body["tools"] = [{"strict": False, **_flat(tool)} for tool in value]
+            case "tool_choice":
+                body["tool_choice"] = value if isinstance(value, str) else _flat(value)
+            case "seed":
+                pass
+            case _:
+                body[name] = value
     return {**body, **options.extra}
 
 
-def _demand(body: dict[str, Any], output: Demand, *, official: bool) -> None:
-    """Add to ``body`` the fields that ask for typed output."""
-    match output.mode:
-        case "json_schema":
-            described = response_format(output, official=official)
-            body["text"] = {"format": {"type": "json_schema", **described["json_schema"]}}
-        case "json_object":
-            body["text"] = {"format": {"type": "json_object"}}
-        case "tool" if (tool := output.tool) is not None:
-            written = _tool(output_tool(tool, official=official))
-            body["tools"] = [*body.get("tools", ()), written]
-            forced = {"type": "function", "name": tool.name}
-            body["tool_choice"] = forced if tool.forced else "required"
-        case _:
-            pass
-
-
-def _tool(tool: dict[str, Any]) -> dict[str, Any]:
-    """Convert a tool from the chat protocol's form to the Responses API's.
-
-    By default, the chat protocol's tools aren't strict, but the Responses API's tools are. So the
-    converted tool always has the field ``strict``.
-    """
-    return {"type": "function", "strict": False, **tool["function"]}
+def _flat(typed: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert ``{"type": "function", "function": {...}}`` to ``{"type": "function", ...}``."""
+    kind = typed["type"]
+    return {"type": kind, **typed.get(kind, {})}
 
 
 def _items(message: Message) -> Iterator[dict[str, Any]]:

@@ -22,7 +22,7 @@ from mellea_like.core.parts import Text
 from mellea_like.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from mellea_like.core.backend import Options, Request
     from mellea_like.errors import BackendError
@@ -339,9 +339,6 @@ class OutputAttempt:
 
     Attributes:
         demand: how to ask for the format in the mode that is tried next.
-
-    Raises:
-        InvalidRequest: the chosen mode can't ask for this format.
     """
 
     demand: Demand
@@ -353,50 +350,53 @@ class OutputAttempt:
         self._request = request
         self._model = model
         self._refused: set[_Refused] = set()
-        self._skipped: set[Mode] = set()
-        by_hand = next((name for name in _TOOL_FIELDS if options.extra.get(name)), "")
-        chosen = modes.output
-        if chosen != "auto":
-            if chosen == "tool" and by_hand:
-                msg = (
-                    f"output='tool' sends a tool itself, so it can't be combined with {by_hand!r}"
-                    " in options.extra: pass tools=, or use another output mode"
-                )
-                raise InvalidRequest(msg)
-            self.demand = demand(request, chosen)
-            return
-        if by_hand:
-            self._skipped.add("tool")
-        if host in TOOL_SERVERS:
-            self._skipped.add("json_schema")
-        if _as_object(json_schema(request.format)) is None:
-            self._skipped.add("json_object")
+        self._to_try = self._usable(options, host)
         self._choose()
 
     def refused(self, error: BackendError) -> bool:
         """Handle a refusal; return whether to send the request again with the new ``demand``."""
         mode = self.demand.mode
-        if self._modes.output != "auto":
-            return False
-        if not refuses(mode, error):
+        if not refuses(mode, error) or not self._choose():
             return False
         schema = _digest(self._request.format) if _THIS_SCHEMA.search(error.said) else ""
         self._refused.add((self._model, schema, mode))
-        self._choose()
         return True
 
     def accepted(self) -> None:
         """Remember the refused modes, because the server has now accepted another mode."""
         self._modes.refused |= self._refused
 
-    def _choose(self) -> None:
-        refused = self._modes.refused | self._refused
-        schemas = ("", _digest(self._request.format)) if refused else ("",)
+    def _choose(self) -> bool:
+        for mode in self._to_try:
+            self.demand = demand(self._request, mode)
+            return True
+        return False
+
+    def _usable(self, options: Options, host: str) -> Iterator[Mode]:
+        by_hand = next((name for name in _TOOL_FIELDS if options.extra.get(name)), "")
+        chosen = self._modes.output
+        if chosen == "tool" and by_hand:
+            msg = (
+                f"output='tool' sends a tool itself, so it can't be combined with {by_hand!r}"
+                " in options.extra: pass tools=, or use another output mode"
+            )
+            raise InvalidRequest(msg)
+        if chosen != "auto":
+            yield chosen
+            return
+        unusable = {
+            "json_schema": host in TOOL_SERVERS,
+            "tool": by_hand,
+            "json_object": _as_object(json_schema(self._request.format)) is None,
+        }
         for mode in MODES:
-            tried = {(self._model, schema, mode) for schema in schemas}
-            if mode not in self._skipped and refused.isdisjoint(tried):
-                self.demand = demand(self._request, mode)
-                return
+            if not unusable.get(mode) and not self._is_known_to_be_refused(mode):
+                yield mode
+
+    def _is_known_to_be_refused(self, mode: Mode) -> bool:
+        refused = self._modes.refused
+        schemas = ("", _digest(self._request.format)) if refused else ()
+        return any((self._model, schema, mode) in refused for schema in schemas)
 
 
 def _digest(format: Any) -> str:
