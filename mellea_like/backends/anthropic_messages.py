@@ -79,24 +79,11 @@ def messages_body(
     sampling: bool = False,
     narrowed: Callable[[dict[str, Any]], dict[str, Any]] = dict,
 ) -> dict[str, Any]:
-    """Return the body of a request to the Messages API.
+    """Return the body of a request, or raise `InvalidRequest` if the API would refuse it.
 
     Earlier reasoning and the names of messages are left out, because the API has no fields for
-    them.
-
-    Args:
-        request: the request.
-        options: its options, completed by the backend's defaults.
-        model: the model's name.
-        output: how to ask for typed output; None if the request has no ``format``.
-        sampling: whether this version of the API has ``temperature``, ``top_p`` and ``top_k``.
-        narrowed: a function that reduces a JSON Schema to the keywords that the API supports.
-
-    Returns:
-        The fields of the body.
-
-    Raises:
-        InvalidRequest: the API would refuse the request.
+    them. ``sampling`` means that this version of the API has ``temperature``, ``top_p`` and
+    ``top_k``. ``narrowed`` reduces a JSON Schema to the keywords that the API supports.
     """
     conversation = _Conversation(request.messages if output is None else output.messages)
     body: dict[str, Any] = {"model": model, "messages": conversation.turns}

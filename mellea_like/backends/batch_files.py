@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import mmap
 from contextlib import asynccontextmanager
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from pydantic_core import PydanticSerializationError, to_jsonable_python
@@ -44,11 +45,8 @@ def plain(body: dict[str, Any]) -> dict[str, Any]:
         InvalidRequest: the body can't be written as JSON.
     """
     try:
-        try:
-            json.dumps(body, allow_nan=False)
-        except TypeError:  # It may hold a model of pydantic's, or a date.
-            body = to_jsonable_python(body, by_alias=True)
-            json.dumps(body, allow_nan=False)
+        body = to_jsonable_python(body, by_alias=True)
+        json.dumps(body, allow_nan=False)
     except (TypeError, ValueError, RecursionError, PydanticSerializationError) as exc:
         msg = f"the request can't be encoded as JSON: {exc}"
         raise InvalidRequest(msg) from None
@@ -81,14 +79,7 @@ def _map(path: Path) -> Mapped:
 
 @asynccontextmanager
 async def mapped(path: Path) -> AsyncGenerator[Mapped]:
-    """Map a file into memory for sending, so that it is never loaded as a whole.
-
-    Args:
-        path: the file, which must not be empty.
-
-    Yields:
-        The mapped file. Reading a part of it just copies memory, and so needs no thread.
-    """
+    """Map a file into memory for sending: reading a part of it just copies memory."""
     opened = await run_in_thread(_map, path)
     try:
         yield opened
@@ -97,38 +88,28 @@ async def mapped(path: Path) -> AsyncGenerator[Mapped]:
 
 
 class JoinedLines:
-    """The lines of a file, joined with commas, as an async iterator of bytes to send.
-
-    Args:
-        file: the lines; the last one may lack its newline.
-        before: bytes to send before the lines.
-        after: bytes to send after the lines.
-
-    Attributes:
-        length: the number of bytes to send, in total.
-    """
+    """The lines of a file, joined with commas, as an async iterator of ``length`` bytes to send."""
 
     # It is no generator: the HTTP library would leave that suspended if the request is cancelled.
 
     def __init__(self, file: mmap.mmap, before: bytes, after: bytes) -> None:
         size = len(file)
         size -= file[size - 1 : size] == b"\n"
-        self._file = file
-        self._parts = iter([(before, 0, 0), *_parts(size), (after, 0, 0)])
+        self._parts = chain([before], _joined(file, size), [after])
         self.length = len(before) + size + len(after)
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self
 
     async def __anext__(self) -> bytes:
-        for given, start, end in self._parts:
-            return given or self._file[start:end].replace(b"\n", b",")
+        for part in self._parts:
+            return part
         raise StopAsyncIteration
 
 
-def _parts(size: int) -> Iterator[tuple[bytes, int, int]]:
+def _joined(file: mmap.mmap, size: int) -> Iterator[bytes]:
     for start in range(0, size, CHUNK):
-        yield b"", start, min(start + CHUNK, size)
+        yield file[start : min(start + CHUNK, size)].replace(b"\n", b",")
 
 
 # --- what comes -----------------------------------------------------------------------------------

@@ -38,19 +38,7 @@ def _refuse(what: str) -> NoReturn:
 def mistral_body(
     request: Request, options: Options, *, output: Demand | None = None
 ) -> dict[str, Any]:
-    """Return the body of a chat request, without the model.
-
-    Args:
-        request: the request.
-        options: its options, completed by the backend's defaults.
-        output: how to ask for typed output; None if the request has no ``format``.
-
-    Returns:
-        The fields of the body.
-
-    Raises:
-        InvalidRequest: the API can't express the request, or would refuse it.
-    """
+    """Return the body of a request, without the model; refuse what the API would refuse."""
     messages = request.messages if output is None else output.messages
     if options.temperature is not None and options.temperature > MOST_TEMPERATURE:
         _refuse(f"temperature must be at most {MOST_TEMPERATURE}, not {options.temperature}")

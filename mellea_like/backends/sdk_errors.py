@@ -153,16 +153,7 @@ class Translator:
         return self.malformed(said)
 
     def refusal(self, status: int, headers: Mapping[str, str], body: object) -> BackendError:
-        """Return the error for a response with an error status.
-
-        Args:
-            status: the HTTP status.
-            headers: the headers, which may contain the wait before a retry.
-            body: the body, parsed if it is JSON, or the error object in it.
-
-        Returns:
-            The error.
-        """
+        """Return the error for an error status; the body is text, parsed JSON or its ``error``."""
         wait = retry_after(headers, datetime.now(UTC))
         fields, inner = _fields(body), _fields(_fields(body).get("error"))
         codes = (fields.get("code"), fields.get("type"), inner.get("code"), inner.get("type"))

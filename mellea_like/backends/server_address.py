@@ -24,17 +24,8 @@ _SALT = os.urandom(16)
 class Server(ABC, Generic[C]):
     """A server, as a backend's arguments describe it. A base class for each provider's own class.
 
-    Args:
-        base_url: the server's URL; None for the URL in the environment, else the provider's own.
-        api_key: the key; None for the key in the environment.
-        client: a ready client of the provider's SDK, instead of ``base_url`` and ``api_key``.
-
-    Attributes:
-        given: ``client``, as given.
-
-    Raises:
-        TypeError: ``client`` isn't a client of the provider's SDK.
-        ValueError: ``base_url`` isn't an HTTP URL, or ``client`` is combined with a key or a URL.
+    The environment has the URL and the key if they aren't given. ``given`` is a ready client of the
+    provider's SDK, which comes instead of both.
     """
 
     client_type: type[C]
