@@ -232,7 +232,6 @@ class AnthropicBatches(SDKBatches):
 
     @asynccontextmanager
     async def _content(self, client: anthropic.AsyncAnthropic, file: str) -> AsyncGenerator[Any]:
-        gone = False
         try:
             async with client.messages.batches.with_streaming_response.results(file) as response:
                 yield response.http_response
@@ -240,13 +239,11 @@ class AnthropicBatches(SDKBatches):
             # The SDK raises its base class if the job has no results, or none any more.
             if isinstance(exc, anthropic.APIError):
                 raise
-            gone = True
-        if gone:
             msg = (
                 f"{self.where}: the job {file} has no results: it hasn't ended, or they are"
                 f" gone{self._kept}"
             )
-            raise InvalidRequest(msg)
+            raise InvalidRequest(msg) from None
 
     def _outcome(self, line: Mapping[str, Any]) -> JobOutcome:
         result: dict[str, Any] = line["result"]
