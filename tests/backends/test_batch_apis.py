@@ -1,4 +1,4 @@
-"""The batch APIs of OpenAI, Azure, Anthropic and Mistral, against fake servers of theirs."""
+"""The batch APIs of OpenAI, Azure, Anthropic and Mistral, against fake servers."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ async def test_jobs_of_others_are_never_found(provider, tmp_path, virtual_clock)
 
 
 def add_others(s, count: int) -> None:
-    """Add jobs of somebody else, two in a second, and all of them ended."""
+    """Add ended jobs of somebody else, two in each second."""
     world = s.world
     given = json.loads(world.all_jobs()[0].given) | {"metadata": {}}
     job = world.add_job([("x", {}), ("y", {})], "m", given, lambda seq: f"job-{seq}")

@@ -1,4 +1,4 @@
-"""What the batch APIs send: the bodies, what they refuse, and how replies are read."""
+"""Requests and replies of the batch APIs: bodies, refusals, and how replies are read."""
 
 from __future__ import annotations
 

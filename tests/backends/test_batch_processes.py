@@ -1,4 +1,4 @@
-"""The batch APIs with clients of their own, before fake servers in processes that are killed."""
+"""The batch APIs with their own clients, against fake servers in processes that are killed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ KINDS = {
 
 @contextmanager
 def server(provider: str, file: Path, *arguments: str):
-    """A server as a process, which is killed at the end; gives its URL."""
+    """Run a server as a process, yield its URL, and kill it at the end."""
     command = [sys.executable, "-m", "batch_servers", provider, "--file", str(file), *arguments]
     environment = {**os.environ, "PYTHONPATH": str(SUPPORT)}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
@@ -40,7 +40,7 @@ def server(provider: str, file: Path, *arguments: str):
 
 
 def admin(url: str, path: str, body: object = None) -> Any:
-    """Do to a server what a test may."""
+    """Send a command to a server's interface for tests."""
     data = None if body is None else json.dumps(body).encode()
     with urllib.request.urlopen(f"{url}/admin/{path}", data) as answer:
         return json.load(answer)

@@ -1,4 +1,4 @@
-"""`CachedBackend`: what was asked before is answered from a file."""
+"""`CachedBackend`: repeated requests are answered from a file."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def path(tmp_path):
 
 
 def counting():
-    """A backend whose every reply is another one."""
+    """A backend with a different reply to each request."""
     numbers = iter(range(1000))
     return FunctionBackend(lambda request: f"reply {next(numbers)}", inline=True)
 
@@ -308,7 +308,7 @@ async def test_processes_share_a_file(path):
 
 
 def change(path, *sql):
-    """Change a database behind the backend's back, or make it."""
+    """Change or create a database without the backend."""
     with closing(sqlite3.connect(path)) as db:
         for statement in sql:
             db.execute(statement)
@@ -375,7 +375,7 @@ async def test_it_keeps_every_promise_of_a_backend(path):
 
 
 async def test_a_look_up_that_was_cancelled_costs_nothing(path):
-    """Eight calls of four lanes that ask the same twice, within a budget of what is really sent."""
+    """Eight calls with four lanes send equal requests twice; the budget allows those sent."""
     inner = ScriptedBackend(lambda request: "fine", delay=0.01)
     backend = CachedBackend(inner, path)
     budget = Budget(requests=1000)

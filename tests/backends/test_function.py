@@ -1,4 +1,4 @@
-"""FunctionBackend: any callable generates."""
+"""FunctionBackend: any callable can generate."""
 
 from __future__ import annotations
 

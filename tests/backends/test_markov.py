@@ -1,4 +1,4 @@
-"""MarkovBackend: a small Markov chain text generator that needs nothing but Python."""
+"""MarkovBackend: a small Markov chain text generator in pure Python."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MCPSamplingBackend: requests for sampling, sent or returned, whichever the connection takes."""
+"""MCPSamplingBackend: sampling requests, sent or returned, depending on the connection."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def in_tool(
     mode: str = LEGACY,
     person: Any = None,
 ) -> Any:
-    """Run something inside a tool; return what it returned, or raise what it raised."""
+    """Run a function inside a tool; return its result, or raise its exception."""
     outcome: list[Any] = []
     server = MCPServer("test")
 
@@ -279,7 +279,7 @@ async def test_rounds_that_are_not_open_say_so():
 
 
 class ByHand:
-    """A client's side of rounds, played by the test: what the SDK's client does not do."""
+    """The client's side of rounds, as the SDK's own client doesn't play it."""
 
     way = "rounds"
 

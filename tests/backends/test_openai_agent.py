@@ -1,4 +1,4 @@
-"""Tools in draws over a real HTTP server: every request is one that OpenAI's own types allow."""
+"""Tools in draws over a real HTTP server: OpenAI's own types allow each request."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.anyio
 
 
 def calling(*calls: tuple[str, str]) -> Answer:
-    """An answer that calls tools, in the chunks of a stream; the server leaves the ids out."""
+    """A streamed answer that calls tools; the server leaves out the ids."""
     deltas = [
         {"tool_calls": [{"index": i, "function": {"name": name, "arguments": arguments}}]}
         for i, (name, arguments) in enumerate(calls)
@@ -28,7 +28,7 @@ def calling(*calls: tuple[str, str]) -> Answer:
 
 
 def rooms(city: str) -> int:
-    """How many rooms are free."""
+    """Return the number of free rooms."""
     return len(city)
 
 

@@ -1,4 +1,4 @@
-"""OpenAIBackend with an Azure client: where its requests go, and what they are counted by."""
+"""OpenAIBackend with an Azure client: the URL and the limit key of its requests."""
 
 from __future__ import annotations
 

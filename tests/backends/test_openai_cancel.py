@@ -1,4 +1,4 @@
-"""A cancelled request of OpenAIBackend is really closed, at whatever moment it is cancelled."""
+"""A cancelled request of OpenAIBackend is really closed, whenever it is cancelled."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def test_leaving_a_stream_early_closes_it():
 
 
 async def test_a_request_cancelled_at_any_step_leaves_nothing_behind():
-    """Cancel at the nth turn of the event loop, for growing n until the request gets through."""
+    """Cancel at step n of the event loop, for growing n until the request ends first."""
     with OpenAIServer(Answer("a b c d", seconds=0.002)) as server:
         backend = OpenAIBackend("m", base_url=server.url, keep_alive=True)
         await backend.generate(ask())
@@ -71,7 +71,7 @@ async def test_a_request_cancelled_at_any_step_leaves_nothing_behind():
 
 
 async def _cancelled_after(steps: int, backend: OpenAIBackend) -> bool:
-    """Run a request and cancel it after so many turns of the loop; tell whether it got through."""
+    """Run a request, cancel it after some steps of the loop, and return whether it ended first."""
     texts = []
 
     async def run() -> None:

@@ -1,4 +1,4 @@
-"""The pure half of OpenAIBackend: schemas, events, and what is read from them."""
+"""The pure half of OpenAIBackend: schemas, events, and how they are read."""
 
 from __future__ import annotations
 

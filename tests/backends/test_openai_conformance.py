@@ -1,4 +1,4 @@
-"""OpenAIBackend and LlamaCppBackend keep the promises of every backend."""
+"""OpenAIBackend and LlamaCppBackend pass the conformance check for backends."""
 
 from __future__ import annotations
 

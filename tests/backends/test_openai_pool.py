@@ -1,4 +1,4 @@
-"""OpenAIBackend's connections: how many there may be, and whose code keeps them."""
+"""OpenAIBackend's connection pool: its size, and the library that keeps it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def ask() -> Request:
 
 
 def http_client(backend: OpenAIBackend) -> Any:
-    """What sends the requests of the running event loop."""
+    """Return the HTTP client of the running event loop."""
     clients: Any = backend._clients
     return clients._clients[current_token().native_token].client._client
 

@@ -1,4 +1,4 @@
-"""OpenAIBackend with the Responses API; the SDK's own types vouch for both sides of the wire."""
+"""OpenAIBackend with the Responses API; the SDK's own types check both directions."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ THOUGHT = {"item_id": "i", "output_index": 0}
 
 
 def event(kind: str, **fields: Any) -> str:
-    """An event as the SDK knows it."""
+    """An event that the SDK's types accept."""
     data = {"type": kind, "sequence_number": 1, **fields}
     EVENTS.validate_python(data)
     return json.dumps(data)

@@ -1,4 +1,4 @@
-"""What OpenAIBackend counts as sent is what has left: that, and nothing else, may be billed."""
+"""OpenAIBackend counts a request as sent, so that it may be billed, when its body has left."""
 
 from __future__ import annotations
 

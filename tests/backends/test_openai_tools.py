@@ -1,4 +1,4 @@
-"""Parts, tools and calls on OpenAIBackend's wire; what is sent fits the SDK's own types."""
+"""Parts, tools and calls in OpenAIBackend's requests, which the SDK's own types accept."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ async def test_parts_tools_and_tool_messages_go_onto_the_wire():
 
 
 def event(delta: dict[str, Any], reason: str | None = None) -> str:
-    """A chunk as the SDK knows it."""
+    """A chunk that the SDK's types accept."""
     choice = {"index": 0, "delta": delta, "finish_reason": reason}
     common = {"id": "1", "created": 1, "model": "m", "object": "chat.completion.chunk"}
     data = json.dumps({**common, "choices": [choice]})

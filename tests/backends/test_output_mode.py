@@ -1,4 +1,4 @@
-"""Typed output of servers that take one way to ask for it, and refuse others as real ones do."""
+"""Typed output of servers that accept one output mode and refuse others as real servers do."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ REPLY = '{"number": "7", "title": "A {b}"}'
 
 
 def called(name: str, arguments: str, **answer) -> Answer:
-    """A reply that calls a tool, its arguments in pieces as servers send them."""
+    """A reply that calls a tool, with the arguments in pieces, as servers send them."""
     pieces = [arguments[at : at + 5] for at in range(0, len(arguments), 5)]
     first = {"index": 0, "id": "c1", "type": "function", "function": {"name": name}}
     deltas = [first, *({"index": 0, "function": {"arguments": piece}} for piece in pieces)]
@@ -48,7 +48,7 @@ def called(name: str, arguments: str, **answer) -> Answer:
 
 
 def told(server):
-    """A server that answers where an assertion fails in it, rather than hang."""
+    """A server that answers even if an assertion in it fails."""
 
     @wraps(server)
     def choose(number, body):
@@ -65,7 +65,7 @@ def told(server):
 
 @told
 def new_server(number, body):
-    """Takes schemas, and no tools: a vLLM without a parser for them."""
+    """Accepts schemas but no tools, like a vLLM without a tool parser."""
     if "tools" in body:
         return Answer.error(400, '"auto" tool choice requires --enable-auto-tool-choice')
     assert body["response_format"]["type"] == "json_schema"
@@ -75,7 +75,7 @@ def new_server(number, body):
 
 @told
 def tool_server(number, body):
-    """Takes tools, and no formats: DeepSeek's."""
+    """Accepts tools but no formats, like DeepSeek's server."""
     if "response_format" in body:
         return Answer.error(400, "This response_format type is unavailable now")
     name = body["tool_choice"]["function"]["name"]
@@ -87,7 +87,7 @@ def tool_server(number, body):
 
 @told
 def json_server(number, body):
-    """Takes JSON mode alone: a server in Python that checks its fields by pydantic."""
+    """Accepts only JSON mode, like a Python server that checks its fields with pydantic."""
     if "tools" in body:
         why = "[{'type': 'extra_forbidden', 'loc': ('body', 'tools'), 'msg': 'Extra inputs ...'}]"
         return Answer.error(422, why)
@@ -100,7 +100,7 @@ def json_server(number, body):
 
 @told
 def old_server(number, body):
-    """Takes none: an old llama.cpp server."""
+    """Accepts no mode but the prompt, like an old llama.cpp server."""
     for field in ("response_format", "tools"):
         if field in body:
             return Answer.error(500, f"Unsupported param: {field}")

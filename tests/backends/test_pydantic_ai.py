@@ -57,7 +57,7 @@ MODELS = {"openai": openai_model, "anthropic": anthropic_model}
 
 
 def anthropic_answer(*blocks: dict, seconds: float = 0.0, stop_reason: str = "end_turn") -> Answer:
-    """A reply in the form of Anthropic's Messages API, a delta at a time."""
+    """A streamed reply of Anthropic's Messages API."""
 
     async def write(send: Send) -> None:
         async def event(kind: str, **fields) -> None:
@@ -109,7 +109,7 @@ async def test_real_clients_keep_every_promise(provider):
 
 @pytest.mark.parametrize("provider", MODELS)
 async def test_requests_that_never_left_cost_nothing(provider):
-    """A port where nobody accepts connections: eight draws wait for one, and are cancelled."""
+    """Eight draws wait for a connection to a port where nobody accepts any, and are cancelled."""
     with socket.socket() as deaf, ExitStack() as stack:
         deaf.bind(("127.0.0.1", 0))
         deaf.listen(0)

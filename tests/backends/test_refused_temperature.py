@@ -1,4 +1,4 @@
-"""Judges of models that refuse a temperature: what nobody but the library wants is left out."""
+"""Judges whose models refuse temperatures: the library leaves out one that nobody else set."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ YES = json.dumps({"passed": True, "reason": "fine"})
 
 
 def strict(status: int = 400, said: str = SAID, *, text: str = YES) -> OpenAIServer:
-    """A server whose models take no temperature."""
+    """A server whose models refuse temperatures."""
 
     def choose(number: int, body: dict[str, Any]) -> Answer:
         if "temperature" in body:

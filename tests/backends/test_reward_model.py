@@ -113,7 +113,7 @@ SUPPORT = Path(__file__).parents[1] / "support"
 
 @pytest.fixture(scope="module")
 def reranker(tmp_path_factory):
-    """Where llama.cpp's server has a reranker for the word "good"."""
+    """Yield the URL of llama.cpp's server with a reranker for the word "good"."""
     if importlib.util.find_spec("xllamacpp") is None:
         pytest.skip("xllamacpp is not installed")
     path = tmp_path_factory.mktemp("models") / "reranker.gguf"

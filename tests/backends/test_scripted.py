@@ -1,4 +1,4 @@
-"""ScriptedBackend: what it says, when, and what it counts."""
+"""ScriptedBackend: its replies, their timing and its counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Everything that can go wrong between OpenAIBackend and a server ends in the error tree."""
+"""Every failure between OpenAIBackend and a server becomes an error of the library's tree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SimulatedBackend: chance, seeded and counted."""
+"""SimulatedBackend: seeded random replies, and its counts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def passed(reply: Generation) -> bool:
 
 
 async def fates(backend: SimulatedBackend, requests: list[Request]) -> list[object]:
-    """What becomes of each request, and how long it takes."""
+    """Return the outcome and the latency of each request."""
     seen: list[object] = []
     for request in requests:
         began = anyio.current_time()
@@ -48,7 +48,7 @@ async def test_replies_pass_at_their_rate(virtual_clock, rate):
 
 
 async def first_giveaway(backend: SimulatedBackend, request: Request) -> tuple[int | None, str]:
-    """Which word gives the reply away, 1-based, and the whole reply."""
+    """Return the number of the word that gives the reply away, from 1, and the whole reply."""
     seen, place = "", None
     async with backend.stream(request) as pieces:
         async for piece in pieces:

@@ -59,7 +59,7 @@ WEATHER_TOOL: dict[str, Any] = {
 
 
 class Asked(list[tuple[str, int]]):
-    """What a tool was asked."""
+    """The arguments of a tool's call."""
 
     def get_weather(self, city: str, days: int) -> str:
         """Look the weather up.
@@ -72,7 +72,7 @@ class Asked(list[tuple[str, int]]):
         return FOUND
 
     def check(self, times: int) -> None:
-        """Raise unless it was asked so often, as it should be."""
+        """Raise unless the number of requests is as expected."""
         same(self, [("Paris", 21)] * times)
 
 
@@ -82,21 +82,21 @@ def user(text: str) -> dict[str, str]:
 
 
 def same(got: object, expected: object) -> None:
-    """Raise where something isn't what it should be."""
+    """Raise if two values differ."""
     if got != expected:
         msg = f"got {got!r}, not {expected!r}"
         raise AssertionError(msg)
 
 
 def requests(*texts: str) -> dict[str, int]:
-    """Ask the upstream how many requests had these texts in their messages."""
+    """Ask the upstream for the number of requests whose messages had these texts."""
     query = urllib.parse.urlencode({"containing": texts}, doseq=True)
     with urllib.request.urlopen(f"{UPSTREAM}/requests?{query}") as answer:
         return json.load(answer)
 
 
 def run(client: str, modes: Mapping[str, Mapping[str, Callable[[str], Any]]]) -> None:
-    """Run a client's calls, one after the other, and print what came of each."""
+    """Run a client's calls, one after the other, and print the outcome of each."""
     for mode, calls in modes.items():
         for name, call in calls.items():
             problems, wrong = list[str](), 0

@@ -1,4 +1,4 @@
-"""Clients of OpenAI's protocol, as they are but for the base URL, against a gateway.
+"""Unmodified clients of OpenAI's protocol against a gateway; only the base URL is changed.
 
 ``nox -s clients`` installs them into environments of their own and runs this. Each is a script that
 runs in such an environment and says of each of its calls whether it works.
@@ -67,7 +67,7 @@ Rows = list[dict[str, Any]]
 
 @contextlib.contextmanager
 def process(log: Path, *command: str | Path) -> Iterator[str]:
-    """Run a server while the block runs; gives the first line that it prints."""
+    """Run a server during the block, and yield the first line that it prints."""
     with (
         log.open("w", encoding="utf-8") as errors,
         subprocess.Popen(
@@ -82,7 +82,7 @@ def process(log: Path, *command: str | Path) -> Iterator[str]:
 
 
 def command_of(script: str, pythons: dict[str, str], node: str | None) -> list[str | Path] | str:
-    """Return how a script is run, or why it can't be."""
+    """Return the command that runs a script, or the reason why it can't run."""
     if NEEDS_NODE.search(script) and node is None:
         return "there is no Node.js with npm on this machine"
     if script.endswith(".cjs"):
@@ -92,7 +92,7 @@ def command_of(script: str, pythons: dict[str, str], node: str | None) -> list[s
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory) -> dict[str, Rows | str]:
-    """What each client's script said: its rows, or why it did not run."""
+    """Return the rows that each client's script printed, or the reason why it did not run."""
     if "CLIENTS_PYTHON" not in os.environ:
         pytest.skip("the clients are not installed: run nox -s clients")
     llama_index = os.environ["CLIENTS_LLAMA_INDEX_PYTHON"]

@@ -1,4 +1,4 @@
-"""A server of OpenAI's chat protocol, with a model that does what it is asked to, for the clients.
+"""A server of OpenAI's chat protocol for the clients, with a model that does what it is told.
 
 It prints the port that it listens on, and is strict as OpenAI's own server is: a field that isn't
 in the protocol, of a request or of a message, is a 400. Its model calls the tools it is given, once
@@ -77,7 +77,7 @@ spoiled: set[str] = set()
 
 
 def fit(schema: Any, defs: dict[str, Any], name: str = "") -> Any:
-    """Make a value that a JSON Schema takes."""
+    """Make a value that is valid against a JSON Schema."""
     if "$ref" in schema:
         return fit(defs[schema["$ref"].rpartition("/")[2]], defs, name)
     several = next((schema[key] for key in ("anyOf", "oneOf", "allOf") if key in schema), None)
@@ -96,7 +96,7 @@ def fit(schema: Any, defs: dict[str, Any], name: str = "") -> Any:
 
 
 def spoil(value: Any) -> Any:
-    """Make a text of each number."""
+    """Replace each number by a text."""
     if isinstance(value, dict):
         return {key: spoil(of) for key, of in value.items()}
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""Codex's command line, in an empty directory and with settings of its own."""
+"""Codex's command line, in an empty directory and with its own settings."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ stream_max_retries = 0
 
 
 def codex(home: Path, *arguments: str) -> list[dict[str, Any]]:
-    """Run a turn, and return what has come of each of its items."""
+    """Run a turn, and return the outcome of each of its items."""
     work = home / "work"
     work.mkdir(exist_ok=True)
     (home / "config.toml").write_text(SETTINGS)
@@ -51,12 +51,12 @@ def codex(home: Path, *arguments: str) -> list[dict[str, Any]]:
 
 
 def said(items: list[dict[str, Any]]) -> str:
-    """Return its last words."""
+    """Return the last message."""
     return [item["text"] for item in items if item["type"] == "agent_message"][-1]
 
 
 def turns(prompt: str, *arguments: str, how: str = "Call no tool.") -> list[list[dict[str, Any]]]:
-    """Take two turns, each of which is a run."""
+    """Run twice in the same conversation."""
     with tempfile.TemporaryDirectory() as made:
         home = Path(made)
         first = codex(home, *arguments, f"{prompt} {how}")

@@ -30,7 +30,7 @@ def model(name: str, **how: Any) -> ChatOpenAI:
 
 
 def streamed(asked: Any, messages: list[Any]) -> Any:
-    """Add the chunks of a reply up, as LangChain's guide does."""
+    """Add up the chunks of a reply, as in LangChain's guide."""
     first, *others = asked.stream(messages)
     return sum(others, start=first)
 

@@ -63,7 +63,7 @@ def stream(prompt: str) -> None:
 
 
 def loop(prompt: str, complete: Callable[[list[Any]], Any]) -> None:
-    """Take two turns, in each of which the model calls a tool."""
+    """Take two turns; in each, the model calls a tool."""
     messages: list[Any] = []
     for text in (prompt, AGAIN):
         messages.append(user(text))

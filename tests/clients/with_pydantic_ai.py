@@ -28,7 +28,7 @@ def model(name: str, kind: Any = OpenAIChatModel) -> Any:
 
 
 async def ask(agent: Agent[Any, Any], prompt: str, expected: object, requests: int) -> None:
-    """Run an agent twice; what is wrong in a first draw is the gateway's to notice, not its."""
+    """Run an agent twice; the gateway, not the agent, notices mistakes in a first draw."""
     history: list[Any] = []
     for text in (prompt, AGAIN):
         result = await agent.run(text, message_history=history)

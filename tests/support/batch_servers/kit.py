@@ -1,4 +1,4 @@
-"""What tests of batch APIs are made of: a provider's fake server in process, and its API."""
+"""Helpers for tests of batch APIs: a provider's fake server in this process, and its API."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def make_api(
     key: str = "sk-test",
     **given: Any,
 ) -> Any:
-    """Make the batch API of a provider, with a client that speaks to a fake server."""
+    """Make the batch API of a provider, with a client that talks to a fake server."""
     from mellea_like import backends
 
     if transport is None and not url:
@@ -85,7 +85,7 @@ def ask(text: str = "What is the best cheese?", **options: Any) -> Request:
 
 @dataclass
 class Scene:
-    """A provider's API before its fake server."""
+    """A provider's API and its fake server."""
 
     provider: str
     world: World
@@ -124,7 +124,7 @@ class Scene:
         return state
 
     async def end(self, state: JobState, every: float = 60) -> JobState:
-        """Wait until a job has ended, which takes days at most."""
+        """Wait until a job has ended, at most three days."""
         with anyio.fail_after(3 * DAY):
             while not state.ended:
                 await anyio.sleep(every)
@@ -141,7 +141,7 @@ class Scene:
         return found
 
     def cost(self, outcomes: dict[str, JobOutcome]) -> Usage:
-        """What a job cost, as its results say."""
+        """Return a job's cost according to its results."""
         return sum(map(self.api.usage, outcomes.values()), Usage())
 
 
@@ -154,7 +154,7 @@ async def scene(
     given: dict[str, Any] | None = None,
     **settings: Any,
 ) -> AsyncIterator[Scene]:
-    """A provider's API before its fake server, which shares the event loop and its time."""
+    """Yield a provider's API and its fake server, which shares the event loop and its clock."""
     world = World(now=now or loop_clock(), settings=Settings(**settings))
     server = make_server(provider, world)
     transport = Transport(server.app())

@@ -60,7 +60,7 @@ class OpenAI(Server):
 
     @property
     def endpoints(self) -> dict[str, str]:
-        """The endpoints of jobs, by the API that they stand for."""
+        """Return the endpoints of jobs, by their API."""
         cut = len("/v1") if self.azure else 0
         return {CHAT[cut:]: "chat", RESPONSES[cut:]: "responses"}
 
@@ -166,7 +166,7 @@ class OpenAI(Server):
     def _read(
         self, content: bytes, endpoint: str
     ) -> tuple[list[tuple[str, dict[str, Any]]], str, list[dict[str, Any]]]:
-        """Read a file of requests: them, their model, and what is wrong with it."""
+        """Read a file of requests; return the requests, their model and the file's mistakes."""
         requests: list[tuple[str, dict[str, Any]]] = []
         errors: list[dict[str, Any]] = []
         seen: set[str] = set()
@@ -424,7 +424,7 @@ def _text(content: Any) -> str:
 
 
 def _forced(body: dict[str, Any]) -> tuple[str, dict[str, Any]] | None:
-    """The tool that has to be called."""
+    """Return the tool that must be called."""
     choice = body.get("tool_choice")
     tools = [tool.get("function", tool) for tool in body.get("tools") or ()]
     if choice in ("required", "any"):

@@ -1,4 +1,4 @@
-"""Replies that depend on nothing but the request: so a run's bill can be told before."""
+"""Replies that depend only on the request, so that a run's bill can be predicted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from batch_servers.settings import Settings
 
 
 class Drawn(NamedTuple):
-    """What a model says: a text, or a tool's name with its arguments."""
+    """A model's output: a text, or a tool's name with its arguments."""
 
     text: str
     tool: str | None
@@ -44,17 +44,17 @@ class Asked(NamedTuple):
 
 
 def count(text: str) -> int:
-    """Tokens of a text: its words."""
+    """Count a text's tokens, which are its words."""
     return len(text.split())
 
 
 def input_tokens(asked: Asked) -> int:
-    """Tokens of a prompt."""
+    """Count a prompt's tokens."""
     return sum(map(count, asked.texts)) + 3 * len(asked.texts)
 
 
 def draw(settings: Settings, asked: Asked, body: Any, custom_id: str) -> Drawn:
-    """What the model says to a request."""
+    """Return the model's output for a request."""
     key = json.dumps(body, sort_keys=True) + (custom_id if settings.draws == "custom_id" else "")
     rng = Random(f"{settings.seed}|{hashlib.sha256(key.encode()).hexdigest()}")
     right = rng.random() < settings.pass_rate
@@ -78,7 +78,7 @@ def draw(settings: Settings, asked: Asked, body: Any, custom_id: str) -> Drawn:
 
 
 def value(schema: dict[str, Any], word: str, root: dict[str, Any]) -> Any:  # noqa: C901, PLR0911
-    """A value that a schema allows; its texts are the word."""
+    """Make a value that a schema allows, with the word as each of its texts."""
     if "$ref" in schema:
         name = str(schema["$ref"]).rpartition("/")[2]
         return value(root["$defs"][name], word, root)

@@ -69,12 +69,12 @@ class Settings:
     faults: list[dict[str, Any]] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
-        """As plain data."""
+        """Return the settings as plain data."""
         return asdict(self)
 
     @classmethod
     def of(cls, given: dict[str, Any]) -> Self:
-        """From plain data; unknown names are a mistake."""
+        """Read settings from plain data; unknown names are an error."""
         known = {f.name for f in fields(cls)}
         if unknown := given.keys() - known:
             msg = f"unknown settings: {sorted(unknown)}"

@@ -1,4 +1,4 @@
-"""The HTTP of a fake server: faults, what tests may do to it, and a client's way in without one."""
+"""The HTTP side of a fake server: faults, commands of tests, and a transport without a network."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 
 class Problem(Exception):
-    """What is answered in place of an answer."""
+    """An error that the server answers with."""
 
     def __init__(self, status: int, message: str, **more: Any) -> None:
         super().__init__(message)
@@ -37,7 +37,7 @@ class BrokenOff(Exception):
 
 
 class Server:
-    """What the servers have in common. A provider's gives its routes.
+    """The common part of the servers. A provider's class adds its routes.
 
     Attributes:
         world: the state.
@@ -52,7 +52,7 @@ class Server:
         world.dialect = self  # type: ignore[assignment]
 
     def routes(self) -> list[Route]:
-        """The provider's paths."""
+        """Return the provider's routes."""
         raise NotImplementedError
 
     def failure(self, status: int, message: str, **more: Any) -> dict[str, Any]:
@@ -60,11 +60,11 @@ class Server:
         raise NotImplementedError
 
     def allowed(self, request: Request) -> bool:
-        """Whether a caller has the key."""
+        """Return whether a caller has the key."""
         return request.headers.get("authorization") == f"Bearer {self.key}"
 
     def route(self, path: str, handler: Handler, *methods: str, on: str = "") -> Route:
-        """A path, whose requests are those that faults call by a name."""
+        """Return a route, with the name by which faults refer to its requests."""
 
         async def answer(request: Request) -> Response:
             try:
@@ -148,7 +148,7 @@ async def _body(response: Response) -> AsyncIterator[bytes]:
 
 
 class Lost(Response):
-    """An answer whose connection breaks before it is whole."""
+    """An answer whose connection breaks before its end."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         whole = bytes(self.body)
@@ -181,7 +181,7 @@ class Cut(Response):
 
 
 async def uploaded(request: Request) -> tuple[str, bytes]:
-    """The name and the bytes of an uploaded file, whose purpose is a batch."""
+    """Return the name and the bytes of a file that was uploaded for a batch."""
     async with request.form(max_part_size=2**30) as form:
         if unknown := set(form) - {"file", "purpose"}:
             refuse(400, f"Unknown parameter: '{min(unknown)}'.")
@@ -194,7 +194,7 @@ async def uploaded(request: Request) -> tuple[str, bytes]:
 
 
 def jsonl(objects: Iterable[dict[str, Any]]) -> Response:
-    """An answer of lines."""
+    """Return a response with lines of JSON."""
 
     def parts() -> Iterator[bytes]:
         for each in objects:

@@ -45,14 +45,14 @@ WORKING = ("validating", "working", "cancelling")
 
 
 class Dialect(Protocol):
-    """What a provider's server knows of its own protocol."""
+    """A provider's own protocol, as its server implements it."""
 
     def asked(self, body: dict[str, Any]) -> Asked:
         """Read a request."""
         ...
 
     def refusal(self, body: dict[str, Any]) -> str:
-        """Why a request is refused when it runs; empty if it isn't."""
+        """Return the reason why a request is refused when it runs; empty if it isn't."""
         ...
 
     def answer(self, body: dict[str, Any], drawn: Drawn, id_: str, now: float) -> dict[str, Any]:
@@ -86,7 +86,7 @@ class Job(NamedTuple):
 
 
 class Line(NamedTuple):
-    """What came of one request; without a status nobody worked on it."""
+    """The outcome of one request; without a status, it was never run."""
 
     n: int
     custom_id: str
@@ -145,12 +145,12 @@ class World:
     # --- facts and the time -----------------------------------------------------------------------
 
     def fact(self, name: str, default: Any) -> Any:
-        """Something that was told before."""
+        """Return a value that `tell` stored."""
         row = self.db.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
         return default if row is None else json.loads(row[0])
 
     def tell(self, name: str, value: Any) -> None:
-        """Keep something."""
+        """Store a value."""
         self.db.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, json.dumps(value)))
 
     def save(self) -> None:
@@ -178,7 +178,7 @@ class World:
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """All or nothing."""
+        """Run the block as one transaction."""
         self.db.execute("BEGIN IMMEDIATE")
         try:
             yield
@@ -188,7 +188,7 @@ class World:
         self.db.execute("COMMIT")
 
     def id_for(self, prefix: str, seq: int, length: int = 24) -> str:
-        """An id that the seed decides."""
+        """Return an id that depends only on the seed."""
         digest = hashlib.sha256(f"{self.settings.seed}|{prefix}|{seq}".encode()).hexdigest()
         return prefix + digest[:length]
 
@@ -197,13 +197,13 @@ class World:
         self.db.execute("INSERT INTO calls(name, at) VALUES (?, ?)", (name, self.now))
 
     def calls(self, name: str) -> int:
-        """How many requests of a kind there were."""
+        """Return the number of requests of a kind."""
         query = "SELECT count(*) FROM calls WHERE name = ?"
         found: int = self.db.execute(query, (name,)).fetchone()[0]
         return found
 
     def fault(self, on: str) -> dict[str, Any] | None:
-        """The fault that strikes this request, if one does."""
+        """Return the fault for this request, if there is one."""
         for fault in self.settings.faults:
             if fault["on"] != on or fault.get("times", 1) <= 0:
                 continue
@@ -327,7 +327,7 @@ class World:
         return None if row is None else Job(*row)
 
     def jobs(self, limit: int, *, after: Job | None = None, skip: int = 0) -> list[Job]:
-        """The jobs that are in lists by now, by default the newest first."""
+        """Return the jobs that are already listed, by default the newest first."""
         order, beyond = ("", ">") if self.settings.oldest_first else ("DESC", "<")
         seq = after.seq if after else 0 if beyond == ">" else 10**18
         query = f"SELECT * FROM jobs WHERE seen <= ? AND seq {beyond} ? ORDER BY seq {order}"
@@ -335,7 +335,7 @@ class World:
         return [Job(*row) for row in rows]
 
     def all_jobs(self) -> list[Job]:
-        """All jobs, the oldest first."""
+        """Return all jobs, the oldest first."""
         return [Job(*row) for row in self.db.execute("SELECT * FROM jobs ORDER BY seq")]
 
     def cancel(self, job: Job) -> None:
@@ -348,7 +348,7 @@ class World:
             self.advance()
 
     def counts(self, job: Job) -> tuple[int, int]:
-        """How many requests have succeeded, and failed, so far."""
+        """Return the numbers of requests that have succeeded and failed so far."""
         row = self.db.execute(
             "SELECT coalesce(sum(status < 300), 0), coalesce(sum(status >= 300), 0)"
             " FROM requests WHERE job = ? AND status IS NOT NULL",
@@ -357,7 +357,7 @@ class World:
         return row[0], row[1]
 
     def lines(self, job: Job) -> Iterator[Line]:
-        """What came of a job's requests, in an order that isn't theirs."""
+        """Return the outcomes of a job's requests, in another order than theirs."""
         rows = self.db.execute(
             "SELECT n, custom_id, status, answer FROM requests WHERE job = ? ORDER BY place",
             (job.seq,),
@@ -368,7 +368,7 @@ class World:
     # --- what happens -----------------------------------------------------------------------------
 
     def advance(self) -> None:
-        """Let everything happen that should have by now."""
+        """Bring the state up to the present."""
         now = self.now
         rows = self.db.execute("SELECT * FROM jobs WHERE ended IS NULL ORDER BY seq").fetchall()
         for job in (Job(*row) for row in rows):
@@ -421,7 +421,7 @@ class World:
     def reply(
         self, body: dict[str, Any], custom_id: str, now: float, job: str | None = None
     ) -> dict[str, Any]:
-        """Answer a request, and put it on the bill."""
+        """Answer a request, and add it to the bill."""
         asked = self.dialect.asked(body)
         drawn = replies.draw(self.settings, asked, body, custom_id)
         prices = self.settings.prices
@@ -438,7 +438,7 @@ class World:
         return self.dialect.answer(body, drawn, self.id_for("", row.lastrowid or 0), now)
 
     def bill(self) -> dict[str, Any]:
-        """What everything has cost: requests, tokens and nano-dollars, in jobs and directly."""
+        """Return all costs: requests, tokens and nano-dollars, in jobs and directly."""
         told: dict[str, Any] = {}
         for name, where in (("jobs", "job IS NOT NULL"), ("direct", "job IS NULL"), ("all", "1")):
             row = self.db.execute(
@@ -451,6 +451,6 @@ class World:
         return told
 
     def results_are_gone(self, job: Job) -> bool:
-        """Whether a job's results were deleted by now."""
+        """Return whether a job's results have been deleted."""
         kept = self.settings.kept
         return kept is not None and self.now > job.created + kept
