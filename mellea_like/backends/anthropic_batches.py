@@ -162,7 +162,7 @@ class AnthropicBatches(SDKBatches):
     def _read(
         self, reply: dict[str, Any], meter: RequestMeter, tool: OutputTool | None
     ) -> Generation:
-        reader = MessageReply(meter, self.model, tool)
+        reader = MessageReply(meter, self.model, output=tool)
         reader.take_whole(reply)
         return reader.generation()
 

@@ -21,7 +21,7 @@ from mellea_like.errors import InvalidRequest
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from mellea_like.backends.output_mode import Demand, OutputTool
+    from mellea_like.backends.output_mode import Demand
     from mellea_like.core.backend import Options, Request
     from mellea_like.core.conversation import Message
     from mellea_like.core.generation import RequestMeter
@@ -318,15 +318,6 @@ def _check_thinking(body: Mapping[str, Any], most: int) -> None:
 
 class MessageReply(Gathered):
     """Reads a reply that wasn't streamed: one whole message of the API."""
-
-    def __init__(
-        self, meter: RequestMeter, model: str | None = None, output: OutputTool | None = None
-    ) -> None:
-        super().__init__(meter, model, output=output)
-
-    def read(self, data: bytes) -> str:
-        """Raise `NotImplementedError`, because a job has no stream of events."""
-        raise NotImplementedError
 
     def take_whole(self, message: Mapping[str, Any]) -> None:
         """Read the text, the tool calls, the reasoning and the usage of a whole message."""

@@ -26,7 +26,7 @@ except ImportError as exc:  # pragma: no cover
 from mellea_like.backends.loop_clients import LoopClients
 from mellea_like.backends.openai_chat import request_body
 from mellea_like.backends.openai_connection import GivenClient, Incoming, OwnClient
-from mellea_like.backends.openai_reply import Gathered, Replies, Reply
+from mellea_like.backends.openai_reply import Replies, Reply
 from mellea_like.backends.openai_responses import Response, responses_body
 from mellea_like.backends.openai_server import OpenAIServer
 from mellea_like.backends.output_mode import OutputModes
@@ -52,13 +52,6 @@ PATHS = {"chat": "/chat/completions", "responses": "/responses"}
 NO_RESPONSES = "; the server may not have the Responses API: use api='chat'"
 
 CONNECT_SECONDS = 10.0
-
-MAX_BODY = 128 * 2**20
-"""The size limit of a response's body in bytes, unless ``max_characters`` allows more. One token
-takes 200 to 300 bytes, most of them overhead."""
-
-PACKAGING = 64
-"""The number of bytes of a response's body to allow for each character of ``max_characters``."""
 
 
 class OpenAIBackend:
@@ -293,7 +286,7 @@ class OpenAIBackend:
                     client, request, options, model, choices, sending=sending, ends=ends
                 )
                 reply = self._reply(sending.sent(), model, tool, choices)
-                if request.shows_calls and isinstance(reply, Gathered):
+                if request.shows_calls and not isinstance(reply, Replies):
                     reply.call_pieces = []
                 incoming = Incoming(
                     response,
@@ -301,7 +294,6 @@ class OpenAIBackend:
                     partial(self._translator, client, model),
                     ends=ends,
                     silence=self._timeout or math.inf,
-                    max_bytes=max(MAX_BODY, PACKAGING * self._max_characters),
                 )
                 try:
                     yield incoming
@@ -386,7 +378,7 @@ class OpenAIBackend:
 
     def _reply(
         self, meter: RequestMeter, model: str, tool: OutputTool | None, choices: int | None
-    ) -> Gathered | Replies:
+    ) -> Reply | Response | Replies:
         if choices is not None:
             return Replies(meter, model, self._max_characters, tool, choices)
         kind = Response if self._api == "responses" else Reply

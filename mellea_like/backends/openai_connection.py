@@ -24,7 +24,8 @@ from mellea_like.runtime.event_loops import clock
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 
-    from mellea_like.backends.openai_reply import Gathered, Replies
+    from mellea_like.backends.openai_reply import Replies, Reply
+    from mellea_like.backends.openai_responses import Response
     from mellea_like.backends.sdk_errors import Translator
     from mellea_like.backends.sending import Sending
 
@@ -179,19 +180,18 @@ class Incoming:
     def __init__(
         self,
         response: Any,
-        reply: Gathered | Replies,
+        reply: Reply | Response | Replies,
         translator: Callable[[], Translator],
         *,
         ends: float,
         silence: float,
-        max_bytes: float,
     ) -> None:
         self._response = response
         self._chunks: AsyncGenerator[bytes] = _body(response)
         self._reply = reply
         self._calls = getattr(reply, "call_pieces", None)
         self._translator = translator
-        self._decoder = EventDecoder(max_bytes)
+        self._decoder = EventDecoder()
         self._ends = ends
         self._silence = silence
         self._now = clock()

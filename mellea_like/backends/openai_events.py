@@ -8,7 +8,6 @@ asyncio, or a ``ResourceWarning`` on trio.
 from __future__ import annotations
 
 import json
-import math
 from codecs import BOM_UTF8
 from typing import Any, cast
 
@@ -25,9 +24,7 @@ HEAD = 1000
 class EventDecoder:
     """Splits a response's body into server-sent events, as defined in HTML's standard."""
 
-    def __init__(self, max_bytes: float = math.inf, max_event: float = MAX_EVENT) -> None:
-        self._most = self._left = max_bytes
-        self._max_event = max_event
+    def __init__(self) -> None:
         self._line = bytearray()
         self._data: list[bytes] = []
         self._after_cr = False
@@ -37,10 +34,6 @@ class EventDecoder:
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """Read the next part of the body; return the data of the events that end in this part."""
-        self._left -= len(chunk)
-        if self._left < 0:
-            msg = f"a response longer than {self._most:,} bytes"
-            raise ReplyTooLongError(msg)
         if len(self.head) < HEAD:
             self.head += chunk[:HEAD]
         if self._after_cr and chunk:
@@ -52,7 +45,7 @@ class EventDecoder:
             and chunk.count(b"\n") == len(b"\n\n")
             and b"\r" not in chunk
             and not (self._line or self._data or self._failed)
-            and len(chunk) <= self._max_event
+            and len(chunk) <= MAX_EVENT
         ):
             return [chunk[6:-2]]  # This is the usual case: a part of the body is exactly one event.
         lines = chunk.splitlines(keepends=True)
@@ -68,8 +61,8 @@ class EventDecoder:
                 self._line.clear()
             self._read(line.rstrip(b"\r\n"), found)
         self._line += rest
-        if len(self._line) + sum(map(len, self._data)) > self._max_event:
-            msg = f"it is longer than {self._max_event} bytes"
+        if len(self._line) + sum(map(len, self._data)) > MAX_EVENT:
+            msg = f"it is longer than {MAX_EVENT} bytes"
             raise ValueError(msg)
         return found
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
 from io import StringIO
 from typing import TYPE_CHECKING, Any, cast
@@ -53,7 +52,7 @@ class _Call:
     further: FurtherFields = field(default_factory=FurtherFields)
 
 
-class Gathered(ABC):
+class Gathered:
     """Collects a reply while it is received; a base class for the readers of all protocols."""
 
     def __init__(
@@ -117,10 +116,6 @@ class Gathered(ABC):
             reasoning=self._reasoning.getvalue() or None,
             extra=self._further.extra,
         )
-
-    @abstractmethod
-    def read(self, data: bytes) -> str:
-        """Read one event; return the text that it adds to the reply."""
 
     def _said(self, content: str, refusal: str = "", thought: str = "") -> str:
         """Add a piece of text, refusal or reasoning; return the part that counts as text."""

@@ -34,7 +34,6 @@ __all__ = [
     "OutputMode",
     "OutputModes",
     "OutputTool",
-    "check_output",
     "demand",
     "refuses",
     "reply_text",
@@ -120,14 +119,6 @@ class Demand:
     schema: dict[str, Any]
     messages: tuple[Message, ...]
     tool: OutputTool | None = None
-
-
-def check_output(output: object) -> OutputMode:
-    """Return an argument if it is an output mode; otherwise raise `ValueError`."""
-    if output not in (modes := get_args(OutputMode)):
-        msg = f"output must be one of {', '.join(map(repr, modes))}, not {output!r}"
-        raise ValueError(msg)
-    return cast("OutputMode", output)
 
 
 def demand(request: Request, mode: Mode) -> Demand:
@@ -311,7 +302,10 @@ class OutputModes:
     """
 
     def __init__(self, output: OutputMode = "auto") -> None:
-        self.output: OutputMode = check_output(output)
+        if output not in (modes := get_args(OutputMode)):
+            msg = f"output must be one of {', '.join(map(repr, modes))}, not {output!r}"
+            raise ValueError(msg)
+        self.output: OutputMode = output
         self.refused: set[_Refused] = set()
 
     def begin(
