@@ -6,7 +6,7 @@ import os
 import random
 import re
 import threading
-from collections import Counter
+from collections import Counter, defaultdict
 from contextlib import aclosing, asynccontextmanager
 from functools import cache
 from pathlib import Path
@@ -21,7 +21,7 @@ from mellea_like.errors import InvalidRequest
 from mellea_like.runtime.threads import run_in_thread
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+    from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
     from random import Random
 
     from mellea_like.core.backend import Request
@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MarkovBackend"]
 
-# --- sentences from Python's help pages or from the user's texts
-# -----------------------------------
+# --- sentences from Python's help pages or from the user's texts ----------------------------------
 
 # In the help pages, code is in quotes or backticks. A plain word in quotes is still prose.
 _QUOTED_WORD = re.compile("[\u201c\"`']{1,2}([A-Za-z]+)[\u201d\"`']{1,2}")
@@ -107,8 +106,7 @@ def _read(path: str | os.PathLike[str]) -> str:
         raise ValueError(msg) from exc
 
 
-# --- a word trigram model: which word follows two others, and how often
-# ----------------------------
+# --- a word trigram model: which word follows two others, and how often ---------------------------
 
 LONGEST = 32
 """The most words in a sentence. A sentence that gets longer is drawn again, and the last of
@@ -143,33 +141,26 @@ _WORD = re.compile(r"[^\W\d_]{3,}")
 class TrigramModel:
     """Draws sentences from counts of word triples."""
 
-    def __init__(self, sentences: Iterable[str]) -> None:
-        self._followers: dict[tuple[str, str], list[str]] = {}
-        self._starts: list[tuple[str, str]] = []
-        self._about: dict[str, list[int]] = {}
-        followers = self._followers
+    def __init__(self, sentences: Sequence[str]) -> None:
+        self._followers: dict[tuple[str, str], list[str]] = defaultdict(list)
+        starts_about: dict[str, list[list[str]]] = defaultdict(list)
         for sentence in sentences:
             words = sentence.split()
-            if not words:
-                continue
-            number = len(self._starts)
             first, second = _END, _END
-            for word in words:
-                followers.setdefault((first, second), []).append(word)
+            for word in [*words, _END]:
+                self._followers[first, second].append(word)
                 first, second = second, word
-            followers.setdefault((first, second), []).append(_END)
-            self._starts.append((words[0], words[1] if len(words) > 1 else _END))
             for word in _themes(sentence):
-                self._about.setdefault(word, []).append(number)
-        most = max(5.0, COMMON * len(self._starts))
-        self._about = {word: where for word, where in self._about.items() if len(where) <= most}
+                starts_about[word].append(words[:2])
+        most = max(5.0, COMMON * len(sentences))
+        self._starts_about = {
+            word: starts for word, starts in starts_about.items() if len(starts) <= most
+        }
 
     def theme(self, prompt: str) -> tuple[str, ...]:
         """Return the words of a prompt that the model can write about."""
         return tuple(
-            sorted(
-                word for word in _themes(prompt).difference(_FILLERS.split()) if word in self._about
-            )
+            sorted(self._starts_about.keys() & _themes(prompt).difference(_FILLERS.split()))
         )
 
     def draw(self, chance: Random, theme: tuple[str, ...], temperature: float) -> str:
@@ -196,13 +187,11 @@ class TrigramModel:
     def _words(
         self, chance: Random, theme: tuple[str, ...], temperature: float
     ) -> tuple[list[str], bool]:
+        words: list[str] = []
         if theme:
             topic = theme[0] if temperature == 0 else chance.choice(theme)
-            where = self._about[topic]
-            number = where[0] if temperature == 0 else chance.choice(where)
-            words = [word for word in self._starts[number] if word]
-        else:
-            words = []
+            starts = self._starts_about[topic]
+            words += starts[0] if temperature == 0 else chance.choice(starts)
         wanted = frozenset(theme)
         first, second = (_END, _END, *words)[-2:]
         while len(words) < LONGEST:

@@ -165,9 +165,7 @@ class PydanticAIBackend:
     @asynccontextmanager
     async def stream(self, request: Request) -> AsyncGenerator[AsyncIterator[str | Generation]]:
         """Answer one request piece by piece; see `StreamingBackend.stream`."""
-        asking = _Asking(request, ModelTranslator(self._model, self._timeout, self._total_timeout))
-        asking.silence = self._timeout or math.inf
-        asking.ends = anyio.current_time() + (self._total_timeout or math.inf)
+        asking = _Asking(request, self._model, self._timeout, self._total_timeout)
         try:
             async with self._clients.hold() as client:
                 model = await client.entered()
@@ -269,21 +267,23 @@ class _OpenModel:
 class _Asking(Sending):
     """One request in progress: its cost, its time limits, and the translation of its errors."""
 
-    silence = math.inf
-    ends = math.inf
     told = False
     """Whether the client reports when the request has been sent."""
 
-    def __init__(self, request: Request, translator: ModelTranslator) -> None:
+    def __init__(
+        self, request: Request, model: Model, timeout: float | None, total: float | None
+    ) -> None:
         super().__init__(request)
-        self._translator = translator
+        self._translator = ModelTranslator(model, timeout, total)
+        self._silence = timeout or math.inf
+        self._ends = anyio.current_time() + (total or math.inf)
         self.generators = _Generators()
 
     async def wait(self, step: Awaitable[T]) -> T:
         """Await one step of the request within its time limits, and translate the step's errors."""
         error: BackendError | None = None
-        quiet = anyio.current_time() + self.silence
-        with anyio.CancelScope(deadline=min(quiet, self.ends)), self.noticed():
+        quiet = anyio.current_time() + self._silence
+        with anyio.CancelScope(deadline=min(quiet, self._ends)), self.noticed():
             try:
                 return await self.generators.awaited(step)
             except BaseException as exc:
@@ -295,7 +295,7 @@ class _Asking(Sending):
                     raise
             # Raising outside the handler keeps the SDK's exception from becoming the context.
             raise error
-        raise self._translator.late() if quiet > self.ends else self._translator.silent()
+        raise self._translator.late() if quiet > self._ends else self._translator.silent()
 
 
 @asynccontextmanager
