@@ -120,10 +120,7 @@ class FunctionBackend:
         return generation
 
     async def _call(self, request: Request, called: list[Request]) -> object:
-        if self._async:
-            await checkpoint()
-            return await self._plainly(request, called)
-        if self._inline:
+        if self._async or self._inline:
             await checkpoint()
             result = self._plainly(request, called)
         else:

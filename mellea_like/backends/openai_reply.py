@@ -12,14 +12,13 @@ from mellea_like.backends.openai_extra import FurtherFields
 from mellea_like.backends.output_mode import reply_text
 from mellea_like.core.backend import CallPiece
 from mellea_like.core.extra import NO_EXTRA, Extra
-from mellea_like.core.generation import CALLS, Generation, TokenLogprob
+from mellea_like.core.generation import CALLS, Generation, RequestMeter, TokenLogprob
 from mellea_like.core.tools import ToolCall
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from mellea_like.backends.output_mode import OutputTool
-    from mellea_like.core.generation import RequestMeter
 
 __all__ = [
     "CHAT_USAGE",
@@ -326,9 +325,6 @@ class Replies:
         output: OutputTool | None,
         choices: int,
     ) -> None:
-        # This is imported here because few requests have several choices.
-        from mellea_like.core.generation import RequestMeter  # noqa: PLC0415
-
         self._meter = meter
         self._replies = [
             Reply(RequestMeter(), model, max_characters, output, index=index)
