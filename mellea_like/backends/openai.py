@@ -16,7 +16,8 @@ from mellea_like.core.backend import Options, insisted
 from mellea_like.errors import AuthenticationFailed, BackendError, InvalidRequest
 
 try:
-    import httpcore2  # noqa: F401 (httpx2 would load it at the first request)
+    # httpx2 would load httpcore2 at the first request.
+    import httpcore2  # noqa: F401  # pyright: ignore[reportUnusedImport]
     import httpx2  # The SDK's HTTP library since version 3.
     import openai
 except ImportError as exc:  # pragma: no cover

@@ -299,6 +299,9 @@ class OutputModes:
 
     Args:
         output: the mode. ``"auto"`` tries one mode after the other until the server accepts one.
+
+    Raises:
+        ValueError: ``output`` is unknown.
     """
 
     def __init__(self, output: OutputMode = "auto") -> None:

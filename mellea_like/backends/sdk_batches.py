@@ -338,9 +338,9 @@ class SDKBatches(ABC):
 
     def _outcome(self, line: Mapping[str, Any]) -> JobOutcome:
         """Return the outcome that a line of results reports."""
-        response: Any = line.get("response")
-        if not isinstance(response, dict):
+        if not isinstance(line.get("response"), dict):
             return self._failed(line.get("error"))
+        response: dict[str, Any] = line["response"]
         status, body = int(response.get("status_code") or 0), response.get("body")
         if 200 <= status < 300 and isinstance(body, dict):  # noqa: PLR2004
             return JobOutcome(reply=body)

@@ -51,7 +51,7 @@ class Server(ABC, Generic[C]):
             split_url(base_url, "base_url")
         self._base_url = base_url
         self._key = api_key
-        self.given = client
+        self.given: C | None = client
 
     @property
     def url(self) -> str:
