@@ -20,6 +20,7 @@ from mellea_like.errors import (
     BackendError,
     BackendUnavailable,
     InvalidRequest,
+    MalformedResponse,
     RateLimited,
 )
 
@@ -208,6 +209,15 @@ async def test_a_job_of_others_without_results_ends_no_search(tmp_path, virtual_
         await s.end(await s.submit(1, key="other"))
         intention, _ = s.intend([ask()], key="mine")
         assert await s.api.find(intention) is None
+
+
+async def test_a_job_whose_results_were_cut_short_is_not_taken_for_another(tmp_path, virtual_clock):
+    faults = fault("download", "lines")
+    async with scene("anthropic", tmp_path, work=0.0, validating=0.0, faults=faults) as s:
+        intention, path = s.intend([ask()], key="mine")
+        await s.end(await s.create(intention, path))
+        with pytest.raises(MalformedResponse, match="0 results of 1"):
+            await s.api.find(intention)
 
 
 @every_provider
