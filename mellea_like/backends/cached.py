@@ -57,10 +57,6 @@ BUSY_SECONDS = 10.0
 
 HIT = Usage(cache_hits=1)
 
-_locks: WeakValueDictionary[tuple[object, Path, bytes], anyio.Lock] = WeakValueDictionary()
-"""A lock for each request in progress, by event loop, file and key: equal requests are answered one
-after another."""
-
 
 class CacheStatistics(NamedTuple):
     """The statistics of a `CachedBackend`.
@@ -146,8 +142,7 @@ class CachedBackend(BackendWrapper):
             CacheError: the file can't be used.
         """
         key = self._key(request)
-        place = (running_loop(), self.path, key)
-        lock = _locks.setdefault(place, anyio.Lock())
+        lock = self._file.locks.setdefault((running_loop(), key), anyio.Lock())
         try:
             await lock.acquire()
         except BaseException:
@@ -277,6 +272,9 @@ class _File:
         self._path = path
         self._lock = Lock()
         self._connection: sqlite3.Connection | None = None
+        self.locks: WeakValueDictionary[tuple[object, bytes], anyio.Lock] = WeakValueDictionary()
+        """A lock for each request in progress, by event loop and key: equal requests are answered
+        one after another."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _File, (self._path,)
