@@ -242,9 +242,10 @@ class LlamaCppBackend(OpenAIBackend):
         }
         self._startup_timeout = startup_timeout
         self._process: ServerProcess | None = None
+        self._is_ready = False
 
     def __repr__(self) -> str:
-        where = f" at {self.base_url}" if self._process else ", not running"
+        where = f" at {self.base_url}" if self._is_ready else ", not running"
         return f"<LlamaCppBackend {str(self._path)!r}{where}>"
 
     @property
@@ -288,7 +289,7 @@ class LlamaCppBackend(OpenAIBackend):
             msg = "this LlamaCppBackend is already entered: use it in one block at a time"
             raise RuntimeError(msg)
         key = secrets.token_urlsafe()
-        process = ServerProcess(self._path, {**self._config, "api_key": key})
+        process = self._process = ServerProcess(self._path, {**self._config, "api_key": key})
         try:
             deadline = time.monotonic() + self._startup_timeout
             while (address := process.address()) is None:
@@ -297,19 +298,19 @@ class LlamaCppBackend(OpenAIBackend):
                     raise BackendTimeout(str(process.failure(late)), retryable=False)
                 yield True
         except BaseException:
-            process.stop()
+            self._stop()
             raise
-        self._process = process
         self._address = OpenAIServer(f"{address}/v1", key, None)
+        self._is_ready = True
         self._clients = LoopClients(self._make_client, close=True)
 
     def _stop(self) -> None:
-        process, self._process = self._process, None
+        process, self._process, self._is_ready = self._process, None, False
         if process is not None:
             process.stop()
 
     def _server(self) -> ServerProcess:
-        if self._process is None:
+        if self._process is None or not self._is_ready:
             msg = "the llama.cpp server isn't running: use the backend inside `async with`"
             raise RuntimeError(msg)
         return self._process
