@@ -17,9 +17,11 @@ from mellea_like.core.display import add_note, bounded, plural
 from mellea_like.core.generation import Meter, Usage
 from mellea_like.core.tools import TOOL_ROUNDS
 from mellea_like.errors import UnansweredToolCalls
+from mellea_like.requirements.merging import check_requirements
 from mellea_like.sampling.base import BaseSamplingStrategy
 from mellea_like.sampling.exclusions import check_together, features_of
-from mellea_like.sampling.prepare import backends_of, check_requirements
+from mellea_like.sampling.prepare import backends_of
+from mellea_like.sampling.strategies import FollowUp
 from mellea_like.sampling.sync import run_once
 from mellea_like.sampling.tools import check_on_error, checked_tools
 
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import TypeForm
 
-    from mellea_like.core.conversation import Action, Asked, Context, Message, Parsed
+    from mellea_like.core.conversation import Asked, Context, Parsed
     from mellea_like.core.requirement import Requirement
     from mellea_like.core.result import SamplingResult
     from mellea_like.core.tools import ToolSource
@@ -201,7 +203,7 @@ async def run_agent(
                 answers = await result.run_tools(on_error=on_error)
             finally:
                 CURRENT.reset(within)
-            asked = _Answers(answers, first)
+            asked = FollowUp(answers, first)
             arguments["context"] = result.context
             if arguments.get("tool_choice") is not None:
                 arguments["tool_choice"] = "auto"  # Otherwise it could never answer.
@@ -264,28 +266,6 @@ def run_agent_sync(
         requirements = tuple(requirements)  # An iterator could be read only once.
     backends = backends_of(strategy.settings, action, requirements, arguments.get("backend"))
     return run_once(lambda: run_agent(strategy, action, requirements, **arguments), backends)
-
-
-@dataclass(frozen=True, slots=True)
-class _Answers(Generic[T]):
-    """An action that sends tools' answers, and parses replies like the agent's original action."""
-
-    messages: tuple[Message, ...]
-    action: Action[T]
-
-    @property
-    def description(self) -> str:
-        return "\n".join(message.text for message in self.messages)
-
-    @property
-    def requirements(self) -> tuple[Requirement | str, ...]:
-        return tuple(getattr(self.action, "requirements", ()))
-
-    def render(self, context: Context) -> tuple[Message, ...]:
-        return (*context.messages, *self.messages)
-
-    def parse(self, text: str) -> T:
-        return self.action.parse(text)
 
 
 def _check_strategy(strategy: object) -> None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
 
 from mellea_like.core.argument_checks import real_number, whole_number
 from mellea_like.core.backend import Options
-from mellea_like.core.conversation import said_below
 from mellea_like.core.prices import checked_prices, price_for
 from mellea_like.core.slice import Outcome
 from mellea_like.plans.stages import StageCosts
@@ -15,7 +14,7 @@ from mellea_like.sampling.base import BaseSamplingStrategy
 from mellea_like.sampling.best_failure import best_failure, deepest_failure
 from mellea_like.sampling.exclusions import check_together
 from mellea_like.sampling.prepare import as_backend, check_budget, check_requirements
-from mellea_like.sampling.strategies import followed_up
+from mellea_like.sampling.strategies import WithNote, followed_up
 from mellea_like.schedules.learned import MeanTokens, PassRates, key_of
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from mellea_like.core.backend import Backend
-    from mellea_like.core.conversation import Action, Context, Message
+    from mellea_like.core.conversation import Action, Context
     from mellea_like.core.prices import Price
     from mellea_like.core.requirement import Requirement
     from mellea_like.core.slice import Slice
@@ -36,8 +35,6 @@ if TYPE_CHECKING:
     from mellea_like.telemetry import Telemetry
 
 __all__ = ["Carry", "Escalate", "ExpectedCost", "Stage", "StageCosts"]
-
-T = TypeVar("T")
 
 Carry = Literal["nothing", "best", "chat"]
 """How much a stage's model sees of earlier failures; see `Stage`."""
@@ -106,7 +103,9 @@ class Stage:
         if self.carry == "best":
             best = history[best_failure(history)]
             said = "" if best.generation is None else best.context_after.messages[-1].text
-            return _Retold(inputs.action, said, best.problems), inputs.context
+            wrong = "\n".join(f"- {problem}" for problem in best.problems)
+            note = f"An earlier attempt:\n{said}\n\nIt was rejected. Put this right:\n{wrong}"
+            return WithNote(inputs.action, note), inputs.context
         told = [r if isinstance(r, str) else r.description for r in self.requirements]
         return followed_up(inputs.action, history[-1], told)
 
@@ -290,20 +289,3 @@ class Escalate(BaseSamplingStrategy):
     def select_from_failure(self, slices: Sequence[Slice]) -> int:
         """Choose the draw nearest to passing; in a tie, the highest ``depth`` (biggest model)."""
         return deepest_failure(slices)
-
-
-@dataclass(frozen=True, slots=True)
-class _Retold(Generic[T]):
-    """An action whose last message also has an earlier attempt and its problems."""
-
-    action: Action[T]
-    attempt: str
-    problems: tuple[str, ...]
-
-    def render(self, context: Context) -> tuple[Message, ...]:
-        wrong = "\n".join(f"- {problem}" for problem in self.problems)
-        told = f"An earlier attempt:\n{self.attempt}\n\nIt was rejected. Put this right:\n{wrong}"
-        return said_below(self.action.render(context), told)
-
-    def parse(self, text: str) -> T:
-        return self.action.parse(text)

@@ -21,12 +21,15 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mellea_like.core.conversation import Action
+    from mellea_like.core.requirement import Requirement
     from mellea_like.core.slice import Slice
 
 __all__ = [
+    "FollowUp",
     "MultiTurnStrategy",
     "RejectionSamplingStrategy",
     "RepairTemplateStrategy",
+    "WithNote",
     "followed_up",
 ]
 
@@ -57,7 +60,7 @@ class RepairTemplateStrategy(BaseSamplingStrategy):
         action, problems = history[0].action, history[-1].problems
         if isinstance(action, Instruction):
             return replace(action, repair=problems), history[0].context
-        return _Repaired(action, problems), history[0].context
+        return WithNote(action, repair_text(problems)), history[0].context
 
 
 class MultiTurnStrategy(BaseSamplingStrategy):
@@ -103,32 +106,46 @@ def followed_up(
     # The reply to an instruction or a message is its text, as the reply to this message is; a
     # subclass may read it differently.
     plain = type(first) in {Instruction, Message}
-    return message if plain else _FollowUp(message, first), context
+    return message if plain else FollowUp((message,), first), context
 
 
 @dataclass(frozen=True, slots=True)
-class _Repaired(Generic[T]):
-    """An action whose last message also has the last attempt's problems."""
+class WithNote(Generic[T]):
+    """An action whose last message has a further text below it."""
 
     action: Action[T]
-    problems: tuple[str, ...]
+    note: str
 
     def render(self, context: Context) -> tuple[Message, ...]:
-        return said_below(self.action.render(context), repair_text(self.problems))
+        """Return the action's messages, with the note at their end."""
+        return said_below(self.action.render(context), self.note)
 
     def parse(self, text: str) -> T:
+        """Parse a reply as the action does."""
         return self.action.parse(text)
 
 
 @dataclass(frozen=True, slots=True)
-class _FollowUp(Generic[T]):
-    """A message in a conversation that another action began; that action parses the reply."""
+class FollowUp(Generic[T]):
+    """Messages that continue a conversation. The action that began it parses the reply."""
 
-    message: Message
+    messages: tuple[Message, ...]
     action: Action[T]
 
+    @property
+    def description(self) -> str:
+        """The messages' texts, which records keep."""
+        return "\n".join(message.text for message in self.messages)
+
+    @property
+    def requirements(self) -> tuple[Requirement | str, ...]:
+        """The requirements of the action."""
+        return tuple(getattr(self.action, "requirements", ()))
+
     def render(self, context: Context) -> tuple[Message, ...]:
-        return self.message.render(context)
+        """Return the conversation, followed by these messages."""
+        return (*context.messages, *self.messages)
 
     def parse(self, text: str) -> T:
+        """Parse a reply as the action does."""
         return self.action.parse(text)
