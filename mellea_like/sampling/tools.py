@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
-from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, Literal
-
-import anyio
 
 from mellea_like.core.argument_checks import is_async, whole_number
 from mellea_like.core.conversation import Message
@@ -24,6 +21,7 @@ from mellea_like.core.generation import CALLS, CALLS_NONE
 from mellea_like.core.tools import Tool, as_json
 from mellea_like.errors import LimitExceeded, ToolError
 from mellea_like.runtime.event_loops import foreign
+from mellea_like.runtime.gather import gather
 from mellea_like.runtime.logs import warn
 from mellea_like.runtime.threads import run_in_thread
 from mellea_like.telemetry.names import TOOL_RESULT
@@ -139,24 +137,7 @@ class Toolbox:
         If a tool raises a ``ValueError``, the model is told. Any other exception is raised, as the
         cause of a `ToolError`.
         """
-        if len(calls) == 1:
-            return (await self._answer(calls[0]),)
-        answers: dict[int, Message] = {}
-        failed: list[Exception] = []
-
-        async def run(place: int, call: ToolCall) -> None:
-            try:
-                answers[place] = await self._answer(call)
-            except Exception as exc:  # noqa: BLE001 (raised below, outside the group)
-                failed.append(exc)
-                tasks.cancel_scope.cancel()
-
-        async with anyio.create_task_group() as tasks:
-            for place, call in enumerate(calls):
-                tasks.start_soon(run, place, call)
-        if failed:
-            raise failed[0]
-        return tuple(answers[place] for place in range(len(calls)))
+        return tuple(await gather(calls, len(calls), self._answer))
 
     async def _answer(self, call: ToolCall) -> Message:
         try:
@@ -173,7 +154,8 @@ class Toolbox:
         """Run one tool call that was checked, and return the text for the model."""
         tool = self[call.name]
         function: Any = tool.function
-        arguments = self._own_arguments(call)
+        # Parsed again, because a tool may change its arguments.
+        arguments = _reader(tool)(call.arguments)
         try:
             with (
                 self.telemetry.tool(tool.name, call.id, call.arguments) as span,
@@ -192,13 +174,6 @@ class Toolbox:
             what = f"{type(raised).__name__}: {bounded(error_text(raised))}"
             msg = f"the tool {tool.name} raised {what}"
             raise ToolError(msg, tool=tool.name) from raised
-
-    def _own_arguments(self, call: ToolCall) -> dict[str, Any]:
-        """Return a copy of a call's arguments, because a tool may change them."""
-        try:
-            return deepcopy(dict(call.value or {}))
-        except Exception:  # noqa: BLE001 (an `Iterable[...]` is read lazily, once, and has no copy)
-            return dict(_reader(self[call.name])(call.arguments))
 
 
 def toolbox_of(
