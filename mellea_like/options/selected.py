@@ -6,13 +6,7 @@ from dataclasses import replace
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, cast
 
-from mellea_like.core.backend import (
-    BUDGETS,
-    JUDGE_OPTIONS,
-    RequestMeta,
-    can_judge,
-    innermost,
-)
+from mellea_like.core.backend import BUDGETS, JUDGE_OPTIONS, can_judge, innermost
 from mellea_like.core.decision import Decision
 from mellea_like.core.display import error_text, plural
 from mellea_like.core.generation import Usage
@@ -52,8 +46,8 @@ class Selected(Option):
         state: the selection's state in this call.
         inputs: the call's inputs, including the budgets that a scorer's requests must fit into.
         settings: the strategy's configuration.
-        marks: maps the iterations of earlier draws to their scores or keys. Those of new draws are
-            added. None if scores and keys needn't be kept.
+        marks: maps the iterations of earlier draws to their scores or keys, if those were kept.
+            Those of new draws are added.
     """
 
     def __init__(
@@ -70,9 +64,6 @@ class Selected(Option):
         self._name = type(selection).__name__
         self._mark = selection.mark
         self._marks: MutableMapping[int, Any] = {} if marks is None else marks
-        self._keeps = marks is not None
-        self._undecided = False
-        """Whether comparisons are still missing that may change the winner."""
         self._halted: Exception | None = None
         """The error that stopped the comparisons; None if there was none."""
 
@@ -104,8 +95,7 @@ class Selected(Option):
     async def _marked(self, candidate: Candidate) -> Any:
         assert self._mark is not None  # noqa: S101 (asked before)
         answer = self._mark(candidate)
-        # Most are pairs, and asking whether they can be awaited costs a microsecond.
-        if type(answer) is tuple or not isawaitable(answer):
+        if not isawaitable(answer):
             return cast("Any", answer)
         within = BUDGETS.set(self._inputs.budgets)
         asked = JUDGE_OPTIONS.set(self.call.rules.judge_options)
@@ -117,18 +107,13 @@ class Selected(Option):
 
     def hear(self, slice_: Slice) -> Ruling | None:
         """Report a draw to the selection, and end the call if no further draw is needed."""
-        mark = (self._marks.get if self._keeps else self._marks.pop)(slice_.iteration, None)
-        if mark is None and self._mark is not None and slice_.passed:
-            mark = self._mark_again(slice_)
+        mark, reply = self._marks.get(slice_.iteration), slice_.generation
+        if mark is None and self._mark is not None and slice_.passed and reply is not None:
+            # The draw is from an earlier round, and its score or key wasn't kept.
+            mark = self._mark(
+                Candidate(reply.text, slice_.value, reply, slice_.context, slice_.action)
+            )
         return Ruling(over=True) if self.state.hear(slice_, mark) else None
-
-    def _mark_again(self, slice_: Slice) -> Any:
-        """Recompute the score or key of a slice from an earlier round, if none was kept."""
-        reply = slice_.generation
-        if self._mark is None or reply is None:
-            return None
-        candidate = Candidate(reply.text, slice_.value, reply, slice_.context, slice_.action)
-        return self._mark(candidate)
 
     async def settle(self) -> None:
         """Run the selection's `steps`, and have a judge compare the draws that have passed."""
@@ -136,8 +121,12 @@ class Selected(Option):
         self._warn_if_all_are_alike()
         if state.passed and type(state).steps is not SelectionState.steps:
             await _take_steps(state)
-        if pairs := state.pairs():
-            await self._compare(pairs)
+        if state.pairs():
+            # Imported lazily: few selections compare.
+            from mellea_like.selections.comparisons import Comparisons  # noqa: PLC0415
+
+            comparisons = Comparisons(self.call, state, self._inputs, self._settings)
+            self._halted = await comparisons.run()
 
     def _warn_if_all_are_alike(self) -> None:
         """Log a warning if all replies are alike, as if seeds and temperature were ignored."""
@@ -153,45 +142,12 @@ class Selected(Option):
             )
             self._settings.warn_once(what)
 
-    async def _compare(self, pairs: list[tuple[int, int]]) -> None:
-        """Compare pairs, round after round, until the selection asks for no more pairs."""
-        from mellea_like.selections.comparisons import (  # noqa: PLC0415 (few selections compare)
-            Comparisons,
-            Judging,
-            out_of_time,
-        )
-
-        call, state, inputs, settings = self.call, self.state, self._inputs, self._settings
-        judge = inputs.judge if state.judge is None else state.judge
-        judging = Judging(
-            judge,
-            call.judging(judge),
-            call.rules.judge_options,
-            inputs.options.seed,
-            RequestMeta(call.id, call_started=call.started, deadline=call.deadline),
-            settings.concurrency_budget,
-            settings.iteration_timeout,
-            call.rules.cancel_grace,
-        )
-        comparisons = Comparisons(state, judging)
-        self._undecided = True
-        if call.race.late:
-            comparisons.halt(out_of_time(call.id))
-        elif (stopped := call.race.why) is not None and stopped.error is not None:
-            comparisons.halt(stopped.error)
-        while pairs and comparisons.halted is None and call.fatal is None:
-            await comparisons.run(pairs)
-            pairs = state.pairs()
-        comparisons.log_errors()
-        self._halted = comparisons.halted
-        self._undecided = self._halted is not None
-
     def choose(self, facts: Facts) -> Choice | None:
         """Choose the selection's winner or, if it has none, the leading answer."""
-        won = facts.won and not self._undecided
+        state, slices = self.state, facts.slices
+        won = facts.won and not state.pairs()
         if facts.cancelled and not won:
             return Choice(None, final=False)
-        state, slices = self.state, facts.slices
         why = self._why_not_final(facts)
         decision = _decision(state, facts, why)
         places = {slice_.iteration: i for i, slice_ in enumerate(slices) if slice_.passed}

@@ -17,7 +17,7 @@ from mellea_like.core.tools import canonical, read_arguments
 from mellea_like.runtime.threads import run_in_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Iterator
+    from collections.abc import Awaitable, Callable, Iterator
 
     from mellea_like.core.backend import Backend
     from mellea_like.core.decision import Decision
@@ -252,9 +252,6 @@ def scoring(
 
 def read_score(answer: object) -> tuple[float, str]:
     """Return a scorer's answer as (score, reason); raise an error if the answer is wrong."""
-    # This is what most scorers return; it is not a NaN.
-    if type(answer) is int or (type(answer) is float and answer == answer):  # noqa: PLR0124
-        return float(answer), ""
     number: Any = answer
     reason = ""
     if isinstance(answer, tuple) and len(pair := cast("tuple[object, ...]", answer)) == 2:  # noqa: PLR2004
@@ -279,9 +276,8 @@ def check_key(key: Key | None, what: str) -> None:
 
 def keying(key: Key | None) -> Callable[[Candidate], Any]:
     """Return the function that marks a candidate with its key."""
-    if key is None:
-        return lambda candidate: _comparable(key_of(candidate))
-    return lambda candidate: _comparable(key(candidate))
+    answer_of = tool_key if key is None else key
+    return lambda candidate: _comparable(answer_of(candidate))
 
 
 def tool_key(candidate: Candidate) -> Any:
@@ -297,11 +293,6 @@ def tool_key(candidate: Candidate) -> Any:
         A key made of the calls, which can be compared with ``==``. For a reply without calls, the
         key is the parsed value, or else the text.
     """
-    return key_of(candidate)
-
-
-def key_of(candidate: Candidate) -> Any:
-    """Return a candidate's key: the tools it calls, or its parsed value, or its text."""
     if candidate.tool_calls:
         return _Calls(candidate.tool_calls)
     value = candidate.value
@@ -353,28 +344,21 @@ class Answers:
     def __init__(self) -> None:
         self.keys: list[Any] = []
         self._places: dict[Any, int] = {}
-        self._unhashable: list[int] = []
+        """Maps each key that is hashable to its index."""
 
     def place(self, key: Any) -> int:
         """Return the index of an answer in ``keys``; a new answer is added."""
-        keys = self.keys
+        hashable = True
         try:
             known = self._places.get(key)
-            # A set is unhashable, but equals a frozenset, which isn't.
-            others: Iterable[int] = () if known is not None else self._unhashable
-            hashable = True
         except TypeError:
-            known, others, hashable = None, range(len(keys)), False
-        for place in others:
-            if _equal(keys[place], key):
-                return place
+            hashable = False
+            known = next((i for i, other in enumerate(self.keys) if _equal(other, key)), None)
         if known is None:
-            known = len(keys)
-            keys.append(key)
+            known = len(self.keys)
+            self.keys.append(key)
             if hashable:
                 self._places[key] = known
-            else:
-                self._unhashable.append(known)
         return known
 
 

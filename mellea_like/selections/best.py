@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from difflib import SequenceMatcher
+from itertools import combinations
 from typing import TYPE_CHECKING, Any, Literal
 
 from mellea_like.core.argument_checks import is_async, real_number, whole_number
@@ -169,26 +170,12 @@ class _ConsensusState(SelectionState):
     def steps(self) -> Iterator[None]:
         n = len(self.passed)
         sums = [0.0] * n
-        for i, j, alike in self._overlaps() if self._similarity is word_overlap else self._asked():
+        for i, j in combinations(range(n), 2):
+            alike, _ = read_score(self._similarity(self.marks[i], self.marks[j]))
             sums[i] += alike
             sums[j] += alike
             yield
         self._scores = [each / max(1, n - 1) for each in sums]
-
-    def _asked(self) -> Iterator[tuple[int, int, float]]:
-        for j, other in enumerate(self.marks):
-            for i, one in enumerate(self.marks[:j]):
-                yield i, j, read_score(self._similarity(one, other))[0]
-
-    def _overlaps(self) -> Iterator[tuple[int, int, float]]:
-        """Compare as `word_overlap` does, but split each text and index its words only once."""
-        texts = [candidate.text.split() for candidate in self.marks]
-        matcher = SequenceMatcher[str](autojunk=False)
-        for j, other in enumerate(texts):
-            matcher.set_seq2(other)
-            for i, one in enumerate(texts[:j]):
-                matcher.set_seq1(one)
-                yield i, j, matcher.ratio()
 
     def decide(self) -> Decision:
         scores = self._scores or [0.0] * len(self.passed)
@@ -239,11 +226,6 @@ class Tournament(BaseSelection):
             msg = f"Tournament(rounds=...) must be 'knockout' or 'pivots', not {self.rounds!r}"
             raise ValueError(msg)
         whole_number("Tournament: pivots", self.pivots)
-
-    @property
-    def mark(self) -> Callable[[Candidate], Any]:
-        """The function that marks a candidate: the mark is the candidate itself."""
-        return lambda candidate: candidate
 
     def begin(self, facts: SelectionFacts) -> _TournamentState:
         """Return the state for a new call."""

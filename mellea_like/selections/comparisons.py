@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from mellea_like.core.backend import CURRENT
+from mellea_like.core.backend import CURRENT, RequestMeta
 from mellea_like.core.conversation import reply_message
 from mellea_like.core.generation import cost_of
 from mellea_like.errors import (
@@ -27,33 +26,15 @@ from mellea_like.runtime.task_scope import run_together
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mellea_like.core.backend import Backend, Options, RequestMeta
     from mellea_like.core.slice import Slice
+    from mellea_like.core.spec import Spec
+    from mellea_like.kernel.call import Call
     from mellea_like.selections.base import SelectionState
 
-__all__ = ["Comparisons", "Judging"]
+__all__ = ["Comparisons"]
 
 NOT_FOUND = 404
 """The HTTP status for an unknown model, or for a server without a chat protocol."""
-
-
-class Judging(NamedTuple):
-    """The judge that compares a call's draws, and the settings of its requests."""
-
-    judge: Backend
-    """The judge as the user gave it."""
-    backend: Backend
-    """The judge, wrapped in the call's options, such as retries and budgets."""
-    options: Options
-    seed: int | None
-    meta: RequestMeta
-    """The call's id, start and deadline, which each request names."""
-    lanes: int
-    """How many comparisons may run at the same time."""
-    seconds: float | None
-    """The longest that a comparison may take; None for no limit."""
-    grace: float
-    """The seconds after which a judge that ignores its cancellation is logged."""
 
 
 class Comparisons:
@@ -64,49 +45,64 @@ class Comparisons:
     part of any slice.
     """
 
-    def __init__(self, selection: SelectionState, judging: Judging) -> None:
+    def __init__(self, call: Call, selection: SelectionState, inputs: Spec, settings: Any) -> None:
+        self._call = call
         self._selection = selection
-        self._judging = judging
+        self._judge = inputs.judge if selection.judge is None else selection.judge
+        self._seed = inputs.options.seed
+        self._lanes: int = settings.concurrency_budget
+        self._seconds: float | None = settings.iteration_timeout
         self._won: dict[tuple[int, int], float] = {}
         """Maps pairs of draws, in the order shown to the judge, to the points of the first one."""
-        self.halted: Exception | None = None
-        """The error because of which no further comparison starts; None if there is none."""
+        self._halted: Exception | None = None
 
-    async def run(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """Compare pairs in both orders, concurrently, and report the results to the selection."""
-        judging, won = self._judging, self._won
-        orders = iter([order for a, b in pairs for order in ((a, b), (b, a))])
-
-        async def lane() -> None:
-            while self.halted is None and (order := next(orders, None)) is not None:
-                await self._compare(order)
-
-        lanes = [lane] * min(2 * len(pairs), judging.lanes)
-        sampling_id, deadline = judging.meta.sampling_id, judging.meta.deadline
-        with anyio.CancelScope(deadline=math.inf if deadline is None else deadline) as due:
-            await run_together(lanes, sampling_id, "comparison", judging.grace)
-        if due.cancelled_caught:
-            self.halt(out_of_time(sampling_id))
-        for a, b in pairs:
-            if (a, b) in won and (b, a) in won:
-                self._selection.compared((a, b), (won[a, b] + 1 - won[b, a]) / 2)
-
-    def halt(self, why: Exception) -> None:
-        """Prevent further comparisons, and add the reason to the selection's errors."""
-        if self.halted is None:
-            self.halted = why
-            self._selection.errors.append(why)
-
-    def log_errors(self) -> None:
-        """Log how many comparisons failed, and the first error."""
-        if errors := self._selection.errors:
+    async def run(self) -> Exception | None:
+        """Compare pairs until the selection asks for no more; return the error that stopped it."""
+        call, selection = self._call, self._selection
+        if call.race.late:
+            self._out_of_time()
+        elif (stopped := call.race.why) is not None and stopped.error is not None:
+            self._halt(stopped.error)
+        while self._halted is None and call.fatal is None and (pairs := selection.pairs()):
+            await self._compare_all(pairs)
+        if errors := selection.errors:
             warn(
                 "%d comparisons failed; the first: %s: %s",
                 len(errors),
                 type(errors[0]).__name__,
                 errors[0],
-                sampling_id=self._judging.meta.sampling_id,
+                sampling_id=call.id,
             )
+        return self._halted
+
+    async def _compare_all(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Compare pairs in both orders, concurrently, and report the results to the selection."""
+        call, won = self._call, self._won
+        orders = iter([order for a, b in pairs for order in ((a, b), (b, a))])
+
+        async def lane() -> None:
+            while self._halted is None and (order := next(orders, None)) is not None:
+                await self._compare(order)
+
+        lanes = [lane] * min(2 * len(pairs), self._lanes)
+        deadline = math.inf if call.deadline is None else call.deadline
+        with anyio.CancelScope(deadline=deadline) as due:
+            await run_together(lanes, call.id, "comparison", call.rules.cancel_grace)
+        if due.cancelled_caught:
+            self._out_of_time()
+        for a, b in pairs:
+            if (a, b) in won and (b, a) in won:
+                self._selection.compared((a, b), (won[a, b] + 1 - won[b, a]) / 2)
+
+    def _out_of_time(self) -> None:
+        late = f"sampling {self._call.id}: time ran out before all comparisons were made"
+        self._halt(SamplingTimeout(late))
+
+    def _halt(self, why: Exception) -> None:
+        """Prevent further comparisons, and add the reason to the selection's errors."""
+        if self._halted is None:
+            self._halted = why
+            self._selection.errors.append(why)
 
     async def _compare(self, order: tuple[int, int]) -> None:
         try:
@@ -119,35 +115,32 @@ class Comparisons:
             if not isinstance(error, Exception):
                 raise
             if _lasting(error):
-                self.halt(error)
+                self._halt(error)
             else:
                 self._selection.errors.append(error)
-            if self.halted is None:
+            if self._halted is None:
                 self._won[order] = 0.5
 
     async def _points(self, order: tuple[int, int]) -> float:
         """Ask the judge to compare two draws, and return the points of the first one."""
-        selection, judging = self._selection, self._judging
+        call, selection = self._call, self._selection
         one, other = (selection.passed[i] for i in order)
-        meta = replace(judging.meta, iteration=one.iteration, subsample=one.subsample)
+        meta = RequestMeta(
+            call.id, one.iteration, one.subsample, call_started=call.started, deadline=call.deadline
+        )
         messages = comparison_messages(selection.criterion, one.messages, _said(one), _said(other))
-        purpose = f"against {other.iteration}"
-        question = Question(judging.judge, messages, judging.options, judging.seed, purpose, meta)
+        options, purpose = call.rules.judge_options, f"against {other.iteration}"
+        question = Question(self._judge, messages, options, self._seed, purpose, meta)
         CURRENT.set((meta, question.meter))
         try:
-            with anyio.move_on_after(judging.seconds):
-                reply = await question.ask(judging.backend)
+            with anyio.move_on_after(self._seconds):
+                reply = await question.ask(call.judging(self._judge))
                 selection.model = reply.model or selection.model
                 return read_comparison(reply.text)
         finally:
             selection.usage += cost_of(question.meter, question.reply)
-        msg = f"comparing two draws took longer than {judging.seconds:g} s"
+        msg = f"comparing two draws took longer than {self._seconds:g} s"
         raise BackendTimeout(msg)
-
-
-def out_of_time(sampling_id: str) -> SamplingTimeout:
-    """Return the error for a call whose time is up before all pairs were compared."""
-    return SamplingTimeout(f"sampling {sampling_id}: time ran out before all comparisons were made")
 
 
 def _lasting(error: Exception) -> bool:

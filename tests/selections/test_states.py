@@ -121,27 +121,6 @@ def test_only_few_short_texts_are_compared_on_the_event_loop(texts, similarity, 
     assert state.quick is quick
 
 
-class Splits(str):
-    """A text that counts how often it is split."""
-
-    __slots__ = ("count",)
-
-    def split(self, *args):
-        self.count = getattr(self, "count", 0) + 1
-        return super().split(*args)
-
-
-@given(st.lists(st.text("ab c", max_size=12), min_size=1, max_size=7))
-def test_the_consensus_prepares_each_text_once_and_compares_as_word_overlap_does(texts):
-    once, pairs = begun(Consensus(n=7), 7), begun(Consensus(partial(word_overlap), n=7))
-    counted = [Splits(text) for text in texts]
-    hear_all(once, [candidate(text) for text in counted])
-    hear_all(pairs, [candidate(text) for text in texts])
-    assert len(list(once.steps())) == len(list(pairs.steps())) == len(texts) * (len(texts) - 1) // 2
-    assert once.decide() == pairs.decide()
-    assert [text.count for text in counted] == [1] * len(texts)
-
-
 # --- tournaments --------------------------------------------------------------------------------
 
 
