@@ -6,7 +6,6 @@ Any program can do the same with `BaseSamplingStrategy.sample`, `SamplingResult.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
@@ -262,8 +261,6 @@ def run_agent_sync(
         Exception: the errors of `run_agent`.
     """
     _check_strategy(strategy)
-    if isinstance(requirements, Iterator):
-        requirements = tuple(requirements)  # An iterator could be read only once.
     backends = backends_of(strategy.settings, action, requirements, arguments.get("backend"))
     return run_once(lambda: run_agent(strategy, action, requirements, **arguments), backends)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, overload
 
 from mellea_like.core.argument_checks import real_number, suggests_arguments, whole_number, yields
@@ -10,15 +9,14 @@ from mellea_like.core.backend import JUDGE_DEFAULTS, Options
 from mellea_like.core.tools import TOOL_ROUNDS
 from mellea_like.hooks.plugins import handlers_in
 from mellea_like.limits.retry import Retry
+from mellea_like.requirements.merging import as_backend, check_requirements
 from mellea_like.sampling.best_failure import best_failure
 from mellea_like.sampling.call import RunningCall
 from mellea_like.sampling.exclusions import check_together, features_of
 from mellea_like.sampling.prepare import (
     Settings,
-    as_backend,
     backends_of,
     check_budget,
-    check_requirements,
     check_retry,
     check_schedule,
     check_selection,
@@ -512,8 +510,6 @@ class BaseSamplingStrategy:
             RuntimeError: a limiter or a budget is in use on another event loop.
             Exception: the errors of `sample`.
         """
-        if isinstance(requirements, Iterator):
-            requirements = tuple(requirements)  # They are looked at twice.
         from mellea_like.sampling.sync import run_once  # noqa: PLC0415 (most programs don't need it)
 
         backends = backends_of(self.__settings, action, requirements, arguments.get("backend"))

@@ -10,10 +10,11 @@ from mellea_like.core.backend import Options
 from mellea_like.core.prices import checked_prices, price_for
 from mellea_like.core.slice import Outcome
 from mellea_like.plans.stages import StageCosts
+from mellea_like.requirements.merging import as_backend, check_requirements
 from mellea_like.sampling.base import BaseSamplingStrategy
 from mellea_like.sampling.best_failure import best_failure, deepest_failure
 from mellea_like.sampling.exclusions import check_together
-from mellea_like.sampling.prepare import as_backend, check_budget, check_requirements
+from mellea_like.sampling.prepare import check_budget
 from mellea_like.sampling.strategies import WithNote, followed_up
 from mellea_like.schedules.learned import MeanTokens, PassRates, key_of
 

@@ -33,7 +33,7 @@ from mellea_like.runtime.logs import warn
 from mellea_like.sampling.exclusions import check_together
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from typing import Unpack
 
     from mellea_like.core.tools import ToolSource
@@ -52,21 +52,14 @@ __all__ = [
     "CheckedSelection",
     "Selection",
     "Settings",
-    "as_backend",
     "backends_of",
     "check_budget",
-    "check_judge",
-    "check_requirements",
     "check_retry",
     "check_schedule",
     "check_selection",
     "judges_of",
-    "merge_requirements",
     "prepare_call",
 ]
-
-NO_CONTEXT = Context()
-"""The empty conversation, for a call that gets no ``context``."""
 
 CheckedSelection: TypeAlias = "Literal['first', 'ordered'] | BaseSelection"
 """Which passing draw wins: the first recorded, the one of lowest rank, or an object's choice."""
@@ -216,7 +209,7 @@ def prepare_call(
 ) -> CallInputs:
     """Check the arguments of a call, and fill in the rest from the strategy."""
     asked = as_action(action)
-    before = NO_CONTEXT if context is None else as_context(context)
+    before = Context() if context is None else as_context(context)
     seen = validation_context
     if seen is not None:
         seen = as_context(seen, "validation_context")
@@ -295,16 +288,6 @@ def _toolbox(
     return toolbox_of(tools, choice, rounds, telemetry)
 
 
-def _check_spending(budget: Budget, inputs: CallInputs, settings: Settings) -> None:
-    # Imported lazily: most programs don't need it.
-    from mellea_like.limits.fallback import models_of  # noqa: PLC0415
-
-    for model in models_of(inputs.backend):
-        budget.check(inputs.options, model)
-    for requirement in inputs.requirements:
-        _check_judges_budget(budget, requirement, inputs.judge, settings.judge_options)
-
-
 def check_budget(budget: object) -> Budget:
     """Make sure that something is a budget."""
     from mellea_like.limits.budget import Budget  # noqa: PLC0415
@@ -315,24 +298,31 @@ def check_budget(budget: object) -> Budget:
     return budget
 
 
-def _check_judges_budget(
-    budget: Budget, requirement: Requirement, default: Backend, options: Options
-) -> None:
-    for part in requirement.parts:
-        _check_judges_budget(budget, part, default, options)
-    if requirement.parts or not requirement.judged:
-        return
+def _check_spending(budget: Budget, inputs: CallInputs, settings: Settings) -> None:
+    """Make sure that a budget can tell what the requests of draws and judges may cost."""
     # Imported lazily: most programs don't need it.
     from mellea_like.limits.fallback import models_of  # noqa: PLC0415
 
-    judge = default if requirement.judge is None else requirement.judge
-    try:
-        for model in models_of(judge):
-            budget.check(options, model)
-    except ValueError as exc:
-        what = f"this concerns the judge of requirement {requirement.name!r}"
-        exc.add_note(f"{what}: its options are the strategy's judge_options")
-        raise
+    for model in models_of(inputs.backend):
+        budget.check(inputs.options, model)
+    for requirement in _judged(inputs.requirements):
+        judge = inputs.judge if requirement.judge is None else requirement.judge
+        try:
+            for model in models_of(judge):
+                budget.check(settings.judge_options, model)
+        except ValueError as exc:
+            what = f"this concerns the judge of requirement {requirement.name!r}"
+            exc.add_note(f"{what}: its options are the strategy's judge_options")
+            raise
+
+
+def _judged(requirements: Sequence[Requirement]) -> Iterator[Requirement]:
+    """Yield the requirements, or parts of requirements, that a judge decides."""
+    for requirement in requirements:
+        if requirement.parts:
+            yield from _judged(requirement.parts)
+        elif requirement.judged:
+            yield requirement
 
 
 def backends_of(

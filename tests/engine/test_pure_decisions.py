@@ -27,8 +27,8 @@ from mellea_like.kernel.ports import Facts, Stop
 from mellea_like.options.ordered import Ordered
 from mellea_like.options.selected import Selected
 from mellea_like.plans.scheduled import TurnPool, turn_of
+from mellea_like.requirements.merging import check_judge, check_requirements
 from mellea_like.sampling.best_failure import best_failure, choose_failure, deepest_failure
-from mellea_like.sampling.prepare import check_judge, check_requirements
 from mellea_like.selections import SelectionFacts
 
 P, F, E, C = Outcome.PASSED, Outcome.FAILED, Outcome.ERRORED, Outcome.CANCELLED
