@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from opentelemetry.metrics import MeterProvider
-    from opentelemetry.trace import TracerProvider
+    from opentelemetry.trace import Tracer, TracerProvider
 
     from mellea_like.telemetry.call import CallTelemetry, Instruments
     from mellea_like.telemetry.spans import SpanScope
@@ -57,7 +57,7 @@ class Telemetry:
     ) -> None:
         self._tracer_provider = tracer_provider
         self._meter_provider = meter_provider
-        self._instruments: tuple[MeterProvider, Instruments] | None = None
+        self._instruments: Instruments | None = None
         self.capture_content = capture_content
 
     def start_call(self, strategy: str, sampling_id: str) -> CallTelemetry | None:
@@ -96,16 +96,12 @@ class Telemetry:
         Returns:
             A context manager, which does nothing if no spans are collected.
         """
-        if not self._may_be_heard():
+        tracer = self._tracer()
+        if tracer is None:
             return nullcontext()
-        from mellea_like.telemetry import spans  # noqa: PLC0415
+        from mellea_like.telemetry.spans import tool_span  # noqa: PLC0415
 
-        tracer = spans.tracer_of(self._tracer_provider)
-        return (
-            spans.tool_span(tracer, name, call, arguments, self.capture_content)
-            if tracer
-            else nullcontext()
-        )
+        return tool_span(tracer, name, call, arguments, self.capture_content)
 
     def server(self, name: str, headers: Iterable[tuple[bytes, bytes]]) -> SpanScope | None:
         """Begin the span of a request that a server received, as part of the client's trace.
@@ -118,19 +114,26 @@ class Telemetry:
             The span, which has ``set(attributes)`` and ``close()``, or None if no spans are
             collected.
         """
+        tracer = self._tracer()
+        if tracer is None:
+            return None
+        from mellea_like.telemetry.spans import server_span  # noqa: PLC0415
+
+        return server_span(tracer, name, headers)
+
+    def _tracer(self) -> Tracer | None:
         if not self._may_be_heard():
             return None
-        from mellea_like.telemetry import spans  # noqa: PLC0415
+        from mellea_like.telemetry.spans import tracer_of  # noqa: PLC0415
 
-        tracer = spans.tracer_of(self._tracer_provider)
-        return None if tracer is None else spans.server_span(tracer, name, headers)
+        return tracer_of(self._tracer_provider)
 
     def _instruments_of(self, provider: MeterProvider) -> Instruments:
-        if self._instruments is None or self._instruments[0] is not provider:
-            from mellea_like.telemetry.call import instruments_of  # noqa: PLC0415
+        if self._instruments is None or self._instruments.provider is not provider:
+            from mellea_like.telemetry.call import Instruments  # noqa: PLC0415
 
-            self._instruments = (provider, instruments_of(provider))
-        return self._instruments[1]
+            self._instruments = Instruments(provider)
+        return self._instruments
 
     def _may_be_heard(self) -> bool:
         """Return whether there may be a provider, without importing OpenTelemetry (30 ms)."""

@@ -18,7 +18,7 @@ from mellea_like.telemetry.spans import SpanScope, type_name
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from opentelemetry.metrics import Meter, MeterProvider
+    from opentelemetry.metrics import MeterProvider
     from opentelemetry.util.types import AttributeValue
 
     from mellea_like.core.backend import Backend, Request
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from mellea_like.core.tools import ToolCall
     from mellea_like.kernel.ending import Ending
 
-__all__ = ["CallTelemetry", "Instruments", "instruments_of", "meters_of"]
+__all__ = ["CallTelemetry", "Instruments", "meters_of"]
 
 
 class CallTelemetry:
@@ -133,7 +133,7 @@ class CallTelemetry:
             attributes[names.ERROR_TYPE] = type_name(error)
         self._instruments.duration.record(duration, attributes)
 
-    def ended(self, span: SpanScope | None, slice_: Slice) -> None:
+    def ended(self, span: SpanScope, slice_: Slice) -> None:
         """Record a draw's outcome, and close its span unless the draw passed and may still win."""
         if self._instruments is not None:
             counted = {names.STRATEGY: self._strategy, names.OUTCOME: slice_.outcome.value}
@@ -144,19 +144,18 @@ class CallTelemetry:
                 self._instruments.failures.add(
                     1, {names.STRATEGY: self._strategy, names.REQUIREMENT: requirement.name}
                 )
-        if span is not None:
-            found: dict[str, AttributeValue] = {names.OUTCOME: slice_.outcome.value}
-            if slice_.failures:
-                found[names.FAILED_REQUIREMENTS] = [failed.name for failed, _ in slice_.failures]
-            if self._capture and slice_.generation is not None:
-                found[names.OUTPUT_VALUE] = reply_message(slice_.generation).text
-            span.set(found)
-            if slice_.passed:
-                # An attribute can't be added to a span that has ended.
-                span.leave()
-                self._passed.append((slice_.iteration, span, time.time_ns()))
-            else:
-                span.close(None if slice_.outcome is Outcome.CANCELLED else slice_.error)
+        found: dict[str, AttributeValue] = {names.OUTCOME: slice_.outcome.value}
+        if slice_.failures:
+            found[names.FAILED_REQUIREMENTS] = [failed.name for failed, _ in slice_.failures]
+        if self._capture and slice_.generation is not None:
+            found[names.OUTPUT_VALUE] = reply_message(slice_.generation).text
+        span.set(found)
+        if slice_.passed:
+            # An attribute can't be added to a span that has ended.
+            span.leave()
+            self._passed.append((slice_.iteration, span, time.time_ns()))
+        else:
+            span.close(None if slice_.outcome is Outcome.CANCELLED else slice_.error)
 
     def decided(
         self,
@@ -275,7 +274,9 @@ def _arguments(call: ToolCall) -> Any:
 class Instruments:
     """The histograms and counters that metrics are recorded with, made by one meter provider."""
 
-    def __init__(self, meter: Meter) -> None:
+    def __init__(self, provider: MeterProvider) -> None:
+        self.provider = provider
+        meter = provider.get_meter(names.SCOPE)
         self.duration = meter.create_histogram(
             names.OPERATION_DURATION,
             unit="s",
@@ -296,11 +297,6 @@ class Instruments:
             unit="{failure}",
             description="Verdicts against a draw, by requirement",
         )
-
-
-def instruments_of(provider: MeterProvider) -> Instruments:
-    """Make the instruments of a meter provider."""
-    return Instruments(provider.get_meter(names.SCOPE))
 
 
 def meters_of(provider: MeterProvider | None) -> MeterProvider | None:
