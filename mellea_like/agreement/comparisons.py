@@ -171,7 +171,6 @@ def _report(
     usage: Usage,
     why_undecided: str | None,
 ) -> ComparisonReport:
-    """Compare the judge's answers in the two orders with each other, and with people's labels."""
     decided = [
         (one, other, pair.better)
         for pair, (one, other) in zip(pairs, answers, strict=True)

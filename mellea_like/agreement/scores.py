@@ -122,7 +122,6 @@ def _report(
     labelled: Sequence[bool],
     confidence: float,
 ) -> ScoreReport:
-    """Compare the scores with the labels."""
     scores = tuple(points for points, _ in found)
     known = [
         (points, label)

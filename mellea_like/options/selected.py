@@ -129,7 +129,6 @@ class Selected(Option):
             self._halted = await comparisons.run()
 
     def _warn_if_all_are_alike(self) -> None:
-        """Log a warning if all replies are alike, as if seeds and temperature were ignored."""
         texts = (s.text for s in self.call.slices if s.generation is not None)
         if len(first := next(texts, "")) < LONG or self._inputs.temperature == 0:
             return

@@ -171,7 +171,6 @@ class Scheduled:
         self._look_again = look_again
 
     def _may_start(self) -> bool:
-        """Return whether there is a turn for a waiting chain, or for a new one."""
         return bool(self._waiting) or self._pool.has(self._opened)
 
     def _go_on(self, now: float) -> Ask | None:
@@ -183,7 +182,6 @@ class Scheduled:
         return None
 
     def _open(self, now: float) -> Ask | None:
-        """Return the first draw of a new chain; None if there is no turn for it."""
         ask = self._ask(self._opened, now)
         self._opened += ask is not None
         return ask

@@ -517,7 +517,6 @@ class BaseSamplingStrategy:
 
 
 def _check_on_slice(on_slice: object) -> None:
-    """Make sure that ``on_slice`` is a function that can be called, and isn't a generator."""
     if on_slice is None:
         return
     if not callable(on_slice):

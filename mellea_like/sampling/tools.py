@@ -221,7 +221,6 @@ def check_on_error(on_error: object) -> None:
 
 
 def _reader(tool: Tool) -> Callable[[str], Mapping[str, Any]]:
-    """Return the function that reads the arguments of a tool's calls."""
     own: Callable[[str], Mapping[str, Any]] | None = getattr(tool, "read", None)
     if own is not None:
         return own
@@ -262,7 +261,6 @@ def _names(named: Sequence[Any]) -> str:
 
 
 def _message(call: ToolCall, text: str) -> Message:
-    """Return the message that tells the model the outcome of a call."""
     return Message("tool", text, tool_call_id=call.id)
 
 
@@ -273,7 +271,6 @@ def _error(exc: BaseException | None) -> str:
 
 
 def _text(answer: object) -> str:
-    """Return a tool's return value as a text."""
     if isinstance(answer, str):
         return answer
     try:

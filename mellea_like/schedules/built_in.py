@@ -64,7 +64,6 @@ class _Wide(SchedulePlan):
     width: int
 
     def decide(self, progress: CallProgress) -> Go:
-        """Allow ``width`` draws in flight, less one for each chain ended by a permanent error."""
         return Go(max(0, self.width - progress.broken - len(progress.running)))
 
 
@@ -115,7 +114,6 @@ class _Paced(SchedulePlan):
     chains: int
 
     def decide(self, progress: CallProgress) -> Go:
-        """Open the chains that are due, or one if none is at work; let waiting chains continue."""
         opened = progress.opened
         left = self.chains - opened
         if left <= 0:
@@ -193,7 +191,6 @@ class _Hedging(SchedulePlan):
         return Go(more, min((*counting, progress.now) if more else counting) + usual)
 
     def observe(self, slice_: Slice) -> None:
-        """Learn how long a draw took."""
         self.schedule.latency.learn(slice_, self.model)
 
 
@@ -271,7 +268,6 @@ class _Restarting(SchedulePlan):
     waited: dict[int, float] = field(default_factory=dict[int, float])
 
     def decide(self, progress: CallProgress) -> Go:
-        """Decide as the wrapped schedule does."""
         return self.plan.decide(progress)
 
     def patience(self, restarts: int, model: str | None) -> float | None:
@@ -285,13 +281,11 @@ class _Restarting(SchedulePlan):
         return None if usual is None else usual + SLACK
 
     def restarted(self, chain: int, seconds: float, model: str | None) -> None:
-        """Learn that a reply would have taken longer than ``seconds``."""
         self.waited[chain] = self.waited.get(chain, 0.0) + seconds
         self.schedule.latency.observe(seconds, model, censored=True)
         self.plan.restarted(chain, seconds, model)
 
     def observe(self, slice_: Slice) -> None:
-        """Learn how long the last request of a draw took."""
         before = self.waited.pop(slice_.chain, 0.0)
         model = self.model if slice_.stage is None else slice_.asked
         self.schedule.latency.learn(slice_, model, before=before)

@@ -56,8 +56,6 @@ class PerRequirement:
 
 @dataclass(slots=True)
 class _Count:
-    """How often one requirement was met, and how often it was not."""
-
     requirement: Requirement | None  # Kept so that its id stays unique.
     passed: int = 0
     failed: int = 0

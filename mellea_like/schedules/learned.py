@@ -134,8 +134,6 @@ class LatencyQuantiles:
 
 
 class _Durations:
-    """The latest durations under one key."""
-
     __slots__ = ("_cached", "_changes", "_latest", "complete")
 
     def __init__(self, window: int) -> None:

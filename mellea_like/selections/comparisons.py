@@ -99,7 +99,6 @@ class Comparisons:
         self._halt(SamplingTimeout(late))
 
     def _halt(self, why: Exception) -> None:
-        """Prevent further comparisons, and add the reason to the selection's errors."""
         if self._halted is None:
             self._halted = why
             self._selection.errors.append(why)

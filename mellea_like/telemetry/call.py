@@ -232,7 +232,6 @@ def _request_attributes(backend: Backend, request: Request) -> dict[str, Attribu
 
 
 def _as_json(messages: Sequence[Message]) -> str:
-    """Return messages as JSON in the format of the GenAI conventions."""
     written = [{"role": message.role, "parts": _parts(message)} for message in messages]
     return json.dumps(written, ensure_ascii=False)
 

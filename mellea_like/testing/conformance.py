@@ -217,7 +217,6 @@ class _Check:
 
     @asynccontextmanager
     async def backend(self) -> AsyncGenerator[Backend]:
-        """Make a backend, and close it afterwards."""
         made = self.factory()
         backend: Any = await made if inspect.isawaitable(made) else made
         _check_shape(backend)
@@ -227,7 +226,6 @@ class _Check:
             await _close(backend)
 
     async def send(self, send: Send, backend: Backend, request: Request) -> Generation:
-        """Send a request that should succeed."""
         reply: Generation | None = None
         began = anyio.current_time()
         try:
@@ -538,7 +536,6 @@ def _streams(backend: Backend) -> TypeGuard[StreamingBackend]:
 
 
 async def _close(backend: Any) -> None:
-    """Close a backend, if it can be closed."""
     aclose = getattr(backend, "aclose", None)
     if aclose is not None:
         await aclose()
@@ -552,7 +549,6 @@ def _checked(reply: object) -> Generation:
 
 
 def _check_shape(backend: Any) -> None:
-    """Make sure that an object looks like a backend."""
     problem = None
     if not isinstance(backend, Backend) or not inspect.iscoroutinefunction(backend.generate):
         problem = f"{backend!r} has no async generate(request)"

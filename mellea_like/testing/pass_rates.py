@@ -197,7 +197,6 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 
 def _draw(config: pytest.Config, test: str, number: int) -> Draw:
-    """Make the draw for one run of a test."""
     path = config.getoption("--cached")
     if path is None:
         return Draw(number)

@@ -195,7 +195,6 @@ class Trial:
         return would_be <= purse.most * (1 + 1e-9) and purse.spent < purse.most
 
     async def _passes(self, number: int, fixtures: Mapping[str, Any]) -> bool:
-        """Run the body once; return whether it passed."""
         draw = self.draw(number)
         given = {**fixtures, "draw": draw} if "draw" in fixtures else fixtures
         meter = Meter()
