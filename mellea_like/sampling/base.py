@@ -125,7 +125,6 @@ class BaseSamplingStrategy:
     needs_all_reasons: ClassVar[bool] = False
     _stages: tuple[Stage, ...] = ()
     _after: ExpectedCost | None = None
-    _features: Mapping[str, str] = {}
 
     @suggests_arguments
     def __init__(
@@ -196,7 +195,7 @@ class BaseSamplingStrategy:
             after=self._after,
         )
         self.__settings.check_loop_budget(loop_budget, "loop_budget is set")
-        check_together(features_of(self.__settings), self._features)
+        check_together(features_of(self.__settings))
 
     @property
     def settings(self) -> Settings:

@@ -275,8 +275,6 @@ class Escalate(BaseSamplingStrategy):
                 f" as in Stage(small, turns=3); not {after!r}"
             )
             raise TypeError(msg)
-        if after is not None:
-            self._features = {"cheaper": "after=..."}
         self._after = after
         if arguments.get("validate_all") is None:
             arguments["validate_all"] = any(stage.carry != "nothing" for stage in self._stages)

@@ -109,12 +109,12 @@ def features_of(settings: Any) -> dict[str, str]:
             found["timed"] = found["schedule"]
         if schedule.pooled:
             found["pooled"] = found["schedule"]
-    if settings.give_up is not None:
-        found["give_up"] = "give_up"
-    if settings.concurrency_budget > 1:
-        found["lanes"] = f"concurrency_budget={settings.concurrency_budget}"
-    if settings.stages:
-        found["stages"] = "Escalate"
-        if any(stage.budget is not None for stage in settings.stages):
-            found["stage_budget"] = "a stage's budget"
-    return found
+    lanes, stages = settings.concurrency_budget, settings.stages
+    others = (
+        ("give_up", settings.give_up is not None, "give_up"),
+        ("lanes", lanes > 1, f"concurrency_budget={lanes}"),
+        ("stages", bool(stages), "Escalate"),
+        ("stage_budget", any(stage.budget is not None for stage in stages), "a stage's budget"),
+        ("cheaper", settings.after is not None, "after=..."),
+    )
+    return found | {feature: name for feature, used, name in others if used}

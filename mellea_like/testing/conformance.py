@@ -226,24 +226,32 @@ class _Check:
             await _close(backend)
 
     async def send(self, send: Send, backend: Backend, request: Request) -> Generation:
-        reply: Generation | None = None
         began = anyio.current_time()
-        try:
-            with anyio.move_on_after(self.timeout):
-                reply = await send(backend, request)
-                self.quickest = min(self.quickest, anyio.current_time() - began)
-        except ConformanceError:
-            raise
-        except BackendError as exc:
-            msg = f"the request failed with {exc!r}"
-            raise ConformanceError("reply", msg) from exc
-        except Exception as exc:
-            msg = f"the request raised {exc!r}, which isn't a BackendError"
-            raise ConformanceError("errors", msg) from exc
+        reply = await self.outcome(send, backend, request)
+        if isinstance(reply, BackendError):
+            msg = f"the request failed with {reply!r}"
+            raise ConformanceError("reply", msg) from reply
+        if isinstance(reply, Exception):
+            msg = f"the request raised {reply!r}, which isn't a BackendError"
+            raise ConformanceError("errors", msg) from reply
         if reply is None:
             msg = f"there was no reply within {self.timeout:g} s"
             raise ConformanceError("reply", msg)
+        self.quickest = min(self.quickest, anyio.current_time() - began)
         return reply
+
+    async def outcome(
+        self, send: Send, backend: Backend, request: Request
+    ) -> Generation | Exception | None:
+        """Send a request; return its reply, its exception, or None if it took too long."""
+        try:
+            with anyio.move_on_after(self.timeout):
+                return await send(backend, request)
+        except ConformanceError:
+            raise
+        except Exception as exc:  # noqa: BLE001 (the caller reports it)
+            return exc
+        return None
 
     async def replies(self) -> None:
         async with self.backend() as backend:
@@ -420,45 +428,29 @@ class _Check:
         async with self.backend() as backend:
             asked = replace(self.request(), tools=(TOOL,), tool_choice="auto")
             await self.answers_or_refuses("tools", _whole, backend, asked, "a request with a tool")
-            if must:
-                for send in (_whole, _streamed) if _streams(backend) else (_whole,):
-                    required = replace(asked, tool_choice="required", meter=Meter())
-                    what = "a request that requires a tool call"
-                    reply = await self.answers_or_refuses("tools", send, backend, required, what)
-                    if reply is None or not reply.tool_calls:
-                        msg = f"{what} was not answered with one"
-                        raise ConformanceError("tools", msg)
+            for send in _ways(backend) if must else ():
+                required = replace(asked, tool_choice="required", meter=Meter())
+                what = "a request that requires a tool call"
+                reply = await self.answers_or_refuses("tools", send, backend, required, what)
+                if reply is None or not reply.tool_calls:
+                    msg = f"{what} was not answered with one"
+                    raise ConformanceError("tools", msg)
 
     async def answers_or_refuses(
-        self,
-        rule: Rule,
-        send: Send,
-        backend: Backend,
-        request: Request,
-        what: str,
-        *,
-        again: bool = True,
+        self, rule: Rule, send: Send, backend: Backend, request: Request, what: str
     ) -> Generation | None:
         """Send a request that a backend may refuse; return the reply, or None if it is refused."""
-        reply: Generation | None = None
-        try:
-            with anyio.move_on_after(self.timeout):
-                reply = await send(backend, request)
-        except ConformanceError:
-            raise
-        except BackendError as exc:
-            if exc.retryable and again:
-                request = replace(request, meter=Meter())
-                return await self.answers_or_refuses(
-                    rule, send, backend, request, what, again=False
-                )
-            if exc.retryable:
-                msg = f"{what} raised {exc!r}, which is retryable: it would fail again"
-                raise ConformanceError(rule, msg) from exc
+        reply = await self.outcome(send, backend, request)
+        if isinstance(reply, BackendError) and reply.retryable:
+            reply = await self.outcome(send, backend, replace(request, meter=Meter()))
+        if isinstance(reply, BackendError):
+            if reply.retryable:
+                msg = f"{what} raised {reply!r}, which is retryable: it would fail again"
+                raise ConformanceError(rule, msg) from reply
             return None
-        except Exception as exc:
-            msg = f"{what} raised {exc!r}: answer it, or refuse it with an InvalidRequest"
-            raise ConformanceError(rule, msg) from exc
+        if isinstance(reply, Exception):
+            msg = f"{what} raised {reply!r}: answer it, or refuse it with an InvalidRequest"
+            raise ConformanceError(rule, msg) from reply
         if reply is None:
             msg = f"{what} got no reply within {self.timeout:g} s"
             raise ConformanceError(rule, msg)
@@ -474,18 +466,13 @@ class _Check:
 
     async def fails(self, failing: Request) -> None:
         async with self.backend() as backend:
-            ways: list[Send] = [_whole]
-            if _streams(backend):
-                ways.append(_streamed)
-            for send in ways:
-                try:
-                    with anyio.move_on_after(self.timeout):
-                        await send(backend, replace(failing, meter=Meter()))
-                except BackendError:
+            for send in _ways(backend):
+                reply = await self.outcome(send, backend, replace(failing, meter=Meter()))
+                if isinstance(reply, BackendError):
                     continue
-                except Exception as exc:
-                    msg = f"the failing request raised {exc!r}, which isn't a BackendError"
-                    raise ConformanceError("errors", msg) from exc
+                if isinstance(reply, Exception):
+                    msg = f"the failing request raised {reply!r}, which isn't a BackendError"
+                    raise ConformanceError("errors", msg) from reply
                 msg = "the failing request did not fail"
                 raise ConformanceError("errors", msg)
             await self.send(_whole, backend, self.request())
@@ -533,6 +520,11 @@ async def _streamed(backend: Backend, request: Request) -> Generation:
 
 def _streams(backend: Backend) -> TypeGuard[StreamingBackend]:
     return hasattr(backend, "stream")
+
+
+def _ways(backend: Backend) -> tuple[Send, ...]:
+    """Return the ways to send a request to a backend."""
+    return (_whole, _streamed) if _streams(backend) else (_whole,)
 
 
 async def _close(backend: Any) -> None:
