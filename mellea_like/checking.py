@@ -29,7 +29,7 @@ from mellea_like.sampling.sync import run_once
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from typing import Unpack
+    from typing import TypedDict, Unpack
 
     from typing_extensions import TypeForm
 
@@ -40,14 +40,15 @@ if TYPE_CHECKING:
     from mellea_like.core.slice import Slice
     from mellea_like.core.validation import ValidationResult
     from mellea_like.limits.budget import Budget
-    from mellea_like.sampling.arguments import InConversation
     from mellea_like.sampling.rounds import CallInRounds
 
-    class CheckArguments(InConversation, total=False):
+    class CheckArguments(TypedDict, total=False):
         """Further arguments of `check`."""
 
         action: Asked[Any] | None
+        context: Context | Sequence[MessageLike] | None
         judge: Backend | None
+        budget: Budget | None
         validate_all: bool
 
 

@@ -11,19 +11,14 @@ print(report.judges["mini"].accuracy, report.judges["mini"].kappa)
 This package needs the extra ``agreement`` (scikit-learn).
 """
 
-from typing import TYPE_CHECKING
-
-from mellea_like.lazy import lazy_exports
-
-if TYPE_CHECKING:
-    from mellea_like.agreement.comparisons import (
-        ComparisonReport,
-        LabelledPair,
-        comparison_agreement,
-    )
-    from mellea_like.agreement.scores import ScoreReport, score_agreement
-    from mellea_like.agreement.statistics import Decisions, Estimate
-    from mellea_like.agreement.verdicts import AgreementReport, JudgeReport, Labelled, agreement
+from mellea_like.agreement.comparisons import (
+    ComparisonReport,
+    LabelledPair,
+    comparison_agreement,
+)
+from mellea_like.agreement.scores import ScoreReport, score_agreement
+from mellea_like.agreement.statistics import Decisions, Estimate
+from mellea_like.agreement.verdicts import AgreementReport, JudgeReport, Labelled, agreement
 
 __all__ = [
     "AgreementReport",
@@ -38,13 +33,3 @@ __all__ = [
     "comparison_agreement",
     "score_agreement",
 ]
-
-__getattr__, __dir__ = lazy_exports(
-    globals(),
-    {
-        "mellea_like.agreement.comparisons": "ComparisonReport LabelledPair comparison_agreement",
-        "mellea_like.agreement.scores": "ScoreReport score_agreement",
-        "mellea_like.agreement.statistics": "Decisions Estimate",
-        "mellea_like.agreement.verdicts": "AgreementReport JudgeReport Labelled agreement",
-    },
-)

@@ -18,39 +18,24 @@ if TYPE_CHECKING:
     from mellea_like.core.tools import ToolSource
     from mellea_like.limits.budget import Budget
 
-__all__ = ["Arguments", "InConversation", "OfEachItem", "OfEachStage", "Prepared", "Spending"]
+__all__ = ["Arguments", "OfEachItem", "Prepared"]
 
 
-class Spending(TypedDict, total=False):
-    """The argument ``budget``, which every call takes, even one that only checks a reply."""
+class OfEachItem(TypedDict, total=False):
+    """The arguments that a batch passes on to the call of each item."""
 
+    backend: Backend | None
     budget: Budget | None
-
-
-class InConversation(Spending, total=False):
-    """The arguments of a call that continues a conversation."""
-
-    context: Context | Sequence[MessageLike] | None
-
-
-class OfEachStage(Spending, total=False):
-    """The arguments that apply in each stage of a call."""
-
     options: Options | Mapping[str, Any] | None
     tools: Sequence[ToolSource]
     tool_choice: str | None
     tool_rounds: int
 
 
-class OfEachItem(OfEachStage, total=False):
-    """The arguments that a batch passes on to the call of each item."""
-
-    backend: Backend | None
-
-
-class Prepared(InConversation, OfEachItem, total=False):
+class Prepared(OfEachItem, total=False):
     """The arguments of `BaseSamplingStrategy.begin` that become a call's inputs."""
 
+    context: Context | Sequence[MessageLike] | None
     validation_context: Context | Sequence[MessageLike] | None
 
 

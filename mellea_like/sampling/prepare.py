@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from mellea_like.core.tools import ToolSource
     from mellea_like.hooks.plugins import Handler
     from mellea_like.limits.budget import Budget
-    from mellea_like.sampling.arguments import OfEachStage
+    from mellea_like.sampling.arguments import OfEachItem
     from mellea_like.sampling.escalate import ExpectedCost, Stage
     from mellea_like.sampling.tools import Toolbox
     from mellea_like.schedules.base import BaseSchedule
@@ -202,10 +202,9 @@ def prepare_call(
     requirements: Sequence[Requirement | str],
     *,
     context: Context | Sequence[MessageLike] | None = None,
-    backend: Backend | None = None,
     format: Any = None,
     validation_context: Context | Sequence[MessageLike] | None = None,
-    **arguments: Unpack[OfEachStage],
+    **arguments: Unpack[OfEachItem],
 ) -> CallInputs:
     """Check the arguments of a call, and fill in the rest from the strategy."""
     asked = as_action(action)
@@ -219,12 +218,12 @@ def prepare_call(
         before, asked = before.add(*asked.messages[:-1]), asked.messages[-1]
     prepare = partial(_prepare, asked, wanted, before, seen, format=format, **arguments)
     if not settings.stages:
-        return prepare(settings, backend)
-    if backend is not None:
+        return prepare(settings)
+    if arguments.get("backend") is not None:
         check_together({"stages": "a call of Escalate", "backend": "backend=..."})
     stages: list[CallInputs] = []
     for stage in settings.stages:
-        inputs = prepare(settings.at(stage), None)
+        inputs = prepare(settings.at(stage))
         if stage.budget is not None:
             _check_spending(stage.budget, inputs, settings)
         stages.append(inputs)
@@ -237,9 +236,9 @@ def _prepare(
     context: Context,
     validation_context: Context | None,
     settings: Settings,
-    backend: Backend | None,
     *,
     format: Any,
+    backend: Backend | None = None,
     options: Options | Mapping[str, Any] | None = None,
     budget: Budget | None = None,
     tools: Sequence[ToolSource] = (),
