@@ -353,22 +353,13 @@ class Answers:
             known = self._places.get(key)
         except TypeError:
             hashable = False
-            known = next((i for i, other in enumerate(self.keys) if _equal(other, key)), None)
+            known = next((i for i, other in enumerate(self.keys) if other == key), None)
         if known is None:
             known = len(self.keys)
             self.keys.append(key)
             if hashable:
                 self._places[key] = known
         return known
-
-
-def _equal(one: Any, other: Any) -> bool:
-    try:
-        return bool(one == other)
-    except Exception as exc:
-        what = f"{shown(one)} and {shown(other)} can't be compared so: {exc}"
-        msg = f"answers are told apart by ==, and {what}"
-        raise TypeError(msg) from exc
 
 
 def label_of(key: object) -> str:
