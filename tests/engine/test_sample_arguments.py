@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import itertools
 import math
 
@@ -23,6 +25,8 @@ from mellea_like.backends.function import FunctionBackend
 from mellea_like.backends.scripted import ScriptedBackend
 from mellea_like.core import Options
 from mellea_like.hooks import PluginSet
+from mellea_like.sampling import escalate
+from mellea_like.sampling.prepare import Settings
 from mellea_like.testing import RecordingPlugin
 
 pytestmark = [pytest.mark.anyio]
@@ -213,3 +217,15 @@ async def test_none_is_a_value(action, format_, virtual_clock):
         assert known.best.text == "null"
     assert seen == [None]
     assert result.to_dict()["slices"][0]["value"] is None
+
+
+def test_settings_and_escalate_have_every_argument_of_a_strategy():
+    init = inspect.signature(BaseSamplingStrategy.__init__).parameters
+    arguments = {name: init[name].annotation for name in init if name != "self"}
+    settings = {field.name for field in dataclasses.fields(Settings)}
+    assert set(arguments) - settings == {"plugins"}  # The settings have their handlers.
+    annotations = escalate._Arguments.__annotations__
+    of_escalate = {name: hint.__forward_arg__ for name, hint in annotations.items()}
+    assert set(arguments) - set(of_escalate) == {"backend", "loop_budget", "give_up"}
+    differing = {name for name, hint in of_escalate.items() if hint != arguments[name]}
+    assert differing == {"selection"}  # An object would choose among draws of different models.
