@@ -261,8 +261,9 @@ def run_agent_sync(
         Exception: the errors of `run_agent`.
     """
     _check_strategy(strategy)
-    backends = backends_of(strategy.settings, action, requirements, arguments.get("backend"))
-    return run_once(lambda: run_agent(strategy, action, requirements, **arguments), backends)
+    wanted = check_requirements(requirements, "requirements")
+    backends = backends_of(strategy.settings, action, wanted, arguments.get("backend"))
+    return run_once(lambda: run_agent(strategy, action, wanted, **arguments), backends)
 
 
 def _check_strategy(strategy: object) -> None:

@@ -309,9 +309,9 @@ def check_sync(
         Exception: the errors of `check`.
     """
     asked = several(requirements)
-    backends = [arguments.get("judge"), *judges_of(asked)]
     call: Any = partial(check, reply, asked, format=format, **arguments)
-    return cast("CheckResult[Any]", run_once(call, [b for b in backends if b is not None]))
+    result: CheckResult[Any] = run_once(call, [arguments.get("judge"), *judges_of(asked)])
+    return result
 
 
 async def record_of(call: CallInRounds[Any]) -> Slice:

@@ -266,9 +266,9 @@ class _SyncReward:
     ) -> list[float | None]:
         """Return the rewards of completions; see `Reward`."""
         requirements = self.reward.requirements
-        judges = [self.reward.judge, *([] if callable(requirements) else judges_of(requirements))]
+        known = () if callable(requirements) else several(requirements)
         call = partial(self.reward, completions, prompts, **columns)
-        return run_once(call, [judge for judge in judges if judge is not None])
+        return run_once(call, [self.reward.judge, *judges_of(known)])
 
 
 def _refuse_forgeable(requirements: Requirements) -> None:

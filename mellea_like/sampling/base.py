@@ -511,8 +511,9 @@ class BaseSamplingStrategy:
         """
         from mellea_like.sampling.sync import run_once  # noqa: PLC0415 (most programs don't need it)
 
-        backends = backends_of(self.__settings, action, requirements, arguments.get("backend"))
-        return run_once(lambda: self.sample(action, requirements, **arguments), backends)
+        wanted = check_requirements(requirements, "requirements")
+        backends = backends_of(self.__settings, action, wanted, arguments.get("backend"))
+        return run_once(lambda: self.sample(action, wanted, **arguments), backends)
 
 
 def _check_on_slice(on_slice: object) -> None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from mellea_like.core.backend import Backend, Options, innermost
 from mellea_like.core.conversation import (
@@ -33,7 +32,7 @@ from mellea_like.runtime.logs import warn
 from mellea_like.sampling.exclusions import check_together
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from typing import Unpack
 
     from mellea_like.core.tools import ToolSource
@@ -325,19 +324,20 @@ def _judged(requirements: Sequence[Requirement]) -> Iterator[Requirement]:
 
 
 def backends_of(
-    settings: Settings, action: object, requirements: object, backend: Backend | None
+    settings: Settings,
+    action: object,
+    requirements: Iterable[Requirement | str],
+    backend: Backend | None,
 ) -> list[Any]:
     """Return all backends and judges that a call may use, perhaps with None among them."""
     judges = [*judges_of(getattr(action, "requirements", ())), *judges_of(requirements)]
     return [*settings.backends, backend, *judges]
 
 
-def judges_of(requirements: object) -> list[Any]:
+def judges_of(requirements: Iterable[Requirement | str]) -> list[Any]:
     """Return each requirement's judge, where None means the call's judge."""
     judges: list[Any] = []
-    if isinstance(requirements, str | Requirement) or not isinstance(requirements, Collection):
-        return judges
-    for requirement in cast("Collection[object]", requirements):
+    for requirement in requirements:
         if isinstance(requirement, Requirement):
             judges += [requirement.judge, *judges_of(requirement.parts)]
     return judges
