@@ -163,15 +163,15 @@ class _VoteState(SelectionState):
         self._line: OrderedDict[int, _Ballot | None] = OrderedDict()
         self._in_line = _Tally()
         self._confident = ""
-        self._heard = self._all_at_once = False
+        self._all_at_once: bool | None = None
 
     def start(self, iteration: int) -> None:
         if self._in_order:
             self._line[iteration] = None
 
     def hear(self, slice_: Slice, mark: Any) -> bool:
-        if not self._heard:
-            self._heard, self._all_at_once = True, len(self._line) >= self.most
+        if self._all_at_once is None:
+            self._all_at_once = len(self._line) >= self.most
         answer = None
         passed = slice_.outcome is Outcome.PASSED
         if passed and mark[0] is None:

@@ -182,7 +182,6 @@ class _Run:
     done: anyio.Event = field(default_factory=anyio.Event)
     answered: bool = False
     too_late: bool = False
-    waited: float = 0.0
     error: Exception | None = None
 
     async def send(self, send: Send, backend: Backend) -> None:
@@ -312,12 +311,9 @@ class _Check:
             for steps in STEPS:
                 await self.cancelled(send, backend, partial(_turns, steps))
             races = 0
-            duration = self.quickest
-            for seconds in (duration * share for share in SHARES):
+            for seconds in [self.quickest * share for share in SHARES]:
                 run = await self.cancelled(send, backend, partial(anyio.sleep, seconds))
-                if seconds > NOTICEABLE:
-                    # If the moment itself came too late, the reply was already there.
-                    races += run.too_late and run.waited < duration
+                races += run.too_late and seconds > NOTICEABLE
             if races > RACES:
                 msg = "cancelled requests are still answered: let the cancellation through"
                 raise ConformanceError("cancellation", msg)
@@ -333,7 +329,7 @@ class _Check:
     ) -> _Run:
         """Send a request; cancel it when ``moment`` returns or, with None, before it starts."""
         run = _Run(self.request())
-        in_time = True
+        in_time = in_flight = True
         before = 0 if self.sent is None else self.sent()
         async with anyio.create_task_group() as tasks:
             if moment is None:
@@ -342,8 +338,8 @@ class _Check:
             began = anyio.current_time()
             if moment is not None:
                 await moment()
-            run.waited = anyio.current_time() - began
-            run.too_late = not run.done.is_set()
+            # If the moment itself came too late, the reply was already there.
+            in_flight = not run.done.is_set() and anyio.current_time() - began < self.quickest
             run.scope.cancel()
             with anyio.move_on_after(self.grace):
                 await run.done.wait()
@@ -354,7 +350,7 @@ class _Check:
         if run.error is not None:
             msg = f"a cancelled request raised {run.error!r}: let the cancellation through"
             raise ConformanceError("cancellation", msg) from run.error
-        run.too_late = run.too_late and run.answered
+        run.too_late = in_flight and run.answered
         if not run.answered:
             await self.counts_what_was_sent(run.request.meter, before)
         return run
