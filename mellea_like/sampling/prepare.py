@@ -60,6 +60,9 @@ __all__ = [
     "prepare_call",
 ]
 
+NO_CONTEXT = Context()
+"""The empty conversation, for a call that gets no ``context``."""
+
 CheckedSelection: TypeAlias = "Literal['first', 'ordered'] | BaseSelection"
 """Which passing draw wins: the first recorded, the one of lowest rank, or an object's choice."""
 
@@ -207,7 +210,7 @@ def prepare_call(
 ) -> CallInputs:
     """Check the arguments of a call, and fill in the rest from the strategy."""
     asked = as_action(action)
-    before = Context() if context is None else as_context(context)
+    before = NO_CONTEXT if context is None else as_context(context)
     seen = validation_context
     if seen is not None:
         seen = as_context(seen, "validation_context")
