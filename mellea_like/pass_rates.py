@@ -16,6 +16,7 @@ holds however long passes and failures take.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import Counter
 from dataclasses import dataclass, field
 from operator import mul
@@ -268,13 +269,8 @@ class CoverageCurve:
                 return self._end(draws, upper=False) >= target
             return self.at(draws).share >= target
 
-        too_few, enough = 0, self.furthest
-        if not reached(enough):
-            return None
-        while enough - too_few > 1:
-            middle = (too_few + enough) // 2
-            too_few, enough = (too_few, middle) if reached(middle) else (middle, enough)
-        return enough
+        found = bisect_left(range(1, self.furthest + 1), True, key=reached)
+        return found + 1 if found < self.furthest else None
 
     def next_passes(self, failures: int) -> float:
         """Return the chance that an item's next draw passes after ``failures`` failed draws."""

@@ -10,6 +10,7 @@ confidence, however often one looks. The bets mix over the alternatives, as in R
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
@@ -147,22 +148,12 @@ class PassRateTest:
         """
         if self.verdict is not None:
             return 0
-        rate = self.passes / self.draws if self.draws else self.at_least
-        above = rate > self.at_least
-        too_few = enough = self.draws
-        while rate != self.at_least and enough < MOST_FORESEEN:
-            too_few, enough = enough, 2 * enough
-            if self._rules_out(self.at_least, above=above, draws=enough):
-                break
-        else:
+        if not self.draws or (rate := self.passes / self.draws) == self.at_least:
             return None
-        while enough - too_few > 1:
-            middle = (too_few + enough) // 2
-            if self._rules_out(self.at_least, above=above, draws=middle):
-                enough = middle
-            else:
-                too_few = middle
-        return enough - self.draws
+        rules_out = partial(self._rules_out, self.at_least, above=rate > self.at_least)
+        further = range(self.draws + 1, MOST_FORESEEN + 1)
+        found = bisect_left(further, True, key=lambda draws: rules_out(draws=draws))
+        return found + 1 if found < len(further) else None
 
 
 class Comparison(NamedTuple):
