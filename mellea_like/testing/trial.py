@@ -55,12 +55,12 @@ class Rule:
             raise ValueError(msg)
 
 
-def rule_of(mark: pytest.Mark) -> Rule | str:
-    """Return the arguments of a mark, or an error message if they are wrong."""
+def rule_of(mark: pytest.Mark) -> Rule:
+    """Return the arguments of a mark, or fail the test if they are wrong."""
     try:
         return Rule(*mark.args, **mark.kwargs)
     except (TypeError, ValueError) as exc:
-        return str(exc).replace("Rule.__init__()", "pass_rate")
+        pytest.fail(str(exc).replace("Rule.__init__()", "pass_rate"), pytrace=False)
 
 
 @dataclass
