@@ -108,15 +108,12 @@ class Scheduled:
         self._opened = self._started = self._failed = self._passed = self._broken = 0
         self._more = 0
         self._look_again = -math.inf
-        self._over = False
 
     def next(self, lane: int, now: float) -> Next:  # noqa: ARG002 (chains are no lane's)
         """Return a draw that may start now, or how long to wait before the schedule is asked again.
 
         None means that no further draw will start.
         """
-        if self._over:
-            return None
         if now >= self._look_again - SLACK:
             now = max(now, self._look_again)
             self._decide(now)
@@ -127,8 +124,7 @@ class Scheduled:
                 return ask
             self._more = 0
         if not self.running and (self._look_again == math.inf or not self._may_start()):
-            self._over = True  # Nothing runs, and nothing ever will.
-            return None
+            return None  # Nothing runs, and nothing ever will.
         return Wait(self._look_again - now)
 
     def hear(self, slice_: Slice) -> None:
