@@ -17,9 +17,9 @@ from mellea_like.sampling.prepare import (
     Settings,
     backends_of,
     check_budget,
-    check_retry,
     check_schedule,
     check_selection,
+    check_type,
     prepare_call,
 )
 from mellea_like.telemetry import Telemetry
@@ -162,13 +162,13 @@ class BaseSamplingStrategy:
             if seconds is not None:
                 real_number(name, seconds, over=0, unit="seconds")
         chosen = check_selection(selection)
-        if telemetry is not None and not isinstance(telemetry, Telemetry):
-            msg = f"telemetry must be a Telemetry, not {telemetry!r}"
-            raise TypeError(msg)
+        check_type("telemetry", telemetry, Telemetry, "a Telemetry")
         if not isinstance(accept_incomplete, bool):
             msg = f"accept_incomplete must be a bool, not {accept_incomplete!r}"
             raise TypeError(msg)
-        check_retry(retry)
+        allowed = "a Retry, such as Retry(attempts=5), or None for no retries"
+        check_type("retry", retry, Retry, allowed)
+        check_budget(budget)
         self.__settings = Settings(
             backend=None if backend is None else as_backend(backend, "backend"),
             judge=None if judge is None else as_backend(judge, "judge"),
@@ -187,7 +187,7 @@ class BaseSamplingStrategy:
             handlers=handlers_in(plugins),
             retry=retry,
             schedule=check_schedule(schedule, give_up),
-            budget=None if budget is None else check_budget(budget),
+            budget=budget,
             give_up=give_up,
             telemetry=_SILENT if telemetry is None else telemetry,
             accept_incomplete=accept_incomplete,

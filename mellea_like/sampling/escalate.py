@@ -77,8 +77,7 @@ class Stage:
 
     def __post_init__(self) -> None:
         as_backend(self.backend, "backend")
-        if self.budget is not None:
-            check_budget(self.budget)
+        check_budget(self.budget)
         if self.judge is not None:
             as_backend(self.judge, "judge")
         whole_number("a stage's turns", self.turns)

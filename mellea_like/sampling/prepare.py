@@ -21,7 +21,6 @@ from mellea_like.core.format import check_format
 from mellea_like.core.requirement import Requirement
 from mellea_like.core.spec import DECIDES, Rules, Spec
 from mellea_like.core.tools import TOOL_ROUNDS
-from mellea_like.limits.retry import Retry
 from mellea_like.requirements.merging import (
     as_backend,
     check_judge,
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from mellea_like.core.tools import ToolSource
     from mellea_like.hooks.plugins import Handler
     from mellea_like.limits.budget import Budget
+    from mellea_like.limits.retry import Retry
     from mellea_like.sampling.arguments import OfEachItem
     from mellea_like.sampling.escalate import ExpectedCost, Stage
     from mellea_like.sampling.tools import Toolbox
@@ -53,9 +53,9 @@ __all__ = [
     "Settings",
     "backends_of",
     "check_budget",
-    "check_retry",
     "check_schedule",
     "check_selection",
+    "check_type",
     "judges_of",
     "prepare_call",
 ]
@@ -138,11 +138,10 @@ class Settings(Rules):
             raise ValueError(msg)
 
 
-def check_retry(retry: object) -> None:
-    """Make sure that an argument is a retry policy, or None."""
-    if retry is not None and not isinstance(retry, Retry):
-        allowed = "a Retry, such as Retry(attempts=5), or None for no retries"
-        msg = f"retry must be {allowed}, not {retry!r}"
+def check_type(name: str, value: object, kind: type, allowed: str) -> None:
+    """Make sure that an argument is None or of a type; ``allowed`` describes it in words."""
+    if value is not None and not isinstance(value, kind):
+        msg = f"{name} must be {allowed}, not {value!r}"
         raise TypeError(msg)
 
 
@@ -173,12 +172,8 @@ def check_schedule(
     # Imported lazily: most programs don't need it.
     from mellea_like.schedules import BaseSchedule, Eager, PerRequirement  # noqa: PLC0415
 
-    if schedule is not None and not isinstance(schedule, BaseSchedule):
-        msg = f"schedule must be a BaseSchedule, such as Staggered(0.5), not {schedule!r}"
-        raise TypeError(msg)
-    if give_up is not None and not isinstance(give_up, PerRequirement):
-        msg = f"give_up must be a PerRequirement, such as PerRequirement(), not {give_up!r}"
-        raise TypeError(msg)
+    check_type("schedule", schedule, BaseSchedule, "a BaseSchedule, such as Staggered(0.5)")
+    check_type("give_up", give_up, PerRequirement, "a PerRequirement, such as PerRequirement()")
     return None if isinstance(schedule, Eager) and not schedule.pooled else schedule
 
 
@@ -254,6 +249,8 @@ def _prepare(
     )
     if isinstance(asked, Instruction) and asked.requirements != merged:
         asked = replace(asked, requirements=merged)
+    if budget is not None:
+        check_budget(budget)
     if format is not None:
         check_format(format)
     generator = settings.backend
@@ -271,7 +268,7 @@ def _prepare(
         format=format,
         options=Options.of(options, settings.options),
         validation_context=validation_context,
-        budgets=tuple(check_budget(b) for b in (settings.budget, budget) if b is not None),
+        budgets=tuple(b for b in (settings.budget, budget) if b is not None),
         tools=_toolbox(tools, tool_choice, tool_rounds, settings.telemetry),
     )
     for spent in inputs.budgets:
@@ -289,14 +286,13 @@ def _toolbox(
     return toolbox_of(tools, choice, rounds, telemetry)
 
 
-def check_budget(budget: object) -> Budget:
-    """Make sure that something is a budget."""
-    from mellea_like.limits.budget import Budget  # noqa: PLC0415
+def check_budget(budget: object) -> None:
+    """Make sure that an argument is a budget or None."""
+    if budget is not None:
+        # Imported lazily: most programs don't need it.
+        from mellea_like.limits.budget import Budget  # noqa: PLC0415
 
-    if not isinstance(budget, Budget):
-        msg = f"budget must be a Budget, such as Budget(requests=100), not {budget!r}"
-        raise TypeError(msg)
-    return budget
+        check_type("budget", budget, Budget, "a Budget, such as Budget(requests=100)")
 
 
 def _check_spending(budget: Budget, inputs: CallInputs, settings: Settings) -> None:
