@@ -19,6 +19,7 @@ import math
 from bisect import bisect_left
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import cached_property
 from operator import mul
 from statistics import NormalDist
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -209,9 +210,8 @@ class CoverageCurve:
 
     shown: Mapping[tuple[int, int, int], int]
     reach: int
-    _known: dict[object, float] = field(default_factory=dict[object, float], compare=False)
-    _mixtures: dict[bool, _Mixture] = field(
-        default_factory=dict[bool, "_Mixture"], compare=False, repr=False
+    _ends: dict[tuple[int, bool], float] = field(
+        default_factory=dict[tuple[int, bool], float], compare=False, repr=False
     )
 
     @property
@@ -236,20 +236,17 @@ class CoverageCurve:
         low, high = self._end(draws, upper=False), self._end(draws, upper=True)
         middle = (low + high) / 2
         if not self.cut:
-            known = self._mixture(upper=False).mean(_coverage(min(draws, self.reach)))
+            known = self._low.mean(_coverage(min(draws, self.reach)))
             middle = known if draws <= self.reach else max(middle, known)
         return Coverage(draws, min(max(middle, low), high), low, high, draws > self.reach)
 
-    @property
+    @cached_property
     def hopeless(self) -> float:
         """The upper end of the 95 % interval of the share of items that can never pass.
 
         The lower end is 0, because no number of draws distinguishes "never" from "hardly ever".
         """
-        if "hopeless" not in self._known:
-            never = [float(rate == 0) for rate in RATES]
-            self._known["hopeless"] = self._mixture(upper=False).highest(never)
-        return self._known["hopeless"]
+        return self._low.highest([float(rate == 0) for rate in RATES])
 
     def needed(self, target: float, *, surely: bool = False) -> int | None:
         """Find the smallest number of draws with which the coverage reaches a target.
@@ -274,33 +271,40 @@ class CoverageCurve:
 
     def next_passes(self, failures: int) -> float:
         """Return the chance that an item's next draw passes after ``failures`` failed draws."""
-        mixture = self._mixture(upper=False)
+        mixture = self._low
         missed = 1 - mixture.mean(_coverage(failures))
         return 1 - (1 - mixture.mean(_coverage(failures + 1))) / missed if missed > 0 else 1.0
 
-    def _mixture(self, *, upper: bool) -> _Mixture:
-        upper = upper and self.cut > 0
-        if upper not in self._mixtures:
-            counts: Counter[tuple[int, int]] = Counter()
-            for (draws, passes, cut), items in self.shown.items():
-                counts[draws + cut, passes + cut * upper] += items
-            self._mixtures[upper] = _Mixture(counts)
-        return self._mixtures[upper]
+    @cached_property
+    def _low(self) -> _Mixture:
+        """The pass rates if all cancelled draws had failed."""
+        return self._mixture(0)
+
+    @cached_property
+    def _high(self) -> _Mixture:
+        """The pass rates if all cancelled draws had passed."""
+        return self._mixture(1) if self.cut else self._low
+
+    def _mixture(self, of_cut: int) -> _Mixture:
+        counts: Counter[tuple[int, int]] = Counter()
+        for (draws, passes, cut), items in self.shown.items():
+            counts[draws + cut, passes + cut * of_cut] += items
+        return _Mixture(counts)
 
     def _end(self, draws: int, *, upper: bool) -> float:
-        if (draws, upper) not in self._known:
-            mixture, of_rate = self._mixture(upper=upper), _coverage(draws)
+        if (draws, upper) not in self._ends:
+            of_rate = _coverage(draws)
             end = (
-                mixture.highest(of_rate)
+                self._high.highest(of_rate)
                 if upper
-                else 1 - mixture.highest([1 - share for share in of_rate])
+                else 1 - self._low.highest([1 - share for share in of_rate])
             )
             if draws > 1:
                 # Coverage never falls with more draws, although the search may find a worse
                 # optimum. So an end is at least that of the next smaller power of two.
                 end = max(end, self._end(2 ** ((draws - 1).bit_length() - 1), upper=upper))
-            self._known[draws, upper] = min(max(end, 0.0), 1.0)  # The weights' sum is rounded.
-        return self._known[draws, upper]
+            self._ends[draws, upper] = min(max(end, 0.0), 1.0)  # The weights' sum is rounded.
+        return self._ends[draws, upper]
 
 
 def coverage_curve(seen: Iterable[tuple[int, int] | tuple[int, int, int]]) -> CoverageCurve:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from inspect import isawaitable
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from mellea_like.core.backend import BUDGETS, JUDGE_OPTIONS, can_judge, innermost
 from mellea_like.core.decision import Decision
@@ -96,7 +96,7 @@ class Selected(Option):
         assert self._mark is not None  # noqa: S101 (asked before)
         answer = self._mark(candidate)
         if not isawaitable(answer):
-            return cast("Any", answer)
+            return answer
         within = BUDGETS.set(self._inputs.budgets)
         asked = JUDGE_OPTIONS.set(self.call.rules.judge_options)
         try:
