@@ -60,7 +60,8 @@ def rule_of(mark: pytest.Mark) -> Rule:
     try:
         return Rule(*mark.args, **mark.kwargs)
     except (TypeError, ValueError) as exc:
-        pytest.fail(str(exc).replace("Rule.__init__()", "pass_rate"), pytrace=False)
+        why = str(exc).replace("Rule.__init__()", "pass_rate")
+        raise pytest.fail.Exception(why, pytrace=False) from None
 
 
 @dataclass
