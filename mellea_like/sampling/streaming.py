@@ -8,9 +8,11 @@ and cancels those under way. If one of them passes nevertheless, it counts as ca
 from __future__ import annotations
 
 from collections import deque
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, get_args
 
 import anyio
+from anyio import AsyncContextManagerMixin
 from anyio.lowlevel import checkpoint
 
 from mellea_like.errors import ReplyBroken
@@ -19,9 +21,7 @@ from mellea_like.sampling.call import RunningCall
 from mellea_like.sampling.exclusions import check_together, features_of
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-    from contextlib import AbstractAsyncContextManager
-    from types import TracebackType
+    from collections.abc import AsyncGenerator, Awaitable, Callable
     from typing import Self
 
     from mellea_like.core.result import SamplingResult
@@ -37,7 +37,7 @@ Release = Literal["prefix", "passed"]
 """When text is yielded: as soon as its draw is certain to pass, or when the reply has passed."""
 
 
-class StreamedReply(Generic[T]):
+class StreamedReply(AsyncContextManagerMixin, Generic[T]):
     """The reply of a call that is under way; `BaseSamplingStrategy.stream` makes it.
 
     Enter it with ``async with`` and iterate over it there, once. It yields the text of the winning
@@ -65,7 +65,7 @@ class StreamedReply(Generic[T]):
         self._ended = False
         self._error: Exception | None = None
         self._result: SamplingResult[T] | None = None
-        self._scope: AbstractAsyncContextManager[Any] | None = None
+        self._entered = False
 
     @property
     def released(self) -> str:
@@ -87,25 +87,17 @@ class StreamedReply(Generic[T]):
             raise RuntimeError(msg)
         return self._result
 
-    async def __aenter__(self) -> Self:
-        if self._scope is not None:
+    @asynccontextmanager
+    async def __asynccontextmanager__(self) -> AsyncGenerator[Self]:
+        if self._entered:
             msg = "a reply can be entered only once: create another one with stream(...)"
             raise RuntimeError(msg)
+        self._entered = True
         show = self._take if self._release == "prefix" else None
         call = RunningCall(self._strategy, self._inputs, self._on_slice, show=show)
-        self._scope = task_scope()
-        tasks = await self._scope.__aenter__()
-        tasks.start_soon(self._run, call, name="runs a streamed call")
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> bool | None:
-        assert self._scope is not None  # noqa: S101 (it was entered)
-        return await self._scope.__aexit__(kind, error, trace)
+        async with task_scope() as tasks:
+            tasks.start_soon(self._run, call, name="runs a streamed call")
+            yield self
 
     def __aiter__(self) -> Self:
         return self
@@ -122,7 +114,7 @@ class StreamedReply(Generic[T]):
             ReplyBroken: the reply failed after some of it was yielded.
             Exception: the error of the call.
         """
-        if self._scope is None:
+        if not self._entered:
             msg = "this reply has not been entered: use async with strategy.stream(...) as reply"
             raise RuntimeError(msg)
         await checkpoint()
