@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mellea_like.core.slice import Outcome
@@ -80,6 +81,7 @@ class Stages(Repairs):
         return Chain.GOES_ON
 
 
+@dataclass(slots=True)
 class StageCosts:
     """Estimates, during one call, the expected cost of a pass in each stage.
 
@@ -91,19 +93,10 @@ class StageCosts:
         costs: the expected cost of one draw in each stage, in millionths of the prices' currency.
     """
 
-    __slots__ = ("_beliefs", "_costs", "_keys", "_learn")
-
-    def __init__(
-        self,
-        learn: Callable[[Hashable, Slice], None],
-        keys: Sequence[Hashable],
-        beliefs: Sequence[Beta],
-        costs: Sequence[float],
-    ) -> None:
-        self._learn = learn
-        self._keys = keys
-        self._beliefs = list(beliefs)
-        self._costs = costs
+    learn: Callable[[Hashable, Slice], None]
+    keys: Sequence[Hashable]
+    beliefs: list[Beta]
+    costs: Sequence[float]
 
     def expected(self, stage: int) -> float:
         """Return the expected cost of a pass in a stage.
@@ -114,7 +107,7 @@ class StageCosts:
         Returns:
             The cost in millionths of the prices' currency.
         """
-        return self._costs[stage] / self._beliefs[stage].mean
+        return self.costs[stage] / self.beliefs[stage].mean
 
     def hear(self, stage: int, slice_: Slice, *, telling: bool) -> bool:
         """Learn from a draw, and return whether the next stage should take over.
@@ -128,8 +121,8 @@ class StageCosts:
             Whether a pass is expected to cost less in the next stage.
         """
         if telling:
-            self._learn(self._keys[stage], slice_)
+            self.learn(self.keys[stage], slice_)
         if slice_.outcome is not Outcome.FAILED:
             return False
-        self._beliefs[stage] = self._beliefs[stage].after_failures(1)
-        return stage + 1 < len(self._keys) and self.expected(stage + 1) < self.expected(stage)
+        self.beliefs[stage] = self.beliefs[stage].after_failures(1)
+        return stage + 1 < len(self.keys) and self.expected(stage + 1) < self.expected(stage)

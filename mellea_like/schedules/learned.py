@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
 from mellea_like.core.argument_checks import real_number, whole_number
@@ -294,13 +295,12 @@ class PassRates:
         return self.parameters(key).mean
 
 
+@dataclass(slots=True)
 class _Counts:
     """The counts of passes and failures under one key, in which older draws count less."""
 
-    __slots__ = ("failures", "passes")
-
-    def __init__(self) -> None:
-        self.passes = self.failures = 0.0
+    passes: float = 0.0
+    failures: float = 0.0
 
 
 class MeanTokens:

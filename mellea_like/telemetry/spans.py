@@ -12,7 +12,6 @@ from mellea_like.core.display import error_text
 from mellea_like.runtime.event_loops import split_cancellation
 from mellea_like.runtime.logs import warn
 from mellea_like.telemetry import names
-from mellea_like.telemetry.names import ERROR_TYPE, SCOPE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -104,7 +103,7 @@ class SpanScope:
             if error is not None and split_cancellation(error)[0] is not None:
                 span.set_attribute(names.OUTCOME, "cancelled")
             elif error is not None:
-                span.set_attribute(ERROR_TYPE, type_name(error))
+                span.set_attribute(names.ERROR_TYPE, type_name(error))
                 span.set_status(
                     Status(StatusCode.ERROR, error_text(error) if self._capture else None)
                 )
@@ -139,7 +138,7 @@ def tracer_of(provider: TracerProvider | None) -> Tracer | None:
     """Return the tracer of ``provider`` or else of the process; None if nothing is recorded."""
     tracers = provider or trace.get_tracer_provider()
     silent = isinstance(tracers, trace.ProxyTracerProvider | trace.NoOpTracerProvider)
-    return None if silent else tracers.get_tracer(SCOPE)
+    return None if silent else tracers.get_tracer(names.SCOPE)
 
 
 def tool_span(
@@ -183,4 +182,6 @@ def shared_span(
     # Not every version of OpenTelemetry has hashable span contexts.
     unique = {(each.trace_id, each.span_id): each for each in members if each is not None}
     links = [Link(context) for context in unique.values()]
-    return SpanScope(trace.get_tracer(SCOPE), name, attributes, False, SpanKind.INTERNAL, links)
+    return SpanScope(
+        trace.get_tracer(names.SCOPE), name, attributes, False, SpanKind.INTERNAL, links
+    )

@@ -195,21 +195,14 @@ class _Run:
             self.done.set()
 
 
+@dataclass
 class _Check:
-    def __init__(
-        self,
-        factory: Factory,
-        request: Request,
-        timeout: float,
-        grace: float,
-        sent: Callable[[], int] | None,
-    ) -> None:
-        self.factory = factory
-        self.sent = sent
-        self.template = request
-        self.timeout = timeout
-        self.grace = grace
-        self.quickest = math.inf
+    factory: Factory
+    template: Request
+    timeout: float
+    grace: float
+    sent: Callable[[], int] | None
+    quickest: float = math.inf
 
     def request(self) -> Request:
         return replace(self.template, meter=Meter())
