@@ -246,8 +246,6 @@ def _report(
         pairs = list(combinations([vote for vote in of_row if vote is not None], 2))
         if pairs:
             alike.append(sum(one == other for one, other in pairs) / len(pairs))
-    itself = None
-    if alike:
-        itself = share(sum(alike), len(alike), confidence)
+    itself = share(sum(alike), len(alike), confidence)
     decisions = decisions_of(decided, confidence)
     return JudgeReport(decisions, first.count(None), itself, tuple(wrong), why_undecided)

@@ -91,6 +91,21 @@ async def test_what_is_check_only_is_named_once_it_has_failed_and_not_before(str
     assert "say please: it lacks please" in sent(backend)[1][-1][1]
 
 
+async def test_a_record_of_a_turn_has_the_text_of_its_message_whatever_the_action():
+    class Asking:
+        def render(self, context):
+            return (*context.messages, Message("user", "What do you say?"))
+
+        def parse(self, text):
+            return text
+
+    strategy = MultiTurnStrategy(ScriptedBackend(["no", "yes"]), loop_budget=2)
+    result = await strategy.sample(Asking(), [yes])
+    asked = result.slices[1].messages[-1].text
+    assert asked.startswith("That was not accepted.")
+    assert result.to_dict()["slices"][1]["action"]["text"] == asked
+
+
 # --- values -----------------------------------------------------------------------------------
 
 
