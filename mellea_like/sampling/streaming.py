@@ -139,7 +139,11 @@ class StreamedReply(AsyncContextManagerMixin, Generic[T]):
             result = await call.run()
             self._conclude(result)
         except Exception as exc:  # noqa: BLE001 (whoever iterates gets it)
-            self._error = self._broken(exc) if self._shown else exc
+            self._error = exc
+            if self._shown:
+                why = f"{type(exc).__name__}: {exc}"
+                self._error = self._broken(getattr(exc, "result", None), why)
+                self._error.__cause__ = exc
         self._ended = True
         self._news.set()
 
@@ -152,20 +156,13 @@ class StreamedReply(AsyncContextManagerMixin, Generic[T]):
         if text is not None and text.startswith(self._shown):
             self._take(text[len(self._shown) :])
         elif self._shown:
-            self._error = self._broken(None, result)
+            self._error = self._broken(result, "; ".join(result.best.problems))
 
-    def _broken(self, cause: Exception | None, result: Any = None) -> ReplyBroken:
+    def _broken(self, result: Any, why: str) -> ReplyBroken:
         """Make the error for text that was shown but does not begin a passing reply."""
-        if result is None:
-            result = getattr(cause, "result", None)
-        why = f"{type(cause).__name__}: {cause}" if cause is not None else ""
-        if not why and result is not None:
-            why = "; ".join(result.best.problems)
-        error = ReplyBroken(
+        return ReplyBroken(
             f"the reply failed after {len(self._shown)} characters of it had been handed on:"
             f" {why or 'it did not pass in the end'}",
             result,
             self._shown,
         )
-        error.__cause__ = cause
-        return error

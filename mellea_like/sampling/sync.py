@@ -60,9 +60,8 @@ class SyncSampler:
     """
 
     def __init__(self, strategy: BaseSamplingStrategy) -> None:
-        settings = strategy.settings
         self._strategy = strategy
-        self._thread = _LoopThread(settings.backends)
+        self._thread = _LoopThread(strategy.settings.backends)
 
     @overload
     def sample(

@@ -93,15 +93,14 @@ class Toolbox:
             raise ValueError(msg)
         if not calls and reply.finish_reason in CALLS:
             raise ValueError(CALLS_NONE)
-        if rounds == 0 and self.choice not in {None, "auto", "none"}:
-            if self.choice == "required" and not calls:
-                msg = f"the reply calls no tool: call one of {_names(self.tools)}"
-                raise ValueError(msg)
-            if self.choice != "required" and self.choice not in {call.name for call in calls}:
+        if rounds == 0 and self.choice == "required" and not calls:
+            msg = f"the reply calls no tool: call one of {_names(self.tools)}"
+            raise ValueError(msg)
+        if rounds == 0 and self.choice not in {None, "auto", "none", "required"}:
+            if self.choice not in {call.name for call in calls}:
                 msg = f"the reply does not call {self.choice}: call it"
                 raise ValueError(msg)
-            others = [call for call in calls if call.name != self.choice]
-            if self.choice != "required" and others:
+            if others := [call for call in calls if call.name != self.choice]:
                 msg = f"the reply calls {_names(others)}: call {self.choice} and no other tool"
                 raise ValueError(msg)
         if not calls:
