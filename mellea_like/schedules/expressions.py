@@ -6,12 +6,7 @@ import difflib
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from mellea_like.schedules.built_in import (
-    Eager,
-    Hedged,
-    Restart,
-    Staggered,
-)
+from mellea_like.schedules.built_in import Eager, Hedged, Restart, Staggered
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,21 +17,20 @@ __all__ = ["SCHEDULES", "parse_schedule"]
 
 
 class _Form(NamedTuple):
-    """A kind of schedule as text: how it is written, an example, and how many numbers it takes."""
+    """A kind of schedule as text: how it is written, an example, and how often it has a number."""
 
     written: str
     example: str
     make: Callable[..., BaseSchedule]
-    least: int = 0
-    most: int = 0
+    numbers: tuple[int, ...] = (0,)
 
 
 _FORMS = {
     "eager": _Form("eager", "eager", Eager),
     "pooled": _Form("pooled", "pooled", partial(Eager, pool=True)),
-    "staggered": _Form("staggered:SECONDS", "staggered:0.5", Staggered, 1, 1),
-    "hedged": _Form("hedged[:QUANTILE]", "hedged:0.8", Hedged, 0, 1),
-    "restart": _Form("restart[:QUANTILE]", "restart:0.95", Restart, 0, 1),
+    "staggered": _Form("staggered:SECONDS", "staggered:0.5", Staggered, (1,)),
+    "hedged": _Form("hedged[:QUANTILE]", "hedged:0.8", Hedged, (0, 1)),
+    "restart": _Form("restart[:QUANTILE]", "restart:0.95", Restart, (0, 1)),
 }
 
 SCHEDULES = tuple(form.written for form in _FORMS.values())
@@ -54,7 +48,7 @@ def parse_schedule(text: str) -> BaseSchedule:
         The schedule.
 
     Raises:
-        ValueError: the name is unknown, or the numbers are wrong.
+        ValueError: the name is unknown, or the number is wrong.
     """
     name, colon, rest = text.partition(":")
     kind = name.strip().lower()
@@ -66,10 +60,10 @@ def parse_schedule(text: str) -> BaseSchedule:
         msg = f"schedule {text!r} is unknown{hint}\nAllowed: {allowed}"
         raise ValueError(msg)
     try:
-        numbers = [float(number) for number in rest.split(",")] if colon else []
+        numbers = [float(rest)] if colon else []
     except ValueError:
         numbers = None
-    if numbers is None or not form.least <= len(numbers) <= form.most:
+    if numbers is None or len(numbers) not in form.numbers:
         msg = f"schedule {text!r} must have the form {form.written}, as in {form.example}"
         raise ValueError(msg)
     try:
