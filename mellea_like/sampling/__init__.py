@@ -3,14 +3,14 @@
 from typing import TYPE_CHECKING
 
 from mellea_like.lazy import lazy_exports
+from mellea_like.sampling.exclusions import (
+    Exclusion,
+    check_together,
+    features_of,
+    why_not_together,
+)
 
 if TYPE_CHECKING:
-    from mellea_like.sampling.exclusions import (
-        Exclusion,
-        check_together,
-        features_of,
-        why_not_together,
-    )
     from mellea_like.sampling.rounds import CallInRounds
 
 __all__ = [
@@ -21,12 +21,4 @@ __all__ = [
     "why_not_together",
 ]
 
-__getattr__, __dir__ = lazy_exports(
-    globals(),
-    {
-        "mellea_like.sampling.exclusions": (
-            "Exclusion check_together features_of why_not_together"
-        ),
-        "mellea_like.sampling.rounds": "CallInRounds",
-    },
-)
+__getattr__, __dir__ = lazy_exports(globals(), {"mellea_like.sampling.rounds": "CallInRounds"})
