@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from mellea_like.core.argument_checks import real_number
@@ -103,7 +102,6 @@ class Tally:
         return f"{what} in {count.passed} of {replies} replies: further draws are unlikely to help"
 
 
-@lru_cache(maxsize=4096)
 def _probability_under(threshold: float, passed: int, failed: int) -> float:
     """Return the probability that a pass rate is under a threshold, given a uniform prior.
 
