@@ -24,16 +24,10 @@ from typing import Any, NamedTuple
 
 import anyio
 import pytest
-from engine_kit import a_slice
 from pydantic import BaseModel
 
 from mellea_like import (
-    Candidate,
-    Context,
-    Generation,
-    Message,
     MultiTurnStrategy,
-    Outcome,
     RejectionSamplingStrategy,
     Requirement,
     Vote,
@@ -46,7 +40,6 @@ from mellea_like.estimate import plan
 from mellea_like.export import export
 from mellea_like.limits import ConcurrencyLimiter, LimitedBackend
 from mellea_like.report import call_report, run_report
-from mellea_like.selections import Consensus, SelectionFacts
 
 pytestmark = [pytest.mark.storm, pytest.mark.timeout(120)]
 
@@ -63,16 +56,13 @@ class Even(BaseModel):
 # --- what is counted --------------------------------------------------------------------------
 
 
-def calls_of(function: Callable[[], object], name: str | None = None) -> int:
-    """Count the function calls in this thread: all of them, or those of C functions of a name."""
+def calls_of(function: Callable[[], object]) -> int:
+    """Count the function calls in this thread."""
     counted = 0
 
-    def count(_frame: object, event: str, called: Any) -> None:
+    def count(_frame: object, event: str, _called: object) -> None:
         nonlocal counted
-        if name is None:
-            counted += event in {"call", "c_call"}
-        else:
-            counted += event == "c_call" and called.__name__ == name
+        counted += event in {"call", "c_call"}
 
     sys.setprofile(count)
     try:
@@ -230,16 +220,6 @@ def vote(draws: int) -> None:
     sampled(RejectionSamplingStrategy(backend, loop_budget=draws, selection=selection))
 
 
-def consensus(draws: int) -> Callable[[], object]:
-    """Return what compares so many replies with each other."""
-    state = Consensus(n=draws).begin(SelectionFacts(draws))
-    for n in range(1, draws + 1):
-        reply = Generation(text(n))
-        said = Candidate(reply.text, reply.text, reply, Context(), Message("user", "Say a word."))
-        state.hear(a_slice(iteration=n, outcome=Outcome.PASSED, generation=reply), said)
-    return lambda: list(state.steps())
-
-
 def claimed(replies: int, unique: float) -> UniqueReplies:
     """Have so many items each get a reply that no other one has."""
     kept = UniqueReplies(unique)
@@ -295,7 +275,6 @@ ROWS = {
     "resuming a finished run": Row(
         lambda runs, n: calls_of(partial(batch, n, journal=runs.of(n))), 100
     ),
-    "a consensus: texts split": Row(lambda _, n: calls_of(consensus(n), "split"), 8),
     "a vote with confidence": Row(lambda _, n: calls_of(partial(vote, n)), 100),
     "unique=True: memory": Row(lambda _, n: peak_of(partial(claimed, n, 1.0)), 1000),
     "unique=0.8: memory": Row(once_more(peak_of, lambda _, n: claimed(n, 0.8)), 50),
