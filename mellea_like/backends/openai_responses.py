@@ -9,7 +9,6 @@ from mellea_like.backends.openai_events import ServerError, from_event
 from mellea_like.backends.openai_reply import Gathered, as_text, as_token, is_end, read_usage
 from mellea_like.core.conversation import joined_text
 from mellea_like.core.parts import File, Image, Text
-from mellea_like.core.tools import TOOL_CHOICES
 from mellea_like.errors import InvalidRequest
 
 if TYPE_CHECKING:
