@@ -13,7 +13,8 @@ from pydantic import BaseModel, Field, create_model
 
 from mellea_like.core.backend import BUDGETS, JUDGE_DEFAULTS, JUDGE_OPTIONS, Options
 from mellea_like.core.conversation import Context, Message, reply_message
-from mellea_like.errors import InvalidRequest
+from mellea_like.core.result import StopReason
+from mellea_like.errors import InvalidRequest, LimitExceeded
 from mellea_like.limits.several_budgets import within_budgets
 from mellea_like.requirements.judge import block, conversation_block
 from mellea_like.sampling.strategies import RejectionSamplingStrategy
@@ -117,7 +118,13 @@ class _JudgeScore:
         context = Context([Message("system", SYSTEM.format(low=low, high=high))])
         budgets = BUDGETS.get()
         judge = within_budgets(self.judge, budgets) if budgets else self.judge
-        result = await self._ask(Message("user", question), context, judge)
+        try:
+            result = await self._ask(Message("user", question), context, judge)
+        except LimitExceeded as exc:
+            exc.result = None  # It is the record of this scorer's call, not of the candidate's.
+            raise
+        if result.stop_reason is StopReason.BUDGET:
+            raise LimitExceeded(result.stop_detail)
         given = result.unwrap().model_dump()
         score = given["score"]
         if (reply := result.best.generation) is not None:

@@ -88,6 +88,8 @@ class Selected(Option):
         try:
             self._marks[draw.ask.iteration] = await self._marked(candidate)
         except Exception as exc:  # noqa: BLE001 (a scorer's)
+            if isinstance(exc, LimitExceeded) and exc.result is None:
+                self.call.refused(exc)
             own = unjudged(self._name)
             return (*requirements, own), (*verdicts, errored(own, exc))
         return requirements, verdicts

@@ -24,10 +24,11 @@ from mellea_like import (
     Vote,
     judge_score,
 )
+from mellea_like.backends import ScriptedBackend
 from mellea_like.backends.function import FunctionBackend
 from mellea_like.core import Options, StopReason, Usage
 from mellea_like.core.decision import Decision
-from mellea_like.errors import RequirementError
+from mellea_like.errors import LimitExceeded, RequirementError
 from mellea_like.runtime.threads import thread_statistics
 from mellea_like.selections import (
     BaseSelection,
@@ -312,6 +313,15 @@ async def test_what_a_judge_scores_has_to_fit_into_the_budgets(width):
     assert result.success
     assert len(asked) + backend.statistics().started == 3
     assert budget.spent.requests == result.usage.requests == 3
+
+
+@pytest.mark.parametrize("requests", [1, 2], ids=["asked first", "asked again"])
+async def test_a_budget_that_refuses_a_score_ends_the_call(requests):
+    scorer = judge_score("How nice is it?", judge=ScriptedBackend(["no score"]))
+    several = strategy(by_iteration({}, "yes"), BestOf(scorer, n=2), width=1, loops=2)
+    with pytest.raises(LimitExceeded) as caught:
+        await several.sample("do", [yes], budget=Budget(requests=requests))
+    assert [(s.text, s.outcome) for s in caught.value.result.slices] == [("yes", Outcome.ERRORED)]
 
 
 def scoring_judge(asked):

@@ -541,11 +541,18 @@ async def test_a_judge_waits_for_budget_no_longer_than_the_job_that_holds_it(pro
                 pass
 
 
-async def test_a_draw_whose_judge_a_budget_refused_is_repeated_and_paid_once(provider, path):
-    backend, asked = says(PASSED)
-    judged = RejectionSamplingStrategy(
-        jobs(provider), requirements=["it is kind"], judge=backend, loop_budget=1
-    )
+@pytest.mark.parametrize("scored", [False, True], ids=["a verdict", "a score"])
+async def test_a_draw_whose_judge_a_budget_refused_is_repeated_and_paid_once(
+    provider, path, scored
+):
+    given = {}
+    if scored:
+        backend, asked = says('{"score": 7, "reason": "well"}')
+        given["selection"] = BestOf(judge_score("how kind it is", judge=backend), n=1)
+    else:
+        backend, asked = says(PASSED)
+        given |= {"requirements": ["it is kind"], "judge": backend}
+    judged = RejectionSamplingStrategy(jobs(provider), loop_budget=1, **given)
     for requests in (2, 1):  # Each run lacks a request for one verdict.
         with pytest.raises(LimitExceeded):
             await finish(judged, words(2), path, budget=Budget(requests=requests), concurrency=1)
