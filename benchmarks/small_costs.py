@@ -22,7 +22,7 @@ from pydantic import BaseModel
 
 from mellea_like import RejectionSamplingStrategy
 from mellea_like.backends.function import FunctionBackend
-from mellea_like.batch.minhash import NearTexts
+from mellea_like.batch.unique import UniqueReplies
 from mellea_like.core.format import format_of, parse_reply
 from mellea_like.selections import Consensus
 
@@ -63,14 +63,14 @@ def near_duplicates(count: int = 20_000) -> float:
     """Texts of 100 words, and some that differ from one of them in one, or in two."""
     chance = random.Random(1)
     texts = [[f"word{chance.randrange(5000)}" for _ in range(100)] for _ in range(count)]
-    index = NearTexts(0.8)
+    index = UniqueReplies(0.8)
     tracemalloc.start()
     for item, words in enumerate(texts):
         index.claim(item, 1, " ".join(words))
         index.settle(item)
     kept = tracemalloc.get_traced_memory()[0] / count
     tracemalloc.stop()
-    index = NearTexts(0.8)
+    index = UniqueReplies(0.8)
     began = time.process_time()
     for item, words in enumerate(texts):
         index.claim(item, 1, " ".join(words))

@@ -206,9 +206,7 @@ class Work(NamedTuple):
             return job.error
         if self.unique is None:
             return await call(job, on_slice)
-        with self.unique.item(job, on_slice) as sampling:
-            found = sampling.outcome = await call(job, sampling)
-        return found
+        return await self.unique.sample(job, on_slice, call)
 
     async def call(
         self, job: Job, on_slice: Callable[[Slice], None] | None, *, draws: int | None = None

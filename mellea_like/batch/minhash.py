@@ -5,10 +5,10 @@ from __future__ import annotations
 import importlib
 import zlib
 from operator import eq
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 try:  # It has no types.
     datasketch: Any = importlib.import_module("datasketch")
@@ -18,31 +18,20 @@ except ImportError as exc:
 
 __all__ = ["NearTexts"]
 
+_Reply: TypeAlias = tuple[int, bytes]
+"""The item that made a reply, and the reply's signature."""
+
 PERMUTATIONS = 128
 """The number of values in a signature; estimates are off by up to about 1/sqrt(128) = 0.09."""
 
 SHINGLE = 3
 """The number of words in each of the overlapping sequences by which texts are compared."""
 
-
 KEY = (1 << 60) - 1
 """The mask that shortens a hash to 60 bits.
 
 An int of 60 bits takes a third less memory than one of 64 bits.
 """
-
-
-class _Reply:
-    """The signature of a reply in `NearTexts`, and the id of the item whose reply it is.
-
-    Instances are compared by identity, because two replies may have equal signatures.
-    """
-
-    __slots__ = ("item", "signature")
-
-    def __init__(self, item: int, signature: bytes) -> None:
-        self.item = item
-        self.signature = signature
 
 
 class NearTexts:
@@ -62,52 +51,44 @@ class NearTexts:
         self._bands = [slice(at * size, (at + 1) * size) for at in range(best.b)]
         self._tables: list[dict[int, _Reply | list[_Reply]]] = [{} for _ in self._bands]
         self._sketch = datasketch.MinHash(num_perm=PERMUTATIONS, hashfunc=zlib.crc32)
-        self._claimed: dict[int, dict[int, _Reply]] = {}
 
-    def claim(self, item: int, iteration: int, reply: str) -> int | None:
-        """Add a normalized reply and return None.
-
-        If another item has a similar reply, add nothing and return that item's id.
-        """
-        signature = self._signature(reply)
-        keys = self._keys(signature)
-        near = {
-            other
-            for key, table in zip(keys, self._tables, strict=True)
-            for other in _replies(table.get(key))
-            if other.item != item
-        }
-        if twins := [o.item for o in near if _alike(o.signature, signature) >= self._threshold]:
-            return min(twins)
-        claimed = _Reply(item, signature)
-        for key, table in zip(keys, self._tables, strict=True):
-            there = table.setdefault(key, claimed)
-            if isinstance(there, list):
-                there.append(claimed)
-            elif there is not claimed:
-                table[key] = [there, claimed]
-        self._claimed.setdefault(item, {})[iteration] = claimed
-        return None
-
-    def release(self, item: int, iteration: int) -> None:
-        """Remove the reply that an item made in an iteration."""
-        released = self._claimed[item].pop(iteration)
-        for key, table in zip(self._keys(released.signature), self._tables, strict=True):
-            if left := [reply for reply in _replies(table.pop(key)) if reply is not released]:
-                table[key] = left
-
-    def settle(self, item: int) -> None:
-        """Keep the item's remaining replies for good, and drop the data needed to remove them."""
-        self._claimed.pop(item, None)
-
-    def _signature(self, reply: str) -> bytes:
+    def key(self, reply: str) -> bytes:
+        """Return the signature of a normalized reply."""
         self._sketch.clear()
         self._sketch.update_batch(_shingles(reply))
         signature: bytes = self._sketch.hashvalues.astype("uint32").tobytes()
         return signature
 
-    def _keys(self, signature: bytes) -> list[int]:
-        return [hash(signature[band]) & KEY for band in self._bands]
+    def twin(self, item: int, key: bytes) -> int | None:
+        """Return another item that has a similar reply; None if there is none."""
+        near = {reply for band, table in self._places(key) for reply in _replies(table.get(band))}
+        near_items = (
+            other
+            for other, signature in near
+            if other != item and _alike(signature, key) >= self._threshold
+        )
+        return min(near_items, default=None)
+
+    def add(self, item: int, key: bytes) -> None:
+        """Add a reply of an item."""
+        added = item, key
+        for band, table in self._places(key):
+            there = table.setdefault(band, added)
+            if isinstance(there, list):
+                there.append(added)
+            elif there is not added:
+                table[band] = [there, added]
+
+    def remove(self, item: int, key: bytes) -> None:
+        """Remove a reply of an item."""
+        for band, table in self._places(key):
+            if left := [reply for reply in _replies(table.pop(band)) if reply != (item, key)]:
+                table[band] = left
+
+    def _places(self, signature: bytes) -> Iterator[tuple[int, dict[int, _Reply | list[_Reply]]]]:
+        """Yield the shortened hash of each band of a signature, with the table of that band."""
+        for band, table in zip(self._bands, self._tables, strict=True):
+            yield hash(signature[band]) & KEY, table
 
 
 def _replies(found: _Reply | list[_Reply] | None) -> Sequence[_Reply]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import unicodedata
-from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -21,9 +20,9 @@ from mellea_like.core.serialization import slice_from_dict
 from mellea_like.report.views import ItemView, SliceView
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Hashable
+    from collections.abc import Callable, Hashable
 
-    from mellea_like.batch.item import Job, Paused
+    from mellea_like.batch.item import Call, Job, TurnOutcome
     from mellea_like.batch.journal.journal import OpenJournal
     from mellea_like.core.slice import Slice
     from mellea_like.core.validation import Candidate
@@ -52,17 +51,17 @@ class Index(Protocol):
     compares_values: bool
     """Whether the index compares parsed values instead of texts."""
 
-    def claim(self, item: int, iteration: int, reply: Any) -> int | None:
-        """Add a normalized reply and return None.
+    def key(self, reply: Any) -> Hashable:
+        """Return the key by which a normalized reply is added, found and removed."""
 
-        If another item has a similar reply, add nothing and return that item's id.
-        """
+    def twin(self, item: int, key: Any) -> int | None:
+        """Return another item that has an equal or similar reply; None if there is none."""
 
-    def release(self, item: int, iteration: int) -> None:
-        """Remove the reply that an item made in an iteration."""
+    def add(self, item: int, key: Any) -> None:
+        """Add a reply of an item."""
 
-    def settle(self, item: int) -> None:
-        """Keep the item's remaining replies for good, and drop the data needed to remove them."""
+    def remove(self, item: int, key: Any) -> None:
+        """Remove a reply of an item."""
 
 
 class UniqueReplies:
@@ -84,7 +83,8 @@ class UniqueReplies:
 
             self._index = NearTexts(threshold)
             about = f"{UNIQUE} (similarity under {threshold:g})"
-        self._reserved: dict[int, set[int]] = {}
+        self._reserved: dict[int, dict[int, Hashable]] = {}
+        """The keys of each unfinished item's reserved replies, by iteration."""
         self.requirement = Requirement(
             about, self._check, name="unique", inline=True, check_only=True, version=about
         )
@@ -93,59 +93,78 @@ class UniqueReplies:
         if candidate.tool_calls:
             return True, ""  # It has no text yet.
         item, iteration = _ITEM.get(), current_iteration() or 0
-        twin = self._index.claim(item, iteration, self._reply(candidate.text, candidate.value))
-        if twin is not None:
-            return False, f"it says the same as the reply to item {twin}"
-        self._reserved[item].add(iteration)
-        return True, ""
+        twin = self.claim(item, iteration, self._reply(candidate.text, candidate.value))
+        return twin is None, "" if twin is None else f"it says the same as the reply to item {twin}"
 
     def _reply(self, text: str, value: Any) -> Hashable:
-        """Return the key by which a reply is compared; equal replies have equal keys."""
+        """Return the normalized form of a reply; equal replies have equal forms."""
         if self._format is None or not self._index.compares_values:
             return normalized(text)
         return normalized(value) if isinstance(value, str) else _frozen(value)
 
     def _recorded(self, s: SliceView) -> Hashable:
-        """Return the key by which a recorded reply is compared."""
+        """Return the normalized form of a recorded reply."""
         if self._format is None or not self._index.compares_values:
             return normalized(s.text or "")
         read = slice_from_dict(s.plain, self._format, Context(), (), recorded_requirement)
         return self._reply(read.text, read.value)
 
-    @contextmanager
-    def item(self, job: Job, listener: Callable[[Slice], None] | None) -> Generator[Sampling]:
-        """Enter a block that samples an item; its end releases replies that can't win any more.
-
-        Yields:
-            The listener for the item's draws. The block sets its ``outcome``.
-        """
+    async def sample(
+        self, job: Job, listener: Callable[[Slice], None] | None, call: Call
+    ) -> TurnOutcome:
+        """Sample an item with ``call``; at the end, release replies that can't win any more."""
         _ITEM.set(job.id)
-        reserved = self._reserved.setdefault(job.id, set())
-        for iteration in reserved - {s.iteration for s in job.earlier}:
+        reserved = self._reserved.setdefault(job.id, {})
+        for iteration in reserved.keys() - {s.iteration for s in job.earlier}:
             self.release(job.id, iteration)
-        sampling = Sampling(self, job.id, listener)
+
+        def heard(slice_: Slice) -> None:
+            if not slice_.passed:
+                self.release(job.id, slice_.iteration)
+            if listener is not None:
+                listener(slice_)
+
+        kept: set[int] = set()
+        waits = False
         try:
-            yield sampling
-        finally:
-            kept: set[int] = set()
-            waits, outcome = False, sampling.outcome
+            outcome = await call(job, heard)
             if isinstance(outcome, SamplingResult):
                 kept = {winner.iteration for winner in outcome.winners}
-            elif outcome is not None and not isinstance(outcome, Exception):
+            elif not isinstance(outcome, Exception):
                 kept = {s.iteration for s in outcome.slices if s.passed}
                 waits = bool(kept)  # Replies that passed may still win in a later round.
-            for iteration in reserved - kept:
+            return outcome
+        finally:
+            for iteration in reserved.keys() - kept:
                 self.release(job.id, iteration)
             if not waits:
-                del self._reserved[job.id]
-                self._index.settle(job.id)
+                self.settle(job.id)
+
+    def claim(self, item: int, iteration: int, reply: Any) -> int | None:
+        """Reserve the normalized reply that an item made in an iteration, and return None.
+
+        If another item has such a reply, reserve nothing and return that item's id.
+        """
+        key = self._index.key(reply)
+        twin = self._index.twin(item, key)
+        if twin is None:
+            reserved = self._reserved.setdefault(item, {})
+            if key not in reserved.values():
+                self._index.add(item, key)
+            reserved[iteration] = key
+        return twin
 
     def release(self, item: int, iteration: int) -> None:
-        """Release the text of a reply, if it is reserved."""
+        """Release the reply that an item made in an iteration, if it is reserved."""
         reserved = self._reserved[item]
         if iteration in reserved:
-            reserved.remove(iteration)
-            self._index.release(item, iteration)
+            key = reserved.pop(iteration)
+            if key not in reserved.values():
+                self._index.remove(item, key)
+
+    def settle(self, item: int) -> None:
+        """Keep an item's reserved replies for good."""
+        self._reserved.pop(item, None)
 
     async def load(self, journal: OpenJournal) -> None:
         """Reserve the winning replies in a journal, then unfinished items' replies that passed."""
@@ -161,34 +180,12 @@ class UniqueReplies:
                     ]
                 elif (trace := ItemView(stored.result).trace) is not None:
                     for won in (s for s in trace.winners if s.tool_calls is None):
-                        self._index.claim(stored.id, won.iteration, self._recorded(won))
-                    self._index.settle(stored.id)
+                        self.claim(stored.id, won.iteration, self._recorded(won))
+                    self.settle(stored.id)
             first = found[-1].id + 1
         for item, iteration, reply in reversed(killed):
-            reserved = self._reserved.setdefault(item, set())
-            if iteration in reserved:
-                continue
-            if self._index.claim(item, iteration, reply) is None:
-                reserved.add(iteration)
-
-
-class Sampling:
-    """A listener for an item's draws, which releases the text of each draw that didn't pass."""
-
-    def __init__(
-        self, replies: UniqueReplies, item: int, then: Callable[[Slice], None] | None
-    ) -> None:
-        self.outcome: SamplingResult[Any] | Paused | Exception | None = None
-        self._replies = replies
-        self._item = item
-        self._then = then
-
-    def __call__(self, slice_: Slice) -> None:
-        """Release the text of a draw that didn't pass; then call the next listener, if any."""
-        if not slice_.passed:
-            self._replies.release(self._item, slice_.iteration)
-        if self._then is not None:
-            self._then(slice_)
+            if iteration not in self._reserved.get(item, {}):
+                self.claim(item, iteration, reply)
 
 
 class _Exact:
@@ -198,26 +195,22 @@ class _Exact:
 
     def __init__(self) -> None:
         self._holders: dict[Hashable, int] = {}
-        self._claimed: dict[int, dict[int, Hashable]] = {}
 
-    def claim(self, item: int, iteration: int, reply: Hashable) -> int | None:
-        if isinstance(reply, str):
-            encoded = reply.encode("utf-8", "surrogatepass")
-            reply = hashlib.blake2b(encoded, digest_size=DIGEST).digest()
-        holder = self._holders.setdefault(reply, item)
-        if holder != item:
-            return holder
-        self._claimed.setdefault(item, {})[iteration] = reply
-        return None
+    def key(self, reply: Hashable) -> Hashable:
+        if not isinstance(reply, str):
+            return reply
+        encoded = reply.encode("utf-8", "surrogatepass")
+        return hashlib.blake2b(encoded, digest_size=DIGEST).digest()
 
-    def release(self, item: int, iteration: int) -> None:
-        claimed = self._claimed[item]
-        reply = claimed.pop(iteration)
-        if reply not in claimed.values():
-            del self._holders[reply]
+    def twin(self, item: int, key: Hashable) -> int | None:
+        holder = self._holders.get(key, item)
+        return None if holder == item else holder
 
-    def settle(self, item: int) -> None:
-        self._claimed.pop(item, None)
+    def add(self, item: int, key: Hashable) -> None:
+        self._holders[key] = item
+
+    def remove(self, item: int, key: Hashable) -> None:  # noqa: ARG002 (no other item has the key)
+        del self._holders[key]
 
 
 def normalized(text: str) -> str:

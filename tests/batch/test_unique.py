@@ -163,10 +163,14 @@ def passed(iteration: int, text: str) -> dict[str, Any]:
 async def test_what_passed_just_before_a_kill_is_reserved_until_its_item_is_drawn_anew(goes_on):
     slices = [(1, passed(2, STORY))]
     replies = await loaded(SimpleNamespace(id=1, result=None, slices=slices))
-    assert replies._index.claim(0, 1, STORY) == 1
+    assert replies.claim(0, 1, STORY) == 1
     earlier = (SimpleNamespace(iteration=2),) if goes_on else ()
-    with replies.item(SimpleNamespace(id=1, earlier=earlier), None):
-        assert replies._index.claim(0, 1, STORY) == (1 if goes_on else None)
+
+    async def call(job: Any, heard: Any) -> Exception:
+        assert replies.claim(0, 1, STORY) == (1 if goes_on else None)
+        return ValueError()
+
+    await replies.sample(SimpleNamespace(id=1, earlier=earlier), None, call)
 
 
 async def loaded(*stored: Any) -> UniqueReplies:
@@ -190,12 +194,15 @@ async def test_a_text_that_another_item_has_since_is_not_reserved_for_one_that_w
         SimpleNamespace(id=2, result=None, slices=[(1, passed(1, STORY))]),
     ]
     replies = await loaded(*stored)
-    claim = replies._index.claim
-    assert [claim(3, 1, text) for text in (STORY, "other")] == [1, 0]
+    assert [replies.claim(3, 1, text) for text in (STORY, "other")] == [1, 0]
+
+    async def call(job: Any, heard: Any) -> Exception:
+        assert replies.claim(job.id, 1, STORY) == 1
+        return ValueError()
+
     for item in (0, 2):
-        with replies.item(SimpleNamespace(id=item, earlier=()), None):
-            assert claim(item, 1, STORY) == 1
-    assert claim(3, 1, "other") is None
+        await replies.sample(SimpleNamespace(id=item, earlier=()), None, call)
+    assert replies.claim(3, 1, "other") is None
 
 
 @pytest.mark.parametrize("order", ["depth", "breadth"])
@@ -241,11 +248,11 @@ def check_size_and_recall() -> None:
     """
     chance, count = random.Random(1), 1500
     texts = [[str(chance.randrange(5000)) for _ in range(100)] for _ in range(count)]
-    index = UniqueReplies(0.8)._index
+    replies = UniqueReplies(0.8)
     tracemalloc.start()
     for item, words in enumerate(texts):
-        assert index.claim(item, 1, " ".join(words)) is None
-        index.settle(item)
+        assert replies.claim(item, 1, " ".join(words)) is None
+        replies.settle(item)
     assert tracemalloc.get_traced_memory()[0] / count < 1600
     tracemalloc.stop()
     found = Counter()
@@ -254,22 +261,22 @@ def check_size_and_recall() -> None:
             other = words.copy()
             for at in range(changed):
                 other[at * 9 + 3] = "another"
-            found[changed] += index.claim(count, 1, " ".join(other)) == item
+            found[changed] += replies.claim(count, 1, " ".join(other)) == item
     assert found[1] >= 295
     assert found[2] >= 250
     assert found[11] == 0
 
 
 def check_index(threshold: float) -> None:
-    index = UniqueReplies(threshold)._index
-    assert index.claim(0, 1, STORY) is None
-    assert index.claim(0, 2, STORY) is None
-    index.release(0, 1)
-    assert index.claim(1, 1, STORY) == 0
-    index.release(0, 2)
-    assert index.claim(1, 1, STORY) is None
-    index.settle(1)
-    assert index.claim(2, 1, STORY) == 1
+    replies = UniqueReplies(threshold)
+    assert replies.claim(0, 1, STORY) is None
+    assert replies.claim(0, 2, STORY) is None
+    replies.release(0, 1)
+    assert replies.claim(1, 1, STORY) == 0
+    replies.release(0, 2)
+    assert replies.claim(1, 1, STORY) is None
+    replies.settle(1)
+    assert replies.claim(2, 1, STORY) == 1
 
 
 @settings(max_examples=20, deadline=None)
