@@ -56,7 +56,7 @@ def test_what_was_said_comes_back_from_records_and_journals(messages, reply):
     slices, row, data = result_rows(0, 1, result, result.elapsed, set(), "all")
     item = (0, "digest", "label", None)
     encoded = {sha256: base64.b64encode(found).decode() for sha256, found in data.items()}
-    record = item_record(item, row, [(0, 1, "now")], slices, encoded.__getitem__)
+    record, _ = item_record(item, row, [(0, 1, "now")], slices, encoded.__getitem__)
     for written in (json.loads(json.dumps(result.to_dict())), record["trace"]):
         (again,) = SamplingResult.from_dict(written).slices
         (first,) = result.slices

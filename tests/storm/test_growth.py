@@ -34,7 +34,7 @@ from mellea_like import (
 )
 from mellea_like.backends import FunctionBackend
 from mellea_like.batch import read_items, read_run, sample_many
-from mellea_like.batch.journal.reader import read_unfinished
+from mellea_like.batch.journal.reader import read_block
 from mellea_like.batch.unique import UniqueReplies
 from mellea_like.estimate import plan
 from mellea_like.export import export
@@ -193,7 +193,8 @@ def looked_through(runs: Runs, items: int) -> int:
 
     def look(connection: sqlite3.Connection) -> None:
         for first in range(0, items, 50):
-            assert read_unfinished(connection, path, first, first + 50, 50) == []
+            which = first, first + 50, 50
+            assert read_block(connection, path, which, unfinished=True) == []
 
     return steps_of(path, look)
 

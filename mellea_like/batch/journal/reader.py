@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from mellea_like.batch.journal.database import damaged, journal_errors, opened, read_whole
-from mellea_like.batch.journal.records import item_record, own_text, slice_record
+from mellea_like.batch.journal.records import item_record
 from mellea_like.errors import JournalError
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterable, Iterator
 
     from mellea_like.batch.journal.records import Row
 
@@ -33,7 +33,6 @@ __all__ = [
     "read_block",
     "read_items",
     "read_run",
-    "read_unfinished",
     "repeated",
     "run_facts",
 ]
@@ -45,34 +44,47 @@ _ITEMS = (
     "SELECT items.id, items.digest, items.label, items.data, results.item, results.attempt,"
     " results.status, results.elapsed, results.error, results.trace"
     " FROM items LEFT JOIN results ON results.item = items.id"
-    " WHERE items.id >= ? AND items.id < ? ORDER BY items.id LIMIT ?"
+    " WHERE items.id >= ? AND items.id < ? AND (results.item IS NULL OR NOT ?)"
+    " ORDER BY items.id LIMIT ?"
 )
-_ATTEMPTS = "SELECT * FROM attempts WHERE item BETWEEN ? AND ? ORDER BY item, attempt"
-_SLICES = "SELECT * FROM slices WHERE item BETWEEN ? AND ? ORDER BY item, attempt, iteration"
-
-
+_ATTEMPTS = (
+    "SELECT * FROM attempts WHERE item IN (SELECT value FROM json_each(?)) ORDER BY item, attempt"
+)
+_SLICES = (
+    "SELECT * FROM slices WHERE item IN (SELECT value FROM json_each(?))"
+    " ORDER BY item, attempt, iteration"
+)
 _PART = "SELECT data FROM parts WHERE sha256 = ?"
-
-_UNFINISHED = (
-    "SELECT id, digest, (SELECT max(attempt) FROM attempts WHERE item = id), data FROM items"
-    " WHERE id >= ? AND id < ? AND NOT EXISTS (SELECT 1 FROM results WHERE item = id)"
-    " ORDER BY id LIMIT ?"
-)
-"""The query for unfinished items. Its upper bound avoids a scan of all items of a finished run."""
-_SLICES_OF_ITEM = "SELECT * FROM slices WHERE item = ? ORDER BY attempt, iteration"
 
 
 class StoredItem(NamedTuple):
-    """An item in a journal: its ``result`` or, if unfinished, its draws so far (``slices``).
+    """An item in a journal.
 
-    Each draw is a pair of the attempt's number and the draw's record.
+    Attributes:
+        digest: the item's digest.
+        record: the item's record, in the form that `read_items` yields.
+        slices: the draws of an unfinished item, each as a pair of the attempt's number and the
+            draw's record. Draws that a later attempt has replaced are included.
     """
 
-    id: int
     digest: str
-    attempts: int
-    result: dict[str, Any] | None
+    record: dict[str, Any]
     slices: tuple[tuple[int, dict[str, Any]], ...] = ()
+
+    @property
+    def id(self) -> int:
+        """The item's id."""
+        return int(self.record["id"])
+
+    @property
+    def attempts(self) -> int:
+        """The number of attempts at the item."""
+        return int(self.record["attempts"])
+
+    @property
+    def result(self) -> dict[str, Any] | None:
+        """The item's record if the item is finished, else None."""
+        return None if self.record["status"] == "unfinished" else self.record
 
 
 def journal_paths(*journals: object) -> tuple[Path, ...]:
@@ -169,9 +181,9 @@ def read_items(
     first, end = (0, sys.maxsize) if only is None else (only, only + 1)
     with opened(path, whole=only is None) as connection:
         while block := read_block(connection, path, (first, end, BLOCK), parts=parts):
-            for _, record in block:
-                yield record
-            first = block[-1][1]["id"] + 1
+            for stored in block:
+                yield stored.record
+            first = block[-1].id + 1
         if first == only:
             read_whole(connection, path)
 
@@ -195,16 +207,21 @@ def read_block(
     path: Path,
     which: tuple[int, int, int],
     *,
+    unfinished: bool = False,
     parts: bool = True,
-) -> list[tuple[str, dict[str, Any]]]:
-    """Read items' digests and records in one snapshot; ``which`` is (first id, end id, limit)."""
+) -> list[StoredItem]:
+    """Read items in one snapshot; ``which`` is (first id, end id, limit).
+
+    With ``unfinished``, read only items without a result. Without ``parts``, leave out large data.
+    """
+    first, end, limit = which
     with journal_errors(path), _snapshot(connection):
-        rows = connection.execute(_ITEMS, which).fetchall()
+        rows = connection.execute(_ITEMS, (first, end, unfinished, limit)).fetchall()
         if not rows:
             return []
-        span = rows[0][0], rows[-1][0]
-        attempts = _by_item(connection.execute(_ATTEMPTS, span))
-        slices = _by_item(connection.execute(_SLICES, span))
+        ids = json.dumps([row[0] for row in rows])
+        attempts = _by_item(connection.execute(_ATTEMPTS, (ids,)))
+        slices = _by_item(connection.execute(_SLICES, (ids,)))
 
     @cache
     def data_of(sha256: str) -> str:
@@ -215,9 +232,9 @@ def read_block(
 
     try:
         return [
-            (
+            StoredItem(
                 row[1],
-                item_record(
+                *item_record(
                     row[:4],
                     None if row[4] is None else row[4:],
                     attempts.get(row[0], ()),
@@ -228,30 +245,8 @@ def read_block(
             for row in rows
         ]
     except (KeyError, TypeError, ValueError) as exc:
-        raise damaged(path, f"items {span[0]} to {span[1]} lack a part ({exc!r})") from exc
-
-
-def read_unfinished(
-    connection: sqlite3.Connection, path: Path, first: int, end: int, count: int
-) -> list[StoredItem]:
-    """Read up to ``count`` unfinished items from ``first`` to below ``end``, in one snapshot."""
-    with journal_errors(path), _snapshot(connection):
-        rows = connection.execute(_UNFINISHED, (first, end, count)).fetchall()
-        found = [(row, connection.execute(_SLICES_OF_ITEM, row[:1]).fetchall()) for row in rows]
-    try:
-        return [
-            StoredItem(item, digest, attempts or 0, None, _unfinished_slices(data, slices))
-            for (item, digest, attempts, data), slices in found
-        ]
-    except (KeyError, TypeError, ValueError) as exc:
-        raise damaged(path, f"a slice of items {first} to {end} can't be read ({exc!r})") from exc
-
-
-def _unfinished_slices(
-    data: str | None, slices: Sequence[Row]
-) -> tuple[tuple[int, dict[str, Any]], ...]:
-    own = None if data is None or not slices else own_text(json.loads(data))
-    return tuple((row[1], slice_record(row, own)) for row in slices)
+        span = f"items {rows[0][0]} to {rows[-1][0]}"
+        raise damaged(path, f"{span} lack a part ({exc!r})") from exc
 
 
 def run_facts(connection: sqlite3.Connection, path: Path) -> dict[str, Any]:

@@ -225,8 +225,12 @@ def item_record(
     attempts: Sequence[Row],
     slices: Sequence[Row],
     data_of: Callable[[str], str] | None,
-) -> dict[str, Any]:
-    """Return the record of an item, given its rows; ``data_of`` returns base64 data by hash."""
+) -> tuple[dict[str, Any], tuple[tuple[int, dict[str, Any]], ...]]:
+    """Return the record of an item, given its rows, and the draws of an unfinished item.
+
+    Each draw is a pair of the attempt's number and the draw's record. ``data_of`` returns base64
+    data by hash.
+    """
     position, digest, label, written = item
     data = None if written is None else _read(written, data_of)
     record: dict[str, Any] = {
@@ -243,25 +247,24 @@ def item_record(
         "trace": None,
         "drawn": [],
     }
+    own = own_text(data)
     if result is None:
-        own = own_text(data)
-        rows = standing((row[1], slice_record(row, own)) for row in slices)
-        record["drawn"] = [body for _, body in rows]
-    else:
-        _, attempt, status, elapsed, error, trace = result
-        record |= {"status": status, "elapsed": elapsed}
-        record["error"] = None if error is None else json.loads(error)
-        if trace is not None:
-            own = own_text(data)
-            # An attempt may continue an earlier one, so the last row of an iteration counts.
-            bodies = {row[2]: slice_record(row, own) for row in slices if row[1] <= attempt}
-            usual = {"success": status == "passed", "elapsed": elapsed}
-            told = {**_USUAL_TRACE, **usual, **_read(trace, data_of)}
-            record["trace"] = _trace(told, bodies, own)
-            if decision := record["trace"].get("decision"):  # Its cost isn't in any slice.
-                compared = usage_from_dict(decision["usage"])
-                record["usage"] = usage_to_dict(usage_from_dict(record["usage"]) + compared)
-    return record
+        drawn = tuple((row[1], slice_record(row, own)) for row in slices)
+        record["drawn"] = [body for _, body in standing(drawn)]
+        return record, drawn
+    _, attempt, status, elapsed, error, trace = result
+    record |= {"status": status, "elapsed": elapsed}
+    record["error"] = None if error is None else json.loads(error)
+    if trace is not None:
+        # An attempt may continue an earlier one, so the last row of an iteration counts.
+        bodies = {row[2]: slice_record(row, own) for row in slices if row[1] <= attempt}
+        usual = {"success": status == "passed", "elapsed": elapsed}
+        told = {**_USUAL_TRACE, **usual, **_read(trace, data_of)}
+        record["trace"] = _trace(told, bodies, own)
+        if decision := record["trace"].get("decision"):  # Its cost isn't in any slice.
+            compared = usage_from_dict(decision["usage"])
+            record["usage"] = usage_to_dict(usage_from_dict(record["usage"]) + compared)
+    return record, ()
 
 
 def _read(written: str, data_of: Callable[[str], str] | None) -> Any:

@@ -87,8 +87,8 @@ class JournalsTogether:
     def _one(self, at: _Place, *, parts: bool) -> dict[str, Any]:
         path, number = self._paths[at[0]], at[1]
         with opened(path, whole=False) as connection:
-            [(_, record)] = read_block(connection, path, (number, number + 1, 1), parts=parts)
-        return record
+            [stored] = read_block(connection, path, (number, number + 1, 1), parts=parts)
+        return stored.record
 
 
 def _followed(first: dict[str, Any], then: Mapping[str, Any]) -> dict[str, Any]:

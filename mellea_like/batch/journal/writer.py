@@ -25,12 +25,7 @@ from mellea_like.batch.journal.database import (
     raise_version,
 )
 from mellea_like.batch.journal.differences import differences, has_more_turns
-from mellea_like.batch.journal.reader import (
-    StoredItem,
-    read_block,
-    read_unfinished,
-    run_facts,
-)
+from mellea_like.batch.journal.reader import read_block, run_facts
 from mellea_like.batch.journal.records import to_json
 from mellea_like.errors import JournalError
 from mellea_like.version import __version__
@@ -42,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from mellea_like.batch.journal.reader import StoredItem
     from mellea_like.batch.journal.records import Row
 
 __all__ = ["JournalFile", "JournalLock", "timestamp"]
@@ -242,20 +238,14 @@ class JournalFile:
 
     def read(self, first: int, count: int) -> list[StoredItem]:
         """Read the items whose ids are from ``first`` to below ``first + count``."""
-        end = first + count
         with self._using:
-            block = read_block(self._connection, self._path, (first, end, count))
-            unfinished = read_unfinished(self._connection, self._path, first, end, count)
-        known = {stored.id: stored for stored in unfinished}
-        return [
-            known.get(record["id"]) or StoredItem(record["id"], digest, record["attempts"], record)
-            for digest, record in block
-        ]
+            return read_block(self._connection, self._path, (first, first + count, count))
 
     def read_unfinished(self, first: int, count: int) -> list[StoredItem]:
         """Read the first ``count`` items without a result, from the id ``first`` on."""
+        which = first, sys.maxsize, count
         with self._using:
-            return read_unfinished(self._connection, self._path, first, sys.maxsize, count)
+            return read_block(self._connection, self._path, which, unfinished=True, parts=False)
 
     def close(self, *, ended: bool) -> None:
         """Record whether the run has ended, and close the journal."""
