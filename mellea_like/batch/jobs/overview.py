@@ -76,10 +76,7 @@ class JobFile:
         Raises:
             JournalError: there is no such run, or it has no jobs.
         """
-        run = read_run(path, check=False)
-        if not jobs_path(path).exists():
-            msg = f"{path} has no jobs: only runs with a batch API (--batch-api) have them"
-            raise JournalError(msg)
+        run = _run_with_jobs(path)
         prices = run["prices"] and {n: Price.from_list(p) for n, p in run["prices"].items()}
         with closing(JobStore(jobs_path(path), str(run["started"]), look=True)) as store:
             jobs = store.jobs()
@@ -95,7 +92,7 @@ class JobFile:
                 path,
                 run["counts"],
                 [_known(job) for job in jobs if job.stage is not JobStage.VOID],
-                store.count_all_waiting(),
+                store.count_waiting(),
                 sum(reserved.values(), Usage()),
                 _money(reserved, prices),
                 sum(billed.values(), Usage()),
@@ -111,6 +108,15 @@ class JobFile:
                 self.jobs[n] = job._replace(
                     status=state.status, answered=state.succeeded + state.failed
                 )
+
+
+def _run_with_jobs(path: Path) -> dict[str, Any]:
+    """Read the record of a run from its journal; raise if the run has no jobs."""
+    run = read_run(path, check=False)
+    if not jobs_path(path).exists():
+        msg = f"{path} has no jobs: only runs with a batch API (--batch-api) have them"
+        raise JournalError(msg)
+    return run
 
 
 def _known(job: StoredJob) -> KnownJob:
@@ -162,10 +168,7 @@ async def cancel_jobs(
         return await to_thread.run_sync(partial(function, *arguments, **named), limiter=thread)
 
     def opened() -> tuple[JournalLock, JobStore]:
-        run = read_run(path, check=False)
-        if not jobs_path(path).exists():
-            msg = f"{path} has no jobs: only runs with a batch API (--batch-api) have them"
-            raise JournalError(msg)
+        run = _run_with_jobs(path)
         lock = JournalLock(path)
         try:
             return lock, JobStore(jobs_path(path), str(run["started"]))

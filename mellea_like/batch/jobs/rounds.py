@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 import time
-from bisect import bisect_right
 from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,7 @@ import anyio
 from anyio import to_thread
 
 from mellea_like.backends import Intention, JobState
-from mellea_like.batch.jobs.records import UNDER_WAY, JobStage, Known
+from mellea_like.batch.jobs.records import UNDER_WAY, JobStage
 from mellea_like.batch.jobs.results import collect
 from mellea_like.core.backend import Options
 from mellea_like.errors import BackendError, InvalidRequest, LimitExceeded
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mellea_like.batch.jobs.backend import BatchJobs
-    from mellea_like.batch.jobs.records import Ask, StoredJob, Waiting
+    from mellea_like.batch.jobs.records import Ask, Known, StoredJob, Waiting
     from mellea_like.batch.jobs.store import JobStore
     from mellea_like.core.generation import Usage
     from mellea_like.limits import Budget, ReservedRound
@@ -41,9 +40,6 @@ __all__ = ["JobRounds", "intention_of"]
 
 MANY = 500
 """The number of requests to write in one transaction."""
-
-BLOCK = 100
-"""The number of further items whose answers are looked up together with an item's answers."""
 
 PACKAGING = 256
 """The bytes to allow for a request in a job's file in addition to its body: id, method, path."""
@@ -80,9 +76,6 @@ class JobRounds:
         self._ready: set[int] = set()
         self._tried = set[str]()
         self._told = set[str]()
-        self._looked_up: dict[int, Known] = {}
-        self._looking_up = anyio.Lock()
-        self._due: Sequence[int] = ()
         self.direct: frozenset[str] = frozenset()
         """The `BatchJobs.place` of each backend whose ``direct`` backend answers now."""
         self.problem: LimitExceeded | None = None
@@ -98,7 +91,6 @@ class JobRounds:
         today = max([time.time(), *(job.noted for job in known)])
         self._began = today - anyio.current_time()
         self.sitting = self._store.sitting
-        self._last_item: int = await self._do(self._store.last_item)
 
     def release(self) -> None:
         """Release the budgets' reservations for jobs. The jobs continue at the provider."""
@@ -141,15 +133,8 @@ class JobRounds:
 
     async def known(self, item: int) -> Known:
         """Return the recorded answers to an item's requests, and the marks of its draws."""
-        if item > self._last_item:
-            return Known({}, {})  # It is new.
-        async with self._looking_up:
-            if item not in self._looked_up:
-                # Items come in order, so the next ones are looked up together with this one.
-                at = bisect_right(self._due, item)
-                items = [item, *self._due[at : at + BLOCK]]
-                self._looked_up |= await self._do(self._store.known, items)
-            return self._looked_up.pop(item)
+        known: Known = await self._do(self._store.known, item)
+        return known
 
     async def mark(self, item: int, marks: Mapping[int, Any]) -> None:
         """Record the marks (scores or vote keys) that the selection gave to draws, by iteration."""
@@ -170,13 +155,9 @@ class JobRounds:
             BackendError: a provider refuses a job, or the API key.
         """
         await self._flush()
-        self._last_item = await self._do(self._store.last_item)
-        self._looked_up.clear()
         self.direct = frozenset()
         self.problem = None
-        items = await self._wait()
-        self._due = sorted(items)
-        return items
+        return await self._wait()
 
     async def _wait(self) -> set[int]:
         """Submit and poll jobs until some items have answers, or nothing is left to wait for."""
@@ -221,7 +202,7 @@ class JobRounds:
         if self.problem is not None:
             return False
         for place in self._backends:
-            if await self._do(self._store.count_waiting, place):
+            if await self._do(self._store.waiting_items, place):
                 return True
         return False
 
@@ -236,12 +217,11 @@ class JobRounds:
         for place, backend in self._backends.items():
             if backend.direct is None:
                 continue
-            waiting: set[int] = await self._do(self._store.items_waiting, place)
-            count = await self._do(self._store.count_waiting, place)
+            waiting: list[int] = await self._do(self._store.waiting_items, place)
             if not waiting:
                 continue
-            if count < backend.direct_below and not under_way:
-                items |= waiting
+            if len(waiting) < backend.direct_below and not under_way:
+                items |= set(waiting)
             elif backend.canary and place not in self._tried:
                 self._tried.add(place)
                 if await self._do(self._store.jobs):

@@ -205,30 +205,22 @@ class JobStore:
                 (item, key, place, purpose, self.sitting, answer, self.sitting),
             )
 
-    def known(self, items: Sequence[int]) -> dict[int, Known]:
-        """Return the answers to each item's requests, and the marks of its draws, by item."""
-        found = {item: Known({}, {}) for item in items}
+    def known(self, item: int) -> Known:
+        """Return the answers to an item's requests, and the marks of its draws."""
+        found = Known({}, {})
         with self._reading() as db:
-            for item, known in found.items():
-                rows = db.execute(
-                    "SELECT key, answer, answered FROM requests"
-                    " WHERE item = ? AND answer IS NOT NULL",
-                    (item,),
-                )
-                for key, text, when in rows:
-                    plain = json.loads(text)
-                    kept = plain.pop("kept", None)
-                    known.answers[key] = Answer(JobOutcome(**plain), when, kept)
-                marks = db.execute("SELECT iteration, value FROM marks WHERE item = ?", (item,))
-                # Scores with their reasons, or keys with their weights.
-                known.marks.update((n, tuple(json.loads(value))) for n, value in marks)
+            rows = db.execute(
+                "SELECT key, answer, answered FROM requests WHERE item = ? AND answer IS NOT NULL",
+                (item,),
+            )
+            for key, text, when in rows:
+                plain = json.loads(text)
+                kept = plain.pop("kept", None)
+                found.answers[key] = Answer(JobOutcome(**plain), when, kept)
+            marks = db.execute("SELECT iteration, value FROM marks WHERE item = ?", (item,))
+            # Scores with their reasons, or keys with their weights.
+            found.marks.update((n, tuple(json.loads(value))) for n, value in marks)
         return found
-
-    def last_item(self) -> int:
-        """Return the highest id of an item that has made a request; -1 if there is none."""
-        with self._reading() as db:
-            (last,) = db.execute("SELECT max(item) FROM requests").fetchone()
-        return -1 if last is None else int(last)
 
     def mark(self, item: int, marks: Mapping[int, Any]) -> None:
         """Record the marks (scores or vote keys) that the selection gave to draws, by iteration."""
@@ -255,17 +247,7 @@ class JobStore:
                 yield Waiting(*row)
             last = rows[-1][:2]
 
-    def count_waiting(self, api: str) -> int:
-        """Return how many requests of this session wait for a job of ``api``."""
-        with self._reading() as db:
-            (count,) = db.execute(
-                "SELECT count(*) FROM requests WHERE api = ? AND job IS NULL AND answer IS NULL"
-                " AND sitting = ?",
-                (api, self.sitting),
-            ).fetchone()
-        return int(count)
-
-    def count_all_waiting(self) -> int:
+    def count_waiting(self) -> int:
         """Return how many requests, of any session and to any model, wait for a job."""
         with self._reading() as db:
             (count,) = db.execute(
@@ -273,15 +255,15 @@ class JobStore:
             ).fetchone()
         return int(count)
 
-    def items_waiting(self, api: str) -> set[int]:
-        """Return the items that have requests of this session waiting for a job of ``api``."""
+    def waiting_items(self, api: str) -> list[int]:
+        """Return the item of each request of this session that waits for a job of ``api``."""
         with self._reading() as db:
             rows = db.execute(
-                "SELECT DISTINCT item FROM requests WHERE api = ? AND job IS NULL"
-                " AND answer IS NULL AND sitting = ?",
+                "SELECT item FROM requests WHERE api = ? AND job IS NULL AND answer IS NULL"
+                " AND sitting = ?",
                 (api, self.sitting),
             )
-            return {item for (item,) in rows}
+            return [item for (item,) in rows]
 
     # Jobs
 
