@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args, overload
 
 from mellea_like.batch.batch_run import BatchRun
 from mellea_like.batch.item import Work
+from mellea_like.batch.jobs.backend import BatchJobs
 from mellea_like.batch.journal.identity import identity_of
 from mellea_like.batch.orders import BreadthFirst, DepthFirst, OrderName
 from mellea_like.batch.waiting import why_not_in_rounds
@@ -93,7 +93,7 @@ if TYPE_CHECKING:
         def __aiter__(self) -> AsyncIterator[PlainText[T_co] | Action[T_co]]: ...
 
 
-__all__ = ["sample_many"]
+__all__ = ["check_takes_one", "sample_many"]
 
 I = TypeVar("I")  # noqa: E741 (an item)
 F = TypeVar("F")
@@ -270,17 +270,8 @@ def sample_many(
         raise TypeError(msg)
     of_jobs = _is_of_jobs(strategy, requirements, backend)
     _check_order(order, strategy, items, journal, of_jobs=of_jobs)
-    if action is not None and (not callable(action) or is_async(action) or not takes(action, 1)):
-        msg = (
-            "action must be a plain function that takes an item and returns a text or an action,"
-            f" not {action!r}"
-        )
-        raise TypeError(msg)
-    if on_progress is not None and (
-        not callable(on_progress) or is_async(on_progress) or not takes(on_progress, 1)
-    ):
-        msg = f"on_progress must be a plain function that takes a Progress, not {on_progress!r}"
-        raise TypeError(msg)
+    check_takes_one("action", action, "an item and returns a text or an action")
+    check_takes_one("on_progress", on_progress, "a Progress")
     replies = None
     if unique is not False:
         from mellea_like.batch.unique import UniqueReplies  # noqa: PLC0415 (few runs need it)
@@ -288,11 +279,15 @@ def sample_many(
         replies = UniqueReplies(unique, format)
         requirements = (*requirements, replies.requirement)
     # This finds mistakes that would affect every item, before the first one is sampled.
-    given: dict[str, Any] = {"format": format, "options": options, "budget": budget}
-    if backend is not None:
-        given["backend"] = backend
-    if tools or tool_choice is not None:
-        given |= {"tools": tuple(tools), "tool_choice": tool_choice, "tool_rounds": tool_rounds}
+    given = {
+        "backend": backend,
+        "format": format,
+        "options": options,
+        "budget": budget,
+        "tools": tuple(tools),
+        "tool_choice": tool_choice,
+        "tool_rounds": tool_rounds,
+    }
     example = strategy.begin("an item", requirements, **given)
     work = Work(strategy, tuple(requirements), action, given, example, replies)
     identity: Mapping[str, Any] = {}
@@ -321,18 +316,23 @@ def sample_many(
     )
 
 
+def check_takes_one(name: str, function: object, what: str) -> None:
+    """Make sure that an argument is None or a plain function of one argument, which is ``what``."""
+    if function is None or (callable(function) and not is_async(function) and takes(function, 1)):
+        return
+    msg = f"{name} must be a plain function that takes {what}, not {function!r}"
+    raise TypeError(msg)
+
+
 def _is_of_jobs(
     strategy: BaseSamplingStrategy,
     requirements: Sequence[Requirement | str],
     backend: Backend | None,
 ) -> bool:
     """Return whether one of the run's backends is a `BatchJobs`."""
-    module = sys.modules.get("mellea_like.batch.jobs.backend")
-    if module is None:
-        return False  # Nobody has made one.
     used = [backend, *strategy.settings.backends]
     used += [r.judge for r in requirements if isinstance(r, Requirement)]
-    return any(isinstance(innermost(one), module.BatchJobs) for one in used if one is not None)
+    return any(isinstance(innermost(one), BatchJobs) for one in used if one is not None)
 
 
 def _check_order(

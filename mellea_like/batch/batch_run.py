@@ -97,11 +97,11 @@ class BatchRun(Generic[T, I]):
         # State of the tasks:
         self._stack: AsyncExitStack | None = None
         self._scope = anyio.CancelScope()
-        self._crew = anyio.CancelScope()
-        self._reading = anyio.CancelScope()
+        self._crew = anyio.CancelScope()  # Cancelled if an error ends the batch.
+        self._reading = anyio.CancelScope()  # Cancelled if a budget is spent.
         self._open_journal: OpenJournal | None = None
         # How the batch ends:
-        self._left = self._start_no_more = self._aborted = False
+        self._left = False
         self._error: BaseException | None = None
         self._interrupt: BaseException | None = None
 
@@ -252,7 +252,7 @@ class BatchRun(Generic[T, I]):
     ) -> None:
         """Run a worker: sample items one after another until no more come."""
         async for job in jobs:
-            if self._start_no_more:
+            if self._reading.cancel_called:
                 continue
             self._tally.waiting -= job.waited
             self._tally.in_flight += 1
@@ -271,7 +271,7 @@ class BatchRun(Generic[T, I]):
         if self._open_journal is not None:
             recorder = ItemRecorder(self._open_journal, job, self._work.format, self._abort)
         outcome = await self._work.sample(job, recorder, call)
-        if self._aborted:
+        if self._crew.cancel_called:
             return None
         if isinstance(outcome, Paused):
             return outcome
@@ -326,7 +326,7 @@ class BatchRun(Generic[T, I]):
         """
         if error is not None:
             self._abort(error)
-        if self._aborted:
+        if self._crew.cancel_called:
             return
         self._tally.count(item, before)
         if self._held is None:
@@ -337,17 +337,15 @@ class BatchRun(Generic[T, I]):
 
     def _out_of_budget(self, error: Exception) -> None:
         """Start no further items, because the budget is spent. Items in flight continue."""
-        if not self._start_no_more:
+        if not self._reading.cancel_called:
             add_note(error, "all items of the batch share this budget, so the batch ended")
             self._error = error  # An earlier source error isn't why items are missing.
-        self._start_no_more = True
         self._reading.cancel("a budget is spent")
 
     def _abort(self, error: BaseException) -> None:
         """End the batch with an error: cancel all of its tasks."""
-        if not self._aborted:
+        if not self._crew.cancel_called:
             self._error = error
-        self._aborted = True
         self._crew.cancel("the batch ended with an error")
 
     def _interrupted(self, error: BaseException) -> None:

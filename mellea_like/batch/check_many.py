@@ -5,9 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from mellea_like.batch.api import sample_many
+from mellea_like.batch.api import check_takes_one, sample_many
 from mellea_like.checking import GivenReply, strategy_for_checks
-from mellea_like.core.argument_checks import is_async, takes
 from mellea_like.core.requirement import several
 
 if TYPE_CHECKING:
@@ -71,11 +70,7 @@ def check_many(
     if callable(requirements):
         own, requirements = requirements, ()
     for name, function in (("reply", reply), ("action", action), ("requirements", own)):
-        if function is not None and (
-            not callable(function) or is_async(function) or not takes(function, 1)
-        ):
-            msg = f"{name} must be a plain function that takes an item, not {function!r}"
-            raise TypeError(msg)
+        check_takes_one(name, function, "an item")
     made: Callable[[Any], Action[Any]] = partial(_given, reply, action, own)
     run: BatchRun[Any, Any] = sample_many(
         strategy_for_checks(judge, validate_all=validate_all, judge_options=judge_options),
