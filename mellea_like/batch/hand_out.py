@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from anyio.lowlevel import checkpoint
 
+from mellea_like.batch.intake import IdSet
 from mellea_like.batch.item import EarlierRun, replayed
 from mellea_like.batch.source import END
 
@@ -76,13 +77,11 @@ class HeldBack:
 
     def __init__(self) -> None:
         self._in_memory: dict[int, ItemResult[Any]] = {}
-        self._sampled = bytearray()
-        """One byte for each item, by item id: 1 if the item was finished in this run, else 0."""
+        self._sampled = IdSet()  # The items that were finished in this run.
 
     def put(self, result: ItemResult[Any], *, kept: bool) -> None:
         """Add a result; ``kept`` is whether the journal has the result."""
-        self._sampled.extend(bytes(max(0, result.id + 1 - len(self._sampled))))
-        self._sampled[result.id] = 1
+        self._sampled.add(result.id)
         if not kept:
             self._in_memory[result.id] = result
 
@@ -93,13 +92,14 @@ class HeldBack:
                 results.put(self._in_memory[item_id])
             return
         stored_items = EarlierRun(intake.journal, now=True)
-        self._sampled.extend(bytes(max(0, intake.tally.taken - len(self._sampled))))
+        count = intake.tally.taken
         async with intake.source.once() as next_item:
             await results.window.acquire()
-            for position, sampled in enumerate(self._sampled):
+            for position in range(count):
                 if (item := await next_item()) is END:
-                    intake.source.ended_early(len(self._sampled), position)
+                    intake.source.ended_early(count, position)
                     return
+                sampled = position in self._sampled
                 result = self._in_memory.pop(position, None)
                 if result is None:
                     job = intake.job(position, item)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from anyio.lowlevel import checkpoint
 
+from mellea_like.batch.intake import IdSet
 from mellea_like.batch.journal.identity import differing_part, digest_of
 from mellea_like.batch.journal.records import standing
 from mellea_like.batch.source import END
@@ -127,7 +128,8 @@ def _is_refused(error: BaseException | None) -> bool:
 def resumed(job: Job, stored: StoredItem, work: Work) -> Job:
     """Return a job that continues from an earlier run's draws or, if it can't, starts again.
 
-    ``waited`` is whether the last of these draws stands, so that the job may wait for its round.
+    The job's ``waited`` is False if it starts again, or if draws are left out because a budget
+    refused their judge. Then the job doesn't wait for a later round.
     """
     job = job._replace(attempt=stored.attempts + 1)
     found = earlier_draws(stored, work).slices
@@ -146,9 +148,9 @@ class Waiting:
         self._here: dict[int, WaitingItem] = {}
         self._block: dict[int, WaitingItem] = {}
         self._looked_up = -1
-        self._ended = bytearray()
-        """One byte for each item, by item id: 1 if the item has ended in this run, else 0. If the
-        journal doesn't keep the item's error, the item is unfinished there, but isn't waiting."""
+        self._ended = IdSet()
+        """The items that have ended in this run. If the journal doesn't keep an item's error, the
+        item is unfinished there, but isn't waiting."""
 
     def after_turn(self, job: Job, paused: Paused | None) -> None:
         """Keep an item that is paused after its turn; None means that the item has ended.
@@ -156,8 +158,7 @@ class Waiting:
         The run may take up another item in its place once the item's draws are stored.
         """
         if paused is None:
-            self._ended.extend(bytes(max(0, job.id + 1 - len(self._ended))))
-            self._ended[job.id] = 1
+            self._ended.add(job.id)
             return
         journal, tally = self._intake.journal, self._intake.tally
         tally.waiting += 1
@@ -189,8 +190,7 @@ class Waiting:
         """
         item = self._here.get(item_id)
         journal = self._intake.journal
-        ended = item_id < len(self._ended) and self._ended[item_id]
-        if item is None and journal is not None and not ended:
+        if item is None and journal is not None and item_id not in self._ended:
             if item_id > self._looked_up:
                 await self._look_up(journal, item_id)
             item = self._block.get(item_id)

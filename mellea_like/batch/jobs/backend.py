@@ -8,7 +8,7 @@ import math
 from collections import Counter
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import anyio
 from anyio.lowlevel import checkpoint
@@ -43,12 +43,13 @@ if TYPE_CHECKING:
     from mellea_like.backends import BatchAPI
     from mellea_like.batch.item import Job
     from mellea_like.batch.jobs.records import Answer
+    from mellea_like.batch.jobs.rounds import JobRounds
     from mellea_like.core.backend import Backend, Request
     from mellea_like.core.generation import Generation
     from mellea_like.core.slice import Slice
     from mellea_like.limits import Budget
 
-__all__ = ["PARKING", "BatchJobs", "Book", "Parking"]
+__all__ = ["PARKING", "BatchJobs", "Parking"]
 
 QUIET = 20
 """How many passes of the event loop to wait before setting a call aside. Meanwhile, the call's
@@ -195,69 +196,44 @@ class BatchJobs:
         return f"<BatchJobs {self.place}>"
 
 
-class Book(Protocol):
-    """Records the requests of a run that wait for jobs, and the replies of ordinary backends."""
-
-    async def ask(self, backend: BatchJobs, ask: Ask) -> None:
-        """Record a request that waits for a job."""
-        ...
-
-    async def keep(
-        self, item: int, key: str, place: str, purpose: str, reply: dict[str, Any]
-    ) -> None:
-        """Record an ordinary backend's reply to an item's request, in case the draw is repeated."""
-        ...
-
-
 class Parking:
     """Answers the requests of one item's call, and sets the call aside if they wait for jobs.
 
     Args:
-        book: the record of the run's requests.
+        rounds: the rounds of jobs that record the requests and the ordinary backends' replies.
         job: the item.
         answers: the answers to the item's requests so far, by their keys.
         budgets: the budgets of the run.
-        direct: the `BatchJobs.place` of each backend whose ``direct`` backend answers now.
         charged: the iterations whose draws are repeated, and whose cost an earlier session of the
             run has recorded.
-        sitting: the number of this session: how often the run has been begun or resumed.
+        listener: a function that is called with each draw that is recorded, or None.
     """
 
     def __init__(
         self,
-        book: Book,
+        rounds: JobRounds,
         job: Job,
         answers: Mapping[str, Answer],
         *,
-        budgets: Sequence[Budget] = (),
-        direct: frozenset[str] = frozenset(),
-        charged: frozenset[int] = frozenset(),
-        sitting: int = 0,
+        budgets: Sequence[Budget],
+        charged: frozenset[int],
+        listener: Callable[[Slice], None] | None,
     ) -> None:
         self.scope = anyio.CancelScope()
         self.slices: list[Slice] = list(job.earlier)
         self.budgets = budgets
-        self._book = book
+        self._rounds = rounds
         self._item = job.id
         self._answers = answers
-        self._direct = direct
         self._charged = charged
-        self._sitting = sitting
+        self._listener = listener
         self._asked: Counter[str] = Counter()
         self._parked = self._busy = 0
         self._cancelled: list[Slice] = []
-        self._then: Callable[[Slice], None] | None = None
         self._idle = anyio.Event()
 
-    def hearing(self, then: Callable[[Slice], None] | None) -> Callable[[Slice], None]:
-        """Return a listener that records each draw of the item, and then calls ``then`` with it.
-
-        Cancelled draws are held back until `ended` is called.
-        """
-        self._then = then
-        return self._hear
-
-    def _hear(self, slice_: Slice) -> None:
+    def hear(self, slice_: Slice) -> None:
+        """Record a draw of the item; hold back a cancelled one until `ended` is called."""
         if slice_.outcome is Outcome.CANCELLED:
             self._cancelled.append(slice_)
         else:
@@ -265,8 +241,8 @@ class Parking:
 
     def _record(self, slice_: Slice) -> None:
         self.slices.append(slice_)
-        if self._then is not None:
-            self._then(slice_)
+        if self._listener is not None:
+            self._listener(slice_)
 
     def ended(self) -> None:
         """Record the cancelled draws, once the call has ended on its own.
@@ -294,13 +270,13 @@ class Parking:
             if answer.kept is not None:
                 return _read_kept(request, answer.kept, charged=charged)
             return _read(backend, request, answer, charged=charged)
-        if backend.direct is not None and backend.place in self._direct:
+        if backend.direct is not None and backend.place in self._rounds.direct:
             direct = within_budgets(backend.direct, self.budgets)
             return await self._ask_now(direct, request, key, backend.place)
         asked = request.options.over(backend.defaults)
         tokens = estimate_input_tokens(request)
         purpose = request.meta.purpose
-        await self._book.ask(
+        await self._rounds.ask(
             backend,
             Ask(self._item, key, backend.place, purpose, to_json(body), tokens, asked.max_tokens),
         )
@@ -339,7 +315,7 @@ class Parking:
                 kept = [[model, usage_to_dict(its)] for model, its in meter.usage_by_model]
                 told = {"reply": written, "costs": kept}
                 with anyio.CancelScope(shield=True):  # It has been paid for.
-                    await self._book.keep(self._item, key, place, request.meta.purpose, told)
+                    await self._rounds.keep(self._item, key, place, request.meta.purpose, told)
             return reply
         finally:
             self._busy -= 1
@@ -356,7 +332,7 @@ class Parking:
 
     def _is_charged(self, answer: Answer) -> bool:
         """Return whether an answer's cost is already in the records of an earlier session."""
-        return answer.sitting != self._sitting and len(self.slices) + 1 in self._charged
+        return answer.sitting != self._rounds.sitting and len(self.slices) + 1 in self._charged
 
     async def _park(self) -> None:
         """Wait until no other task of the call makes requests; then cancel the call."""

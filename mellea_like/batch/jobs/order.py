@@ -18,10 +18,11 @@ from mellea_like.core.argument_checks import is_async
 from mellea_like.runtime.task_scope import run_together
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from mellea_like.batch.intake import Intake
     from mellea_like.batch.item import Job, TurnOutcome
+    from mellea_like.batch.jobs.records import Answer
     from mellea_like.batch.journal.reader import StoredItem
     from mellea_like.batch.orders import Sample
     from mellea_like.batch.waiting import WaitingItem
@@ -116,39 +117,34 @@ class ByJobs:
 
     async def work_on(self, job: Job, sample: Sample) -> None:
         """Sample an item until it ends, or its requests wait for one of the provider's jobs."""
-        rounds = self._rounds
-        answers, marks = await rounds.known(job.id)
+        answers, marks = await self._rounds.known(job.id)
         if self._scores:
             job = _with_marks(job, marks)
+        before = len(marks)
+        trial = job.id in self._canaries
+        paused = await sample(job._replace(trial=trial), partial(self._call, answers))
+        self._waiting.after_turn(job, paused)
+        if len(marks) != before:
+            await self._rounds.mark(job.id, marks)
+
+    async def _call(
+        self, answers: Mapping[str, Answer], job: Job, on_slice: Callable[[Slice], None] | None
+    ) -> TurnOutcome:
         parking = Parking(
-            rounds,
+            self._rounds,
             job,
             answers,
             budgets=self._work.example.budgets,
-            direct=rounds.direct,
             charged=self._charged.get(job.id, frozenset()),
-            sitting=rounds.sitting,
+            listener=on_slice,
         )
-        before = len(marks)
-        trial = job.id in self._canaries
-        paused = await sample(job._replace(trial=trial), partial(self._call, parking))
-        self._waiting.after_turn(job, paused)
-        if len(marks) != before:
-            await rounds.mark(job.id, marks)
-
-    async def _call(
-        self, parking: Parking, job: Job, on_slice: Callable[[Slice], None] | None
-    ) -> TurnOutcome:
-        job = job._replace(wrap=parking.around)
-        token = PARKING.set(parking)
-        try:
-            with parking.scope:
-                result = await self._work.call(job, parking.hearing(on_slice), draws=self._draws)
-                parking.ended()
-                return result
-            return Paused(tuple(parking.slices))
-        finally:
-            PARKING.reset(token)
+        PARKING.set(parking)
+        with parking.scope:
+            job = job._replace(wrap=parking.around)
+            result = await self._work.call(job, parking.hear, draws=self._draws)
+            parking.ended()
+            return result
+        return Paused(tuple(parking.slices))
 
 
 def _with_marks(job: Job, marks: dict[int, Any]) -> Job:

@@ -70,7 +70,6 @@ class Waiting(NamedTuple):
     bytes: int
     input_tokens: int
     max_tokens: int | None
-    purpose: str
 
 
 class StoredJob(NamedTuple):

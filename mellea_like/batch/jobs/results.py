@@ -56,11 +56,11 @@ async def collect(
     Raises:
         BackendError: the results can't be downloaded.
     """
-    pause, strays = PAUSE, 0
-    chunk: list[tuple[JobResult, Usage]] = []
-    for last in (*[False] * (DOWNLOADS - 1), True):
+    strays = 0
+    for download in range(1, DOWNLOADS + 1):
+        chunk: list[tuple[JobResult, Usage]] = []
+        strays = 0
         try:
-            chunk, strays = [], 0
             async with api.results(state) as results:
                 async for result in results:
                     chunk.append((result, api.usage(result.outcome)))
@@ -71,14 +71,14 @@ async def collect(
             break
         except BackendError as exc:
             strays += await do(store.take, job, chunk)
+            last = download == DOWNLOADS
             if last and not patient and isinstance(exc, MalformedResponse):
                 warn("%r: missing results of job %s go into another job: %s", api, state.id, exc)
                 break
             if last or not exc.retryable:
                 raise
             warn("%r: fetching the results of job %s again: %s", api, state.id, exc)
-            await anyio.sleep(pause)
-            pause *= 2
+            await anyio.sleep(PAUSE * 2 ** (download - 1))
     if strays:
         what = plural(strays, "result")
         warn("%r: job %s has %s for requests that it does not contain", api, state.id, what)

@@ -241,11 +241,12 @@ class JobRounds:
         for place, backend in self._backends.items():
             if self._now() < self._wait_until.get(place, 0.0):
                 continue
-            while await self._submit_one(place, backend):
+            while await self._submit_one(backend):
                 pass
 
-    async def _submit_one(self, place: str, backend: BatchJobs) -> bool:
+    async def _submit_one(self, backend: BatchJobs) -> bool:
         """Submit one job, if possible; return whether there may be another one to submit."""
+        place = backend.place
         under_way = [job for job in await self._under_way() if job.api == place]
         if len(under_way) >= backend.jobs_at_once:
             return False
@@ -254,7 +255,7 @@ class JobRounds:
             room = backend.enqueued_tokens - sum(job.tokens for job in under_way)
         most = min(self._most.get(place, math.inf), backend.requests_per_job)
         requests, hopeless = await self._do(
-            _fitting, self._store, place, backend, most, room, alone=not under_way
+            _fitting, self._store, backend, most, room, alone=not under_way
         )
         self._ready |= hopeless  # These items have an answer, too: an error.
         if not requests:
@@ -270,17 +271,17 @@ class JobRounds:
             return False
         if reserved is None:
             return False
-        return await self._create(place, backend, requests[: reserved.count], reserved)
+        return await self._create(backend, requests[: reserved.count], reserved)
 
     async def _create(
-        self, place: str, backend: BatchJobs, requests: Sequence[Waiting], reserved: ReservedRound
+        self, backend: BatchJobs, requests: Sequence[Waiting], reserved: ReservedRound
     ) -> bool:
         api, store = backend.api, self._store
         noted: StoredJob | None = None
         try:
             before = await api.known()
             job: StoredJob = await self._do(
-                store.note, uuid4().hex, place, requests, before, self._now()
+                store.note, uuid4().hex, backend.place, requests, before, self._now()
             )
             noted = job
             intention = intention_of(store, job)
@@ -302,7 +303,7 @@ class JobRounds:
                 await self._do(store.void, noted, tried=False)
             if not exc.retryable:
                 raise
-            self._later(place, backend, exc.retry_after)
+            self._later(backend, exc.retry_after)
             self._warn_once(f"{backend!r} did not accept a job; trying again: {exc}")
             return False
         self._reserved[job.id] = reserved
@@ -312,8 +313,9 @@ class JobRounds:
         self._changed()
         return True
 
-    def _later(self, place: str, backend: BatchJobs, wanted: float | None = None) -> None:
+    def _later(self, backend: BatchJobs, wanted: float | None = None) -> None:
         """Submit nothing to a provider for a while, which gets longer with each refusal."""
+        place = backend.place
         wait = backend.poll * 2.0 ** min(self._refusals[place], 30)
         self._refusals[place] += 1
         wait = max(wanted or 0.0, backend.poll, min(wait, LONGEST))
@@ -393,7 +395,7 @@ class JobRounds:
         if state.full:
             await self._do(store.void, job, tried=False)
             self._settle(job)
-            self._later(job.api, backend)
+            self._later(backend)
             if not any(other.api == job.api for other in await self._under_way()):
                 # This run has no other job under way, so this one may be too large by itself.
                 self._most[job.api] = max(1, job.requests // 2)
@@ -444,7 +446,6 @@ def intention_of(store: JobStore, job: StoredJob) -> Intention:
 
 def _fitting(
     store: JobStore,
-    place: str,
     backend: BatchJobs,
     most: float,
     room: int | None,
@@ -459,7 +460,7 @@ def _fitting(
     requests: list[Waiting] = []
     hopeless = set[int]()
     size = tokens = 0
-    for request in store.waiting(place):
+    for request in store.waiting(backend.place):
         own = request.bytes + PACKAGING
         if own > backend.bytes_per_job:
             store.fail(

@@ -85,6 +85,9 @@ CREATE INDEX waiting ON requests (api, item, id) WHERE job IS NULL AND answer IS
 CREATE INDEX of_job ON requests (job, item, id) WHERE job IS NOT NULL;
 """
 
+_WAITING = "api = ? AND job IS NULL AND answer IS NULL AND sitting = ?"
+"""The condition for requests of a session that wait for a job of an API."""
+
 MANY = 500
 """The number of rows to read with one query."""
 
@@ -232,20 +235,24 @@ class JobStore:
 
     def waiting(self, api: str) -> Iterator[Waiting]:
         """Yield the requests of this session that wait for a job of ``api``, ordered by item."""
-        last = (-1, -1)
-        while True:
+        columns = "bytes, input_tokens, max_tokens"
+        for row in self._requests(columns, _WAITING, api, self.sitting):
+            yield Waiting(*row)
+
+    def _requests(self, columns: str, which: str, *given: object) -> Iterator[tuple[Any, ...]]:
+        """Yield the item, the id and further columns of requests, ordered by item.
+
+        They are read in pages, between which the file can be used otherwise.
+        """
+        rows: list[tuple[Any, ...]] = [(-1, -1)]
+        while rows:
             with self._reading() as db:
                 rows = db.execute(
-                    "SELECT item, id, bytes, input_tokens, max_tokens, purpose FROM requests"
-                    " WHERE api = ? AND job IS NULL AND answer IS NULL AND sitting = ?"
-                    " AND (item, id) > (?, ?) ORDER BY item, id LIMIT ?",
-                    (api, self.sitting, *last, MANY),
+                    f"SELECT item, id, {columns} FROM requests"  # noqa: S608 (constants)
+                    f" WHERE {which} AND (item, id) > (?, ?) ORDER BY item, id LIMIT ?",
+                    (*given, *rows[-1][:2], MANY),
                 ).fetchall()
-            if not rows:
-                return
-            for row in rows:
-                yield Waiting(*row)
-            last = rows[-1][:2]
+            yield from rows
 
     def count_waiting(self) -> int:
         """Return how many requests, of any session and to any model, wait for a job."""
@@ -259,8 +266,7 @@ class JobStore:
         """Return the item of each request of this session that waits for a job of ``api``."""
         with self._reading() as db:
             rows = db.execute(
-                "SELECT item FROM requests WHERE api = ? AND job IS NULL AND answer IS NULL"
-                " AND sitting = ?",
+                f"SELECT item FROM requests WHERE {_WAITING}",  # noqa: S608 (a constant)
                 (api, self.sitting),
             )
             return [item for (item,) in rows]
@@ -317,19 +323,8 @@ class JobStore:
         self, job: StoredJob, write: Callable[[str, Mapping[str, Any]], str]
     ) -> Iterator[str]:
         """Yield a job's requests as lines; ``write`` makes a line from a custom id and a body."""
-        last = (-1, -1)
-        while True:
-            with self._reading() as db:
-                rows = db.execute(
-                    "SELECT item, id, body FROM requests WHERE job = ? AND (item, id) > (?, ?)"
-                    " ORDER BY item, id LIMIT ?",
-                    (job.id, *last, MANY),
-                ).fetchall()
-            if not rows:
-                return
-            for _, id_, body in rows:
-                yield write(f"{self.prefix}{job.id}-{id_}", json.loads(body))
-            last = rows[-1][:2]
+        for _, id_, body in self._requests("body", "job = ?", job.id):
+            yield write(f"{self.prefix}{job.id}-{id_}", json.loads(body))
 
     def costs(self, job: StoredJob) -> list[tuple[int, int | None]]:
         """Return the estimated prompt tokens and the ``max_tokens`` of each request in a job."""

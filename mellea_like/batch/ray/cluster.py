@@ -28,6 +28,9 @@ __all__ = [
 ONE_TASK = 1.0
 """The CPUs that a Ray Data task needs to read or split blocks."""
 
+PATIENCE = 10.0
+"""The seconds to wait for CPUs. The actors of a dataset that was just read need a moment to end."""
+
 SLACK = 1e-6
 """The tolerance for rounding errors in sums of CPUs or other resources.
 
@@ -50,21 +53,17 @@ def ray_module() -> Any:
     return ray
 
 
-def check_room(
-    actors: int, cpus: float, others: Mapping[str, float] | None = None, patience: float = 10.0
-) -> None:
+def check_room(actors: int, cpus: float, others: Mapping[str, float]) -> None:
     """Raise `NoRoom` if the running cluster has too little capacity for the actors.
 
-    Each actor needs ``cpus`` CPUs and the resources ``others``. CPUs that are in use now may become
-    free within ``patience`` seconds.
+    Each actor needs ``cpus`` CPUs and the resources ``others``.
     """
-    # The actors of a dataset that was just read need a moment to end.
     ray = ray_module()
-    until = time.monotonic() + patience
+    until = time.monotonic() + PATIENCE
     while True:
         alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         nodes = [resources.get("CPU", 0.0) for resources in alive]
-        for name, each in (others or {}).items():
+        for name, each in others.items():
             there = sum(resources.get(name, 0.0) for resources in alive)
             if there + SLACK < actors * each:
                 msg = (
