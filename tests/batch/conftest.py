@@ -1,4 +1,4 @@
-"""What the tests of batches share."""
+"""Fixtures that the tests of batches share."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ import mellea_like.batch.journal.journal  # noqa: F401
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Where a run's journal is to be."""
+    """The path of a run's journal, which doesn't exist yet."""
     return tmp_path / "run.db"

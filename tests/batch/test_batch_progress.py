@@ -1,4 +1,4 @@
-"""How far a batch has come, and who is told."""
+"""The progress of a batch, and the function that is told about it."""
 
 from __future__ import annotations
 

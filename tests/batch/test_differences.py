@@ -1,4 +1,4 @@
-"""What two runs of a batch differ in is said in few words."""
+"""Differences between two runs of a batch are described in few words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What makes two runs the same run, and two items the same item."""
+"""Identities of runs and digests of items: which changes count, and which don't."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ SAME: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 
 
 class Check:
-    """A validator with settings of its own."""
+    """A validator that is an object with settings."""
 
     def __init__(self, least: int) -> None:
         self.least = least
@@ -158,7 +158,7 @@ class Check:
 
 
 class Hurried(BaseSchedule):
-    """A schedule of one's own, that says what it is."""
+    """A user's own schedule, whose repr describes it."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__()

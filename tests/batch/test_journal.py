@@ -1,4 +1,4 @@
-"""A journal gives back what was written, after any end of the run that wrote it."""
+"""A journal returns everything that was written, however its run ended."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ PRICE = Price(1, 2, cached_input=0.25)
 
 
 async def unfinished(path: Path) -> dict[str, Any]:
-    """Wait until it is written down that an item was begun."""
+    """Wait until the journal records that an item was begun."""
     with anyio.fail_after(50):
         while not (run := await run_of(path))["counts"]["unfinished"]:  # noqa: ASYNC110 (nobody tells of it)
             await anyio.sleep(0.01)
@@ -195,7 +195,7 @@ async def test_reading_changes_no_byte_and_leaves_no_file(path, tmp_path):
 
 @pytest.fixture
 def commits(monkeypatch):
-    """How many rows each commit has written."""
+    """The number of rows in each commit."""
     sizes: list[int] = []
     commit = JournalFile.commit
 

@@ -1,4 +1,4 @@
-"""When the disk fails, a run stops loudly, and goes on once it works again."""
+"""If the disk fails, a run stops with an error, and can be resumed when the disk works again."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """Files are used in threads, where the loop makes no difference."""
+    """Run on one event loop only: files are used in threads, so the loop makes no difference."""
     return "asyncio"
 
 
 async def go_on(path: Path, items: int) -> int:
-    """Write what is missing of so many items; return how many were there."""
+    """Write those of ``items`` items that the journal lacks; return how many it had."""
     async with Journal(path).open(IDENTITY) as store:
         known = {item.id: item for item in await store.lookup(0, items)}
         for item in range(items):
@@ -176,7 +176,7 @@ def test_on_a_small_file_system_that_is_really_full(tmp_path):
 
 @contextmanager
 def watched_syscalls(call: str, error: str, when: int):
-    """The command that makes a system call of a program fail from its ``when``th time on."""
+    """Yield the command that makes a program's system call fail from the ``when``th time on."""
     strace = shutil.which("strace")
     if strace is None:
         pytest.skip("there is no strace to make system calls fail")

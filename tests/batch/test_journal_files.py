@@ -1,4 +1,4 @@
-"""What is no journal, or is damaged, is refused with a clear error; not a byte of it changes."""
+"""Files that aren't journals, or are damaged, are refused with a clear error and aren't changed."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """Files are used in threads, where the loop makes no difference."""
+    """Run on one event loop only: files are used in threads, so the loop makes no difference."""
     return "asyncio"
 
 
 async def refusals(path: Path) -> set[str]:
-    """Open, read and read again what is no journal; nothing may change."""
+    """Try to open and read a file that isn't a journal; return the errors. Nothing may change."""
     before = durable(path)
     said: set[str] = set()
     with pytest.raises(JournalError) as refused:
@@ -48,7 +48,7 @@ async def refusals(path: Path) -> set[str]:
 
 
 def durable(path: Path) -> dict[str, bytes]:
-    """What is there, but for what the memory that SQLite's connections share says of readers."""
+    """Return the contents of all files except SQLite's shared memory, which counts readers."""
     return {name: b"" if name == "run.db-shm" else c for name, c in bytes_beside(path).items()}
 
 
@@ -206,7 +206,7 @@ async def test_the_log_of_a_journal_that_is_gone_is_not_taken_for_a_new_one_s(pa
 
 @pytest.fixture
 def public() -> Iterator[Path]:
-    """A folder that everybody may look into."""
+    """A folder that everybody may read."""
     folder = Path(tempfile.mkdtemp(dir="/tmp"))
     folder.chmod(0o755)
     yield folder

@@ -1,4 +1,4 @@
-"""One process at a time writes a journal, and a dead one never keeps the next out."""
+"""One process at a time writes to a journal, and a dead one leaves no lock behind."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """Files are used in threads, where the loop makes no difference."""
+    """Run on one event loop only: files are used in threads, so the loop makes no difference."""
     return "asyncio"
 
 

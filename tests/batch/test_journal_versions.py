@@ -1,4 +1,4 @@
-"""Journals that earlier versions wrote: read, gone on with, exported and planned from.
+"""Journals of earlier versions can be read, continued, exported and used for plans.
 
 ``journal_of_version_4.sql`` was written by the code of that version: three conversations of up to
 four turns. The first item passed, the second did not, and the run ended while the third was drawn.
@@ -59,7 +59,7 @@ def version(path: Path) -> int:
 
 
 def sent(record):
-    """What each draw was sent, and in which context."""
+    """Return the messages that each draw was sent, and its context."""
     trace = record["trace"]
     return [
         [prompt_at(trace["prompts"], s[name]) for name in ("context", "prompt")]

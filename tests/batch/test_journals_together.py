@@ -1,4 +1,4 @@
-"""Journals that are read as one run, one of which asked again what had failed in another."""
+"""Two journals that are read as one run: the later run sampled the failed rows again."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GOOD = Requirement("is good", lambda c: c.text == "good", inline=True)
 
 
 def sampled(path, items, replies, *, again=False, checked=True):
-    """Sample items, each reply once; gives the journal's path."""
+    """Sample items with one reply each; return the journal's path."""
     left = iter(replies)
     strategy = RejectionSamplingStrategy(
         FunctionBackend(lambda _: next(left)),

@@ -1,4 +1,4 @@
-"""`sample_in_processes`: a list that several processes share."""
+"""`sample_in_processes`: several processes share the items of a list."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A shard's journal lets an actor that starts again skip what was finished; in real time."""
+"""With a shard's journal, a restarted actor skips finished rows. These tests run in real time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The limit of a cluster holds for all its workers, whoever of them dies, or the limit's actor."""
+"""A cluster's limit holds for all its workers, even if one or the limit's actor dies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an actor does with a shard, without Ray: rows in, rows and results out, on both loops."""
+"""An actor's work on a shard of rows, tested without Ray on both event loops."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def test_a_factory_that_fails_is_told_with_the_first_shard(make, says):
 
 
 def limited(answers, tasks, limit, **more):
-    """Make an actor that asks for each request, without Ray."""
+    """Make a sampler that asks a limit before each request, without Ray."""
     actor = sampler(answers.strategy, **more)
     actor._limit = RemoteLimit(FakeActor(limit, tasks))
     backend = LimitedBackend(FunctionBackend(answers), actor._limit)

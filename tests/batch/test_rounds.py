@@ -1,4 +1,4 @@
-"""`order="breadth"`: every item gets a draw before any gets another, in any run and over kills."""
+"""`order="breadth"`: every item gets a draw before any gets its next one, also in resumed runs."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ LOOP = 4
 
 
 class Fates:
-    """Answers for item n with "good" at its draw ``fates[n]``, and never if that is 0."""
+    """A backend that answers item n with "good" in draw ``fates[n]``; never if that is 0."""
 
     provider = model = "fates"
 
@@ -93,7 +93,7 @@ def breadth(backend: Any, count: int, **arguments: Any) -> Any:
 
 @pytest.fixture(params=[0, 1, 4096], ids=["calls made again", "one call kept", "calls kept"])
 def calls(request, monkeypatch) -> int:
-    """How many of the items that wait keep their calls."""
+    """The number of waiting items whose calls are kept in memory."""
     monkeypatch.setattr(waiting, "KEPT", request.param)
     return request.param
 
@@ -287,7 +287,7 @@ async def test_repairs_go_on_from_round_to_round_with_their_conversation(tmp_pat
 
 
 class Again(RejectionSamplingStrategy):
-    """Asks something else each time, which `repair` shouldn't."""
+    """A strategy whose `repair` isn't pure: it asks something else each time."""
 
     numbers = count(1)
 
@@ -343,7 +343,7 @@ async def test_an_error_costs_a_turn_and_a_permanent_one_ends_its_item(journal):
 
 
 class Unrepairable(RepairTemplateStrategy):
-    """A strategy that can't repair item 0 once it has failed so many times."""
+    """A strategy whose `repair` raises for item 0 after some failures."""
 
     failures = 1
 
@@ -382,7 +382,7 @@ async def test_an_item_that_raises_in_a_later_round_costs_what_it_drew_before(jo
 
 
 class Shelf(Fates):
-    """Answers for item n with the replies on its shelf, one a draw; "bad" fails."""
+    """A backend with a list of replies for each item, one for each draw; "bad" fails."""
 
     def __init__(self, *shelves: str) -> None:
         super().__init__([shelf.split() for shelf in shelves])
@@ -511,7 +511,7 @@ async def test_a_pause_takes_no_time_of_a_call_and_its_errors_are_logged_once(
 
 
 class Changing:
-    """A source that gives other items each time."""
+    """A source that gives different items in each iteration."""
 
     def __init__(self, *passes: list[Any]) -> None:
         self.passes = iter(passes)

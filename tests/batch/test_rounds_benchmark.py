@@ -1,4 +1,4 @@
-"""The benchmark of rounds: what it replays meets its target, whatever the machine."""
+"""The benchmark of rounds meets its target with replayed draws, on any machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows come out of files one at a time, and the bad ones with their places."""
+"""Rows are read from files one at a time, and errors name the line of a bad row."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ JSONL, CSV, TSV = RowFormat.JSONL, RowFormat.CSV, RowFormat.TSV
 
 
 def read(data, format=JSONL):
-    """Return the rows with their numbers, and what is wrong with the others."""
+    """Return the rows with their numbers, and the errors of bad rows."""
     bad = []
     rows = [(row.number, dict(row)) for row in read_rows(io.BytesIO(data), format, bad.append)]
     return rows, [(row.number, str(row)) for row in bad]

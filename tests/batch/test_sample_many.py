@@ -1,4 +1,4 @@
-"""`sample_many`: what it hands on, when, and what an item's failure means."""
+"""`sample_many`: which results it hands out, when, and the effect of an item's failure."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ async def test_a_cancellation_that_nobody_asked_for_is_a_failed_item(virtual_clo
 
 
 def asyncio_runs() -> bool:
-    """On trio nobody can make a cancellation by hand."""
+    """Run on asyncio only: on trio, nobody can raise a cancellation by hand."""
     import sniffio
 
     return sniffio.current_async_library() == "asyncio"

@@ -1,4 +1,4 @@
-"""A batch with a journal: what comes again, what is sampled anew, and what is refused."""
+"""A batch with a journal: items that are replayed, sampled again, or refused."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PROMPTS = ["a", "b", "c", "d", "e", "f"]
 
 
 async def broken_off(journal: MemoryJournal, finished: int, prompts: Any = PROMPTS) -> None:
-    """Run until so many items are finished, with the next one under way."""
+    """Run until some items are finished, and leave while the next one is being sampled."""
     async with sample_many(strategy(), prompts, concurrency=1, journal=journal) as results:
         for _ in range(finished):
             await anext(results)

@@ -1,4 +1,4 @@
-"""Leaving a batch early, being cancelled, being interrupted: nothing of it runs on."""
+"""Batches that are left early, cancelled or interrupted: nothing keeps running."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_ctrl_c_cancels_the_calls_in_flight(loop, tmp_path):
 
 
 class Messy(BaseSamplingStrategy):
-    """Its calls have a task of their own, which fails while it is cancelled."""
+    """A backend whose calls start a task that raises while it is being cancelled."""
 
     paused = False
 

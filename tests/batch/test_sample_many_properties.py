@@ -23,12 +23,12 @@ Kind = Literal["passed", "failed", "errored"]
 
 
 class SourceError(Exception):
-    """The source breaks."""
+    """The error of a source."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One batch, and what becomes of it."""
+    """A random batch, with the delays and outcomes of its items."""
 
     items: list[tuple[float, Kind]]
     concurrency: int
@@ -64,7 +64,7 @@ class Case:
 
 
 class Scripted(Plan):
-    """Each item takes its time, and then is what it is."""
+    """A backend that waits for an item's delay, and then gives its reply or error."""
 
     def __init__(self, items: list[tuple[float, Kind]]) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ cases = st.builds(
 
 @dataclass
 class Seen:
-    """What somebody who iterates a batch sees of it."""
+    """The results and the error that a consumer of a batch sees."""
 
     items: list[ItemResult[Any]] = field(default_factory=list)
     end: str = "cancelled"

@@ -1,4 +1,4 @@
-"""Batches whose journal is a real file, on the real clock: broken off, and resumed."""
+"""Batches with real journal files, in real time, that are interrupted and resumed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Quick:
-    """It answers at once, and counts what it was asked."""
+    """A backend that answers immediately, and counts its requests."""
 
     model = "quick"
 
@@ -110,7 +110,7 @@ async def test_a_value_that_a_function_gave_comes_again_unless_its_text_hides_it
 
 
 class Expiring(Quick):
-    """A model whose key expires with the second request; until then it says no."""
+    """A model that says no to its first request; then its key expires."""
 
     expired = True
 
@@ -185,7 +185,7 @@ async def test_an_answer_that_a_budget_cut_short_is_kept(path):
 
 
 class Twice(Quick):
-    """It says no at first, then yes; of one prompt nothing but no, and of another its own words."""
+    """A model that says no, then yes; for one prompt always no, and for another its own text."""
 
     async def generate(self, request: Request) -> Generation:
         prompt = request.messages[0].content
@@ -215,7 +215,7 @@ async def test_what_a_row_leaves_out_comes_back(path, text):
 
 
 def hide_words(trace: dict[str, Any], text: str) -> None:
-    """Leave of a trace what a journal keeps that doesn't keep all words."""
+    """Remove from a trace what a journal without all texts leaves out."""
     best = None if text == "none" and not trace["success"] else trace["best_index"]
     for at, slice_ in enumerate(trace["slices"]):
         if at != best:

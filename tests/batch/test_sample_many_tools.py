@@ -1,4 +1,4 @@
-"""`sample_many` with tools: calls stand in the journal, and run when the caller says so."""
+"""`sample_many` with tools: the journal has the calls, which run when the caller runs them."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def call(name, **arguments):
 
 
 async def price(item: str) -> int:
-    """What an item costs."""
+    """Return the price of an item."""
     return len(item)
 
 
 def model(request):
-    """Forget the item at first, then look its price up, then buy."""
+    """Call a tool without the item at first, then look up its price, then buy it."""
     item = request.messages[0].content.partition("\n")[0]
     told = [m.content for m in request.messages if m.role == "tool"]
     if not told:

@@ -1,4 +1,4 @@
-"""``unique=``: no two items of a run win with replies that are alike."""
+"""``unique=``: no two items of a run win with equal or similar replies."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ STORY = "the ship came home in the grey light of a morning that nobody had thoug
 
 
 class Scripted:
-    """It gives each prompt its replies, one after another; a number among them is a wait."""
+    """A backend with a list of replies for each prompt; a number in it is a pause in seconds."""
 
     model = "scripted"
 
@@ -48,7 +48,7 @@ class Scripted:
 
 
 def told(item: Any) -> list[tuple[str, str]]:
-    """What each draw of an item said, and why it failed."""
+    """Return each draw's text, and the reasons why it failed."""
     return [(s.text, "; ".join(v.reason for _, v in s.failures)) for s in item.result.slices]
 
 
@@ -107,7 +107,7 @@ async def test_typed_replies_are_the_same_if_their_values_are_equal(first, secon
 
 
 async def test_of_two_at_once_the_first_reserves_and_releases_what_does_not_win(virtual_clock):
-    """Item a reserves the text, and fails a slow check then: b, too late, fails; c may have it."""
+    """Item a reserves the text, so b fails. Then a fails a slow check, so c may have the text."""
 
     seen: list[str] = []
 
@@ -135,7 +135,7 @@ async def test_draws_of_one_item_may_be_alike():
 
 
 async def test_what_an_earlier_run_has_counts_also_for_items_before_it(path):
-    """Item b was done when a was under way; a may not say now what b says."""
+    """Item b had finished while a was being sampled, so a may not win with b's reply."""
     more = {"journal": path, "unique": True, "concurrency": 2}
     strategy = RejectionSamplingStrategy(Scripted(a=[9, "x"], b=[STORY]), loop_budget=2)
     async with sample_many(strategy, ["a", "b"], **more) as results:
@@ -174,7 +174,7 @@ async def test_what_passed_just_before_a_kill_is_reserved_until_its_item_is_draw
 
 
 async def loaded(*stored: Any) -> UniqueReplies:
-    """The replies of a run that goes on with these items."""
+    """Return the replies of a run that is resumed with these items."""
     found = iter([list(stored), []])
 
     async def lookup(first: int, count: int) -> list[Any]:
@@ -186,7 +186,7 @@ async def loaded(*stored: Any) -> UniqueReplies:
 
 
 async def test_a_text_that_another_item_has_since_is_not_reserved_for_one_that_was_killed():
-    """Item 0 was killed twice, and item 2 once; both had the text that item 1 won with then."""
+    """Item 0 was killed twice and item 2 once; then item 1 won with the text of both."""
     won = report_kit.item(1, trace_of(("passed", 1)) | {"slices": [passed(1, STORY)]})
     stored = [
         SimpleNamespace(id=0, result=None, slices=[(1, passed(2, STORY)), (2, passed(2, "other"))]),
@@ -218,7 +218,7 @@ async def test_items_that_wait_for_their_next_draw_hold_nothing(path, order):
 
 
 def test_near_duplicates_are_found_at_a_stated_similarity(path):
-    """One test, since datasketch is slow to import."""
+    """This is one test, because datasketch is slow to import."""
     near, far = STORY.replace("grey", "gray"), "a dog slept in the sun all day and no one minded"
 
     async def run() -> None:
@@ -242,9 +242,9 @@ def test_near_duplicates_are_found_at_a_stated_similarity(path):
 
 
 def check_size_and_recall() -> None:
-    """It finds most pairs of a similarity of 0.94 and 0.89, and none of 0.5.
+    """Check that most pairs with similarities of 0.94 and 0.89 are found, and none with 0.5.
 
-    Of a reply it keeps 512 bytes of signature, and some 80 for each of nine bands.
+    A reply takes 512 bytes for its signature, and some 80 bytes for each of nine bands.
     """
     chance, count = random.Random(1), 1500
     texts = [[str(chance.randrange(5000)) for _ in range(100)] for _ in range(count)]

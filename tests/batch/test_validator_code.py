@@ -1,4 +1,4 @@
-"""What a validator does tells one run from another, as far as its code says it."""
+"""A run's identity includes the code of its validators."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ check = Check()
 
 @pytest.fixture
 def written(tmp_path):
-    """Make a requirement of a module with ``check`` in it, as an edited file would."""
+    """Make a requirement from the source of a module that defines ``check``."""
 
     def make(source, **settings):
         file = tmp_path / "rules.py"

@@ -1,4 +1,4 @@
-"""What the tests that kill processes have: a place to say what they have seen."""
+"""A fixture with which tests that kill processes report figures."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 
 @pytest.fixture
 def figures(record_property):
-    """Have lines written when all tests have ended, also those of another process."""
+    """Print lines when all tests have ended, including lines from other processes."""
 
     def write(*lines: str) -> None:
         record_property("figures", "\n".join(lines))

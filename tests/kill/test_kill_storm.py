@@ -35,7 +35,7 @@ PROGRAM = kill_run.__file__
 
 @dataclass
 class Figures:
-    """What the storm has seen."""
+    """Figures of all runs together."""
 
     kills: int = 0
     runs: int = 0
@@ -65,7 +65,7 @@ class Run:
         self.kept: set[tuple[int, ...]] = set()
 
     def go(self, *, kill: bool) -> bool:
-        """Run, and kill it at some moment; tell whether it came to its end before."""
+        """Run, and kill the run at some moment; return whether it ended before."""
         loop = random.choice(("asyncio", "trio"))
         arguments = [str(self.folder), str(ITEMS), str(CONCURRENCY), loop, self.order]
         with (self.folder / "log").open("w+b") as log:
@@ -87,7 +87,7 @@ class Run:
         return True
 
     def wait_for_a_moment(self, process: subprocess.Popen[bytes]) -> None:
-        """Any moment at all, one time in four; else one when items are being sampled."""
+        """Wait for any moment in one of four cases; else for one while items are being sampled."""
         if random.random() < 0.25:
             time.sleep(random.uniform(0, 1))
             return
@@ -98,7 +98,7 @@ class Run:
         time.sleep(random.uniform(0, 0.3))
 
     def new_lines(self, name: str) -> list[str]:
-        """What was written since the last look; a line is written at once, or not at all."""
+        """Return the lines since the last call. Each is written whole or not at all."""
         path = self.folder / name
         text = path.read_text(encoding="utf-8") if path.exists() else ""
         assert text.endswith("\n") or not text
@@ -159,7 +159,7 @@ class Run:
             assert mine == set(range(ITEMS))
 
     def end(self) -> None:
-        """Judge the whole of a run that came to its end."""
+        """Check a run that has ended."""
         seen = self.seen
         seen.runs += 1
         seen.acknowledged += len(self.acknowledged)
@@ -184,7 +184,7 @@ class Run:
 
 
 def finished_in(journal: Path) -> dict[int, str]:
-    """The items with a result; the database must hold together."""
+    """Return the items with a result, after checking the database's integrity."""
     with closing(sqlite3.connect(f"{journal.as_uri()}?mode=ro", uri=True)) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         assert (
@@ -195,7 +195,7 @@ def finished_in(journal: Path) -> dict[int, str]:
 
 
 def kept_in(journal: Path, finished: Mapping[int, str]) -> set[tuple[int, ...]]:
-    """The failed draws of unfinished items: none is drawn again, unless all turns are spent."""
+    """Return the failed draws of unfinished items. None is repeated unless all turns are used."""
     failed = "SELECT item, iteration FROM slices WHERE json_extract(body, '$.outcome') = 'failed'"
     with closing(sqlite3.connect(f"{journal.as_uri()}?mode=ro", uri=True)) as connection:
         draws = {draw for draw in connection.execute(failed) if draw[0] not in finished}

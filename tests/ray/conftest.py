@@ -1,4 +1,4 @@
-"""Scenes on a real cluster, in a network namespace of their own."""
+"""Scenes on a real cluster in a separate network namespace."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HERE = Path(__file__).parent
 
 @pytest.fixture(scope="session")
 def outcomes(tmp_path_factory):
-    """Play all scenes, on one cluster: most of what a scene takes is the start of a cluster."""
+    """Play all scenes on one cluster, because starting a cluster takes most of the time."""
     directory = tmp_path_factory.mktemp("scenes")
     run_in_namespace([HERE / "scenes.py", directory], directory, 480)
     return json.loads((directory / "outcome.json").read_text(encoding="utf-8"))
@@ -21,7 +21,7 @@ def outcomes(tmp_path_factory):
 
 @pytest.fixture
 def scene(outcomes):
-    """Return what a scene says."""
+    """Return a scene's outcome."""
 
     def said(name):
         assert "failed" not in outcomes[name], outcomes[name]["failed"]

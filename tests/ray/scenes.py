@@ -1,4 +1,4 @@
-"""What runs inside the namespace, on one real cluster of two nodes: ``scenes.py DIRECTORY``.
+"""Scenes to run inside the namespace, on a real cluster of two nodes: ``scenes.py DIRECTORY``.
 
 Each scene returns what happened; the tests judge it.
 """
@@ -51,7 +51,7 @@ def two_nodes():
 
 
 def maker(log, seconds=WORK):
-    """Return what makes a strategy whose backend waits, and notes each call in a file."""
+    """Return a function that makes a strategy whose backend waits, and logs each call in a file."""
 
     def make(limit=None):
         import anyio
@@ -92,7 +92,7 @@ def noted(log, what="begin"):
 
 
 def seen(rows, log):
-    """Sum up what came of the rows, and which calls were made."""
+    """Return the outcomes of the rows, and the calls that were made."""
     return {
         "rows": len(rows),
         "ids": len({row["id"] for row in rows}),
@@ -182,7 +182,7 @@ def the_limits_actor_is_killed(directory):
 
 
 class Impatient(LimitKeeper):
-    """Takes a worker for dead sooner than others do."""
+    """A `LimitKeeper` that takes a worker for dead sooner."""
 
     silence = 12.0  # More than two signs of life are missed.
 

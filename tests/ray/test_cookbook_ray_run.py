@@ -1,4 +1,4 @@
-"""The cookbook's run on Ray, on a real local cluster in a network namespace of its own."""
+"""The cookbook's run on Ray, on a real local cluster in a separate network namespace."""
 
 from __future__ import annotations
 

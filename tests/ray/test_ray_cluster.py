@@ -1,4 +1,4 @@
-"""Batches on a real Ray cluster of two nodes, in a network namespace of its own."""
+"""Batches on a real Ray cluster of two nodes, in a separate network namespace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Very many items: how quick a batch is, and how little of it stays in memory."""
+"""The speed and the memory of batches with very many items."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REPLY = Generation("x", usage=Usage(1, 1, 1))
 
 
 class Instant:
-    """It answers after one checkpoint."""
+    """A backend that answers after one checkpoint."""
 
     async def generate(self, request: Request) -> Generation:
         await checkpoint()
@@ -37,7 +37,7 @@ def prompts(items: int) -> Iterator[str]:
 
 
 async def by_hand(items: int) -> int:
-    """A task for each item, and a semaphore."""
+    """Sample the items in one task each, limited by a semaphore."""
     passed = 0
     free = anyio.Semaphore(CONCURRENCY)
 
@@ -80,7 +80,7 @@ async def test_memory_does_not_grow_with_the_items(ordered):
 
 
 async def calls_made(run: Callable[[int], Awaitable[int]], items: int) -> int:
-    """How many functions of Python and of C a run calls: the same on a busy machine."""
+    """Count the functions of Python and C that a run calls. A busy machine doesn't change that."""
     made = 0
 
     def count(frame: FrameType, event: str, argument: object) -> None:
@@ -96,6 +96,6 @@ async def calls_made(run: Callable[[int], Awaitable[int]], items: int) -> int:
 
 
 async def test_items_take_few_more_steps_than_in_a_task_group_of_ones_own():
-    """`benchmarks/load.py` has the seconds; a test that took them would hear the machine."""
+    """`benchmarks/load.py` measures seconds. A test that did so would depend on the machine."""
     alone, batched = await calls_made(by_hand, 1_000), await calls_made(batch, 1_000)
     assert batched < 1.3 * alone  # 1.14 to 1.18 times as many.

@@ -23,7 +23,7 @@ MONEY = 10**15
 
 
 class Fleet:
-    """Processes that share a file, and what each has written."""
+    """Processes that share a file, with the lines that each has written."""
 
     def __init__(self, folder, what, longest=0.01) -> None:
         self.store = SQLiteStore(folder / "store.db")

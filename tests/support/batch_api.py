@@ -46,7 +46,7 @@ class FakeJob:
 
 
 class FakeProvider:
-    """What the provider knows, which outlives the runs that ask it.
+    """The provider's state, which outlives the runs that use it.
 
     Args:
         answer: gives the reply to the texts of a request's messages.
@@ -86,7 +86,7 @@ class FakeProvider:
         """How many results downloads lack, although the job says that it has them."""
 
     def work(self, now: float) -> None:
-        """Finish what is due."""
+        """Finish the jobs that are due."""
         for job in self.jobs.values():
             if job.status == "in_progress" and now >= job.ends:
                 job.status = "completed"

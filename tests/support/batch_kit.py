@@ -1,4 +1,4 @@
-"""What tests of batches are made of: a journal in memory, and backends with a plan."""
+"""Helpers for tests of batches: a journal in memory, and backends with a plan."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mellea_like.runtime.task_scope import task_scope
 
 
 class Plan:
-    """A backend that does to each prompt what a plan says, and counts.
+    """A backend that answers each prompt as planned, and counts its requests.
 
     A value of the plan is a text, an exception to raise, or seconds to wait before ``"yes"``.
     """
@@ -60,31 +60,31 @@ agrees = Requirement("say yes", _agrees, inline=True, check_only=True)
 
 
 def strategy(backend: Any = None, **arguments: Any) -> RejectionSamplingStrategy:
-    """One draw an item, which has to say yes."""
+    """Return a strategy with one draw per item, which must say yes."""
     settings = {"loop_budget": 1, "requirements": [agrees], "retry": None} | arguments
     return RejectionSamplingStrategy(Plan() if backend is None else backend, **settings)
 
 
 async def results_of(*args: Any, **arguments: Any) -> list[ItemResult[Any]]:
-    """All results of a batch."""
+    """Return all results of a batch."""
     async with sample_many(*args, **arguments) as results:
         return [item async for item in results]
 
 
 async def into(seen: list[Any], batch: BatchRun[Any]) -> None:
-    """Put the results into a list as they come: what came before an error is there."""
+    """Append results to a list as they come, so that those before an error are kept."""
     async with batch as results:
         async for item in results:
             seen.append(item)  # noqa: PERF401 (an error must not lose what came before)
 
 
 def ids(items: Iterable[ItemResult[Any]]) -> list[int]:
-    """Their ids, in their order."""
+    """Return the ids of items."""
     return [item.id for item in items]
 
 
 class Counted:
-    """A source that counts how much was taken of it."""
+    """A source that counts the items taken from it."""
 
     def __init__(self, items: Iterable[Any], gap: float = 0) -> None:
         self.items = iter(items)
@@ -101,7 +101,7 @@ class Counted:
 
 
 class Slow(Counted):
-    """The same, asynchronously: each item takes its time."""
+    """An async source like `Counted`, with a pause before each item."""
 
     __iter__ = None  # type: ignore[assignment]
 
@@ -117,11 +117,11 @@ class Slow(Counted):
 
 
 class MemoryJournal:
-    """A journal in memory: what a run keeps is there for the next one.
+    """A journal in memory, from which the next run can be resumed.
 
     Args:
-        commit: seconds that each commit takes.
-        broken: after so many commits, nothing can be written any more.
+        commit: the seconds that each commit takes.
+        broken: the number of results after which writing fails.
     """
 
     def __init__(self, commit: float = 0, broken: float = float("inf")) -> None:

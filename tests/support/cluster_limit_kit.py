@@ -14,7 +14,7 @@ from mellea_like.limits.base import LimitedBackend
 
 
 class FakeActor:
-    """The way to the actor; ``delay`` is how long a message takes. Needs a task group."""
+    """A stand-in for a handle of the limit's actor; ``delay`` is how long a message takes."""
 
     def __init__(self, limit, tasks, delay=0.01):
         self.keeper = LimitKeeper(limit)

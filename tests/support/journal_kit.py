@@ -1,4 +1,4 @@
-"""What the tests of journals share: calls to write down, and files to look at."""
+"""Helpers for tests of journals: they make calls to record, and inspect files."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ IDENTITY = {"strategy": {"name": "rejection", "loop_budget": 3}, "model": "m", "
 async def sampled(
     name: str, passing: int | None = 2, slices: list[Slice] | None = None
 ) -> SamplingResult[Any]:
-    """Sample once for real: the iteration ``passing`` passes, or none does."""
+    """Run a real call in which the iteration ``passing`` passes, or none if it is None."""
     replies = iter(range(1, 100))
     backend = FunctionBackend(lambda request: f"reply {next(replies)} to {name}")
     check = Requirement(
@@ -49,7 +49,7 @@ async def sampled(
 async def finish(
     store: OpenJournal, item: int, attempt: int, outcome: SamplingResult[Any] | Exception
 ) -> None:
-    """Keep what came of an attempt, and wait until it is on the disk."""
+    """Record an attempt's outcome, and wait until it is on disk."""
     done = anyio.Event()
     errors: list[JournalError | None] = []
 
@@ -66,7 +66,7 @@ async def finish(
 async def write_item(
     store: OpenJournal, item: int, attempt: int = 1, passing: int | None = 2
 ) -> SamplingResult[Any]:
-    """Sample an item and write it down as a run does."""
+    """Sample an item, and record it as a run does."""
     slices: list[Slice] = []
     store.begin(item, attempt, f"digest {item}", f"item {item}", {"row": item})
     result = await sampled(f"item {item}", passing, slices)
@@ -77,7 +77,7 @@ async def write_item(
 
 
 async def check_takes_nothing(store: OpenJournal, result: SamplingResult[Any], words: str) -> None:
-    """Check that every call on a journal is an error that says so."""
+    """Check that all calls on a journal raise this error."""
     import pytest  # Here: a process that only writes a journal needs none.
 
     for call in (
@@ -92,7 +92,7 @@ async def check_takes_nothing(store: OpenJournal, result: SamplingResult[Any], w
 
 
 async def write_run(path: Path, items: int, identity: Mapping[str, Any] = IDENTITY) -> None:
-    """Write a whole run of so many items."""
+    """Write a complete run of some items."""
     async with Journal(path).open(identity) as store:
         for item in range(items):
             await write_item(store, item)
@@ -109,14 +109,14 @@ async def items_of(path: Path) -> list[dict[str, Any]]:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait until something is so."""
+    """Wait until a condition is true."""
     with anyio.fail_after(20):
         while not condition():  # noqa: ASYNC110 (nobody tells of it)
             await anyio.sleep(0.002)
 
 
 def plain(result: SamplingResult[Any]) -> Any:
-    """What the journal should give back of a result."""
+    """Return a result as the journal should return it."""
     return json.loads(json.dumps(result.to_dict()))
 
 
@@ -129,7 +129,7 @@ def copy_of(path: Path, target: Path) -> Path:
 
 
 def bytes_beside(path: Path) -> dict[str, bytes]:
-    """What every file in the folder of a journal holds."""
+    """Return the contents of all files in a journal's folder."""
     return {
         found.name: bytes(found.readlink()) if found.is_symlink() else found.read_bytes()
         for found in path.parent.iterdir()
@@ -138,13 +138,13 @@ def bytes_beside(path: Path) -> dict[str, bytes]:
 
 
 def integrity(path: Path) -> str:
-    """What SQLite itself says of a database."""
+    """Return the result of SQLite's integrity check of a database."""
     with closing(sqlite3.connect(path)) as connection:
         return str(connection.execute("PRAGMA integrity_check").fetchone()[0])
 
 
 def execute(path: Path, *statements: str) -> None:
-    """Change a journal behind its back."""
+    """Execute a statement on a journal's database directly."""
     with closing(sqlite3.connect(path)) as connection:
         for statement in statements:
             connection.execute(statement)
@@ -152,13 +152,13 @@ def execute(path: Path, *statements: str) -> None:
 
 
 def child_code(code: str) -> list[str]:
-    """The command that runs some code in a process of its own."""
+    """Return the command that runs code in a new process."""
     return [sys.executable, "-c", textwrap.dedent(code)]
 
 
 @contextlib.contextmanager
 def child(code: str, *arguments: str) -> Generator[subprocess.Popen[str]]:
-    """Run code in another process until it says its first line; it is killed at the end."""
+    """Run code in another process, wait for its first line, and kill it at the end."""
     process = subprocess.Popen(
         [*child_code(code), *arguments],
         stdin=subprocess.PIPE,

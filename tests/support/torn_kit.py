@@ -1,4 +1,4 @@
-"""A journal whose last write was torn: cut off, or with anything in place of what was to come."""
+"""A journal whose last write was torn: cut off, or followed by random bytes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KINDS = ("cut", "zeros", "garbage")
 
 
 class Written(NamedTuple):
-    """A journal as a kill would leave it, and how long its log was after each commit."""
+    """A journal as a kill would leave it, with the log's length after each commit."""
 
     path: Path
     log: bytes
@@ -26,7 +26,7 @@ class Written(NamedTuple):
 
 
 def write(folder: Path) -> Written:
-    """Write a journal, one commit an item."""
+    """Write a journal with one commit per item."""
 
     async def run() -> Written:
         path = folder / "whole.db"

@@ -85,7 +85,7 @@ def cost(found):
 
 
 def check_all_paid_once(found, provider):
-    """Every item has passed, no prompt was worked on twice, and the items cost what is billed."""
+    """Check that all items passed, each prompt was answered once, and the costs equal the bill."""
     assert [item.status for item in found] == ["passed"] * len(found)
     assert set(provider.asked.values()) == {1}
     assert cost(found) == provider.usage
@@ -607,12 +607,12 @@ async def test_what_the_format_lacks_is_refused_before_anything_is_submitted(pro
 
 
 def recorded(path):
-    """Return what a journal says that its items cost."""
+    """Return the costs of a journal's items."""
     return [i["usage"] for i in read_items(path)]
 
 
 def left_and_resumed(loop, random, provider, steps, path, strategy, **given):
-    """Leave a run at random steps until it ends; return its items and the number of sittings."""
+    """Leave and resume a run at random steps; return its items and the number of sittings."""
     provider.lost = random.choices(["", "after", "before"], k=8)
 
     async def run(stepper):
