@@ -93,7 +93,7 @@ if TYPE_CHECKING:
         def __aiter__(self) -> AsyncIterator[PlainText[T_co] | Action[T_co]]: ...
 
 
-__all__ = ["check_takes_one", "sample_many"]
+__all__ = ["sample_many"]
 
 I = TypeVar("I")  # noqa: E741 (an item)
 F = TypeVar("F")
@@ -329,7 +329,6 @@ def _is_of_jobs(
     requirements: Sequence[Requirement | str],
     backend: Backend | None,
 ) -> bool:
-    """Return whether one of the run's backends is a `BatchJobs`."""
     used = [backend, *strategy.settings.backends]
     used += [r.judge for r in requirements if isinstance(r, Requirement)]
     return any(isinstance(innermost(one), BatchJobs) for one in used if one is not None)

@@ -90,7 +90,6 @@ def _given(
     own: Callable[[Any], Requirements] | None,
     item: Any,
 ) -> GivenReply[Any]:
-    """Make the action of an item. The action has the item's reply and requirements."""
     return GivenReply(
         item if reply is None else reply(item),
         None if action is None else action(item),

@@ -22,12 +22,7 @@ __all__ = ["HandOut", "HeldBack"]
 
 
 class HandOut:
-    """Hands results to the consumer as they become ready, one at a time.
-
-    Taking a result frees a place in the ``window``, the semaphore that limits the items on their
-    way to the consumer. If ``ordered``, results are handed out by ascending item id, and a missing
-    result holds up later ones until the batch ends.
-    """
+    """Hands results to the consumer, as they become ready or, if ``ordered``, by item id."""
 
     def __init__(self, window: anyio.Semaphore, tally: Tally, *, ordered: bool) -> None:
         self.window = window
@@ -70,13 +65,10 @@ class HandOut:
 
 
 class HeldBack:
-    """Holds back the results of a run in rounds, to hand them out in order after the last round.
-
-    Until then, results stay in the journal, or in memory if the journal doesn't have them.
-    """
+    """Holds back the results of a run in rounds, to hand them out in order after the last round."""
 
     def __init__(self) -> None:
-        self._in_memory: dict[int, ItemResult[Any]] = {}
+        self._in_memory: dict[int, ItemResult[Any]] = {}  # Results that the journal lacks.
         self._sampled = IdSet()  # The items that were finished in this run.
 
     def put(self, result: ItemResult[Any], *, kept: bool) -> None:

@@ -40,18 +40,7 @@ class IdSet:
 
 
 class Intake:
-    """Takes items from the source, as far as the window has room, and queues them as jobs.
-
-    Args:
-        work: the work on each item.
-        source: the items.
-        journal: the journal of the run, or None.
-        window: the semaphore that limits the items between the source and the consumer.
-        queue: the stream that takes jobs to the workers.
-        tally: the counter of the batch's items and costs.
-        replay: a function that is called with each item that has a result in the journal.
-        abort: a function that ends the batch with an error.
-    """
+    """Takes items from the source, as far as the window has room, and queues them as jobs."""
 
     def __init__(
         self,
@@ -111,8 +100,7 @@ class Intake:
     async def take_all(self, resume: Callable[[Job, StoredItem], Job | None]) -> None:
         """Take all items of the source, and queue those without a result in the journal.
 
-        ``resume`` returns the job that continues an unfinished item of the journal, or None if the
-        item waits for a later round.
+        ``resume`` makes the job of an unfinished item; None if the item waits for a later round.
         """
         earlier = None if self.journal is None else EarlierRun(self.journal)
         async with self.source.once() as next_item:

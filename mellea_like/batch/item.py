@@ -131,10 +131,7 @@ class ItemResult(Generic[T, I]):
 
 
 class Job(NamedTuple):
-    """An item in the workers' queue, with all that its next turn needs.
-
-    ``action`` is None if making the action raised; ``error`` is then the exception.
-    """
+    """An item in the workers' queue. ``action`` is None if making it raised ``error``."""
 
     id: int
     item: Any
@@ -156,10 +153,7 @@ class Job(NamedTuple):
 
 
 class Paused(NamedTuple):
-    """The state of an item that waits for a later round: all of its draws so far, and its call.
-
-    ``call`` is None if the item continues from its draws alone.
-    """
+    """The draws so far of an item that waits for a later round, and its call if it was kept."""
 
     slices: tuple[Slice, ...]
     call: CallInRounds[Any] | None = None
@@ -281,7 +275,6 @@ def ended_by_error(item: ItemResult[Any]) -> bool:
 
 
 def _check_digest(item_id: int, stored: str, digest: str) -> None:
-    """Raise if an item differs from the journal's item at the same position."""
     if stored != digest:
         prompt = differing_part(stored, digest) == "prompt"
         where = " in its prompt or its requirements" if prompt else ""
@@ -293,10 +286,7 @@ def _check_digest(item_id: int, stored: str, digest: str) -> None:
 
 
 class EarlierRun:
-    """Looks up the items that earlier runs left in a journal, by ascending id.
-
-    With ``now``, items that this run has added are found, too.
-    """
+    """Looks up items in a journal by ascending id; with ``now``, also those that this run added."""
 
     def __init__(self, journal: OpenJournal, *, now: bool = False) -> None:
         self._journal = journal
@@ -306,10 +296,7 @@ class EarlierRun:
         self._over = False
 
     async def find(self, item_id: int, digest: str) -> StoredItem | None:
-        """Return an item's state in the journal; None if the journal doesn't have the item.
-
-        Raise if the journal has a different item with this id.
-        """
+        """Return an item's state in the journal, or None; raise if a different item has this id."""
         if item_id >= self._looked_up and not self._over:
             found = await self._journal.lookup(item_id, BLOCK, now=self._now)
             self._known = {stored.id: stored for stored in found}

@@ -200,7 +200,6 @@ class ProcessRun:
 
 
 async def _sample(part: _Part, sender: Sender) -> None:
-    """Sample this process's share of the items, and send each outcome to the parent."""
     try:
         strategy: object = part.make_strategy()
         if not isinstance(strategy, BaseSamplingStrategy):

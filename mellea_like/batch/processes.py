@@ -63,8 +63,7 @@ class Gone(NamedTuple):
 class Processes:
     """Calls a function on each part of a run, in one child process per part.
 
-    Enter it with ``async with``, then iterate over the messages of the children. ``printed`` is
-    called with each line that a child prints.
+    Iterate over the children's messages in its ``async with`` block; ``printed`` gets their lines.
     """
 
     def __init__(
@@ -105,10 +104,7 @@ class Processes:
         return self
 
     async def __anext__(self) -> tuple[int, Any]:
-        """Wait for a message of a child; return the number of the child's part, and the message.
-
-        The last message of each child is `Gone`.
-        """
+        """Wait for a message; return the part's number and the message, at last a `Gone`."""
         try:
             return await self._messages.receive()
         except anyio.EndOfStream:

@@ -44,11 +44,7 @@ class Source:
 
     @asynccontextmanager
     async def once(self) -> AsyncGenerator[Callable[[], Awaitable[Any]]]:
-        """Enter a block that iterates over the items once.
-
-        Yields:
-            An async function that returns the next item, or `END` after the last item.
-        """
+        """Iterate once: yield an async function that returns the next item, or `END` at the end."""
         items = _each(self._items)
         try:
             yield partial(self._next, items)
@@ -60,11 +56,7 @@ class Source:
                 warn("closing the source of the batch failed: %s: %s", type(exc).__name__, exc)
 
     def ended_early(self, taken: int, position: int) -> Exception:
-        """Return the error of a later round in which the source ended early, at ``position``.
-
-        ``taken`` is the number of items in the first round. If the source itself raised nothing,
-        its ``error`` is the returned error from now on.
-        """
+        """Return the error of a round with fewer items than the first one; keep it as ``error``."""
         if self.error is None:
             msg = (
                 f"the source of the batch gave {taken} items in the first round, but only"

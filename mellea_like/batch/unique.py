@@ -141,10 +141,7 @@ class UniqueReplies:
                 self.settle(job.id)
 
     def claim(self, item: int, iteration: int, reply: Any) -> int | None:
-        """Reserve the normalized reply that an item made in an iteration, and return None.
-
-        If another item has such a reply, reserve nothing and return that item's id.
-        """
+        """Reserve a normalized reply and return None, or return another item that has it."""
         key = self._index.key(reply)
         twin = self._index.twin(item, key)
         if twin is None:

@@ -47,7 +47,7 @@ _TO_GO_ON = (Outcome.FAILED, Outcome.ERRORED)
 
 
 def why_not_in_rounds(settings: Settings, *, marks: bool = False) -> str | None:
-    """Explain why a call can't be set aside between its draws and continued; None if it can.
+    """Explain why a call can't be set aside between its draws; None if it can.
 
     ``marks`` is whether the run stores the scores or weights that the selection gives to draws.
     """
@@ -153,10 +153,7 @@ class Waiting:
         item is unfinished there, but isn't waiting."""
 
     def after_turn(self, job: Job, paused: Paused | None) -> None:
-        """Keep an item that is paused after its turn; None means that the item has ended.
-
-        The run may take up another item in its place once the item's draws are stored.
-        """
+        """Keep an item that is paused after its turn; None means that the item has ended."""
         if paused is None:
             self._ended.add(job.id)
             return
@@ -183,10 +180,9 @@ class Waiting:
             self._intake.tally.changed()
 
     async def find(self, item_id: int, draws: int | None = None) -> WaitingItem | None:
-        """Return a waiting item for its next turn; None if the item isn't waiting.
+        """Return a waiting item for its next turn, or None; with ``draws``, only one with so many.
 
-        With ``draws``, return None also if the item has had another number of draws. Within a
-        round, callers must look up items in ascending order.
+        Within a round, callers must look up items in ascending order.
         """
         item = self._here.get(item_id)
         journal = self._intake.journal
@@ -205,12 +201,7 @@ class Waiting:
         self._looked_up = found[-1].id if len(found) == BLOCK else 2**63
 
     async def queue_again(self, find: Callable[[int], Awaitable[WaitingItem | None]]) -> None:
-        """Iterate over the source again, and queue the waiting items that ``find`` returns.
-
-        Raises:
-            MelleaError: the source now gives different items, or fewer.
-            Exception: the error of the source.
-        """
+        """Go through the source again, and queue the waiting items that ``find`` returns."""
         self._looked_up = -1
         self._block.clear()
         taken, window = self._intake.tally.taken, self._intake.window

@@ -199,14 +199,8 @@ class BatchJobs:
 class Parking:
     """Answers the requests of one item's call, and sets the call aside if they wait for jobs.
 
-    Args:
-        rounds: the rounds of jobs that record the requests and the ordinary backends' replies.
-        job: the item.
-        answers: the answers to the item's requests so far, by their keys.
-        budgets: the budgets of the run.
-        charged: the iterations whose draws are repeated, and whose cost an earlier session of the
-            run has recorded.
-        listener: a function that is called with each draw that is recorded, or None.
+    ``charged`` are the iterations whose draws are repeated, and whose cost an earlier session of
+    the run has recorded.
     """
 
     def __init__(
@@ -245,11 +239,8 @@ class Parking:
             self._listener(slice_)
 
     def ended(self) -> None:
-        """Record the cancelled draws, once the call has ended on its own.
-
-        If the call was set aside or the run was stopped, cancelled draws aren't recorded. They
-        continue later, and the cost of their answers counts then.
-        """
+        """Record the cancelled draws, once the call has ended on its own."""
+        # If it is set aside or the run is stopped, they continue later, and their cost counts then.
         for slice_ in self._cancelled:
             self._record(slice_)
 
@@ -284,10 +275,7 @@ class Parking:
         raise AssertionError  # `_park` never returns: it is cancelled.
 
     def around(self, inner: Backend, backend: Backend) -> Backend:
-        """Wrap ``inner`` so that its replies are recorded, because their draws may be repeated.
-
-        If ``backend``, which is inside of ``inner``, is a `BatchJobs`, return ``inner`` unchanged.
-        """
+        """Wrap an ordinary backend so that its replies are recorded; return a `BatchJobs` as is."""
         if isinstance(innermost(backend), BatchJobs):
             return inner
         return _Kept(inner, self, described_backend(backend))

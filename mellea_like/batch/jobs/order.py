@@ -38,8 +38,7 @@ class ByJobs:
     """The order in which each item is sampled until its requests wait for a job.
 
     When a job has ended, the items whose requests it answered get another turn. Their calls make
-    the same requests as before, and this time get the answers. The replies are checked, and the
-    next requests go into the next job.
+    the same requests as before, and this time get the answers.
     """
 
     in_rounds: ClassVar = True
@@ -148,7 +147,7 @@ class ByJobs:
 
 
 def _with_marks(job: Job, marks: dict[int, Any]) -> Job:
-    """Add the marks (scores or vote keys) that the selection gave to an item's draws.
+    """Add the selection's marks (scores or vote keys) of an item's draws.
 
     If a draw that passed has no mark, leave out this draw and all later draws: they are repeated.
     """

@@ -71,11 +71,7 @@ class JobFile:
 
     @classmethod
     def read(cls, path: Path) -> JobFile:
-        """Read the file of jobs beside the journal at ``path``; call this in a thread.
-
-        Raises:
-            JournalError: there is no such run, or it has no jobs.
-        """
+        """Read the file of jobs beside the journal at ``path``; call this in a thread."""
         run = _run_with_jobs(path)
         prices = run["prices"] and {n: Price.from_list(p) for n, p in run["prices"].items()}
         with closing(JobStore(jobs_path(path), str(run["started"]), look=True)) as store:
@@ -129,10 +125,7 @@ def _known(job: StoredJob) -> KnownJob:
 
 
 def _money(spent: dict[str, Usage], prices: Any) -> tuple[float, str] | None:
-    """Return the total cost and its currency; None if a price is unknown.
-
-    ``spent`` has the usage by `BatchJobs.place`.
-    """
+    """Return the total cost of the usage by place, and its currency; None if a price is unknown."""
     models = {place: f"{place.split(' ')[1]}{IN_A_JOB}" for place in spent}
     found = [price_for(model, prices) for model in models.values()] if prices else [None]
     if not found or None in found:
@@ -150,17 +143,8 @@ async def cancel_jobs(
 ) -> None:
     """Cancel the jobs of a run that isn't running now, and keep the answers that they already have.
 
-    When the run is resumed, it uses those answers, and submits the other requests again.
-
-    Args:
-        path: the run's journal.
-        api_at: a function that makes the API for a `BatchJobs.place`.
-        poll: the seconds between two polls of a job's state.
-        tell: a function that is called with a sentence about each step.
-
-    Raises:
-        JournalError: there is no such run, it is running, or it has no jobs.
-        BackendError: a provider refuses a request about a job.
+    When the run is resumed, it uses those answers, and submits the other requests again. ``api_at``
+    makes the API for a `BatchJobs.place`, and ``tell`` gets a sentence about each step.
     """
     thread = anyio.CapacityLimiter(1)
 

@@ -52,11 +52,7 @@ class Answer(NamedTuple):
 
 
 class Known(NamedTuple):
-    """The recorded answers to an item's requests, and the selection's marks of the item's draws.
-
-    ``answers`` maps the requests' keys to answers, and ``marks`` maps iterations to marks (scores
-    or vote keys).
-    """
+    """The answers to an item's requests by key, and the selection's marks of draws by iteration."""
 
     answers: dict[str, Answer]
     marks: dict[int, Any]

@@ -42,19 +42,10 @@ async def collect(
 ) -> None:
     """Store the results of a job that has ended; if a download is cut off, fetch them again.
 
-    Args:
-        store: the store for the results.
-        job: the job.
-        api: the API that has the job.
-        state: the job's state according to the provider.
-        do: a function that runs another function in the store's thread.
-        tries: the number of jobs without an answer after which a request is given up.
-        patient: whether to raise if even the last download is incomplete, because the missing
-            results may still come. If False, the requests without a result go into another job,
-            although they may already have been paid for.
-
-    Raises:
-        BackendError: the results can't be downloaded.
+    ``do`` runs a function in the store's thread. After ``tries`` jobs without an answer, a request
+    is given up. If even the last download is incomplete, raise if ``patient``, because the missing
+    results may still come. Otherwise, their requests go into another job, although they may have
+    been paid for.
     """
     strays = 0
     for download in range(1, DOWNLOADS + 1):

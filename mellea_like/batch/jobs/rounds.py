@@ -49,13 +49,7 @@ LONGEST = 600.0
 
 
 class JobRounds:
-    """Submits, polls and collects the jobs of a run, round after round.
-
-    Args:
-        store: a function that opens the file of the jobs; it is called in a thread.
-        budgets: the budgets of the run.
-        changed: a function that is called when the state of a job has changed.
-    """
+    """Submits, polls and collects the jobs of a run, round after round."""
 
     def __init__(
         self,
@@ -145,14 +139,9 @@ class JobRounds:
     async def round(self) -> set[int]:
         """Submit the waiting requests, and wait until some of them are answered.
 
-        Returns:
-            The items that have answers now, or whose requests ``BatchJobs.direct`` answers next.
-            The set is empty if no job is under way and no request is waiting.
-
-        Raises:
-            LimitExceeded: the budget can't pay for the requests that are left, and no job is under
-                way.
-            BackendError: a provider refuses a job, or the API key.
+        Return the items that have answers now, or whose requests ``BatchJobs.direct`` answers next.
+        There are none if no job is under way and no request is waiting. Raise if the budget can't
+        pay for the requests that are left, or if a provider refuses a job or the API key.
         """
         await self._flush()
         self.direct = frozenset()
@@ -182,10 +171,7 @@ class JobRounds:
             await anyio.sleep(pause)
 
     async def look_until(self, done: anyio.Event) -> None:
-        """Poll the jobs until ``done``, because items may be waiting for budget that jobs hold.
-
-        The items that these jobs answer get their turn in the next round.
-        """
+        """Poll the jobs until ``done``, because items may be waiting for budget that jobs hold."""
         while self._budgets and self._reserved and not done.is_set():
             with anyio.move_on_after(min(backend.poll for backend in self._backends.values())):
                 await done.wait()
@@ -198,7 +184,6 @@ class JobRounds:
         return [job for job in jobs if job.api in self._backends]
 
     async def _waits(self) -> bool:
-        """Return whether any requests remain that can be submitted."""
         if self.problem is not None:
             return False
         for place in self._backends:
@@ -370,10 +355,7 @@ class JobRounds:
                 self._reserved[job.id] = reserved
 
     async def _find(self, job: StoredJob, backend: BatchJobs) -> JobState | None:
-        """Look for a job whose creation is unconfirmed; return its state, or None if not found.
-
-        If the job was never created, record that it is void.
-        """
+        """Look for a job whose creation is unconfirmed; if it wasn't created, make it void."""
         found: Any = None
         if job.stage is JobStage.CREATING:
             found = await backend.api.find(intention_of(self._store, job))
@@ -416,10 +398,7 @@ class JobRounds:
         return items
 
     async def _refused(self, job: StoredJob, backend: BatchJobs, state: JobState) -> set[int]:
-        """Record that a job was refused, and return the items whose requests are at fault.
-
-        Raise if the provider doesn't name the lines of these requests.
-        """
+        """Record that a job was refused; return the items at fault, or raise if none is named."""
         lines = [error for error in state.errors if error.line is not None]
         for error in lines:
             await self._do(self._store.refuse, job, error.line, f"{error.code}: {error.message}")
@@ -454,8 +433,7 @@ def _fitting(
 ) -> tuple[list[Waiting], set[int]]:
     """Return the requests for the next job, and the items with a request too large for any job.
 
-    The job gets at most ``most`` requests and ``room`` tokens (None for no limit). If ``alone``,
-    no other job is under way, and the first request may exceed ``room``.
+    If ``alone``, no other job is under way, and the first request may exceed ``room``.
     """
     requests: list[Waiting] = []
     hopeless = set[int]()

@@ -98,15 +98,7 @@ DIGITS = 19
 class JobStore:
     """Reads and writes the file that records the jobs of one run.
 
-    Args:
-        path: the file, which is created if it doesn't exist.
-        journal: a text that identifies the run; the file of another run is refused.
-        look: whether the file is only read, which doesn't count as a session of the run.
-
-    Attributes:
-        path: the file.
-        prefix: the beginning of the custom ids of this run's requests.
-        sitting: the number of this session: how often the run has been begun or resumed.
+    If it is opened only to ``look``, that doesn't count as a session (``sitting``) of the run.
     """
 
     def __init__(self, path: Path, journal: str, *, look: bool = False) -> None:
@@ -240,10 +232,7 @@ class JobStore:
             yield Waiting(*row)
 
     def _requests(self, columns: str, which: str, *given: object) -> Iterator[tuple[Any, ...]]:
-        """Yield the item, the id and further columns of requests, ordered by item.
-
-        They are read in pages, between which the file can be used otherwise.
-        """
+        """Yield the item, the id and further columns of requests by item, read in pages."""
         rows: list[tuple[Any, ...]] = [(-1, -1)]
         while rows:
             with self._reading() as db:
@@ -359,21 +348,15 @@ class JobStore:
             db.execute("UPDATE jobs SET cancelled = 1 WHERE id = ?", (job.id,))
 
     def void(self, job: StoredJob, *, tried: bool) -> None:
-        """Record that a job is void. Its unanswered requests wait for another job.
-
-        ``tried`` is whether the job counts as a try of these requests.
-        """
+        """Record that a job is void. ``tried`` is whether it counts as a try of its requests."""
         with self._writing() as db:
             db.execute("UPDATE jobs SET stage = ? WHERE id = ?", (JobStage.VOID, job.id))
             _back(db, job.id, tried=tried)
 
     def take(self, job: StoredJob, results: Sequence[tuple[JobResult, Usage]]) -> int:
-        """Store a job's results with their costs; keep only the first answer to each request.
+        """Store results with their costs; return the number of results for requests of other jobs.
 
         A failure that another try may avoid is no answer: the request goes into another job.
-
-        Returns:
-            The number of results that belong to no request of the job.
         """
         prefix, strays = f"{self.prefix}{job.id}-", 0
         with self._writing() as db:
@@ -443,14 +426,7 @@ class JobStore:
             )
 
     def collected(self, job: StoredJob, state: JobState, most: int, why: str) -> None:
-        """Record that a job's results are stored. Requests without a result wait for another job.
-
-        Args:
-            job: the job.
-            state: the job's state according to the provider.
-            most: the number of jobs without an answer after which a request is given up.
-            why: the error of the requests that are given up.
-        """
+        """Record that a job's results are stored; give up requests that ``most`` jobs left open."""
         failed = json.dumps(JobOutcome(error=why)._asdict())
         with self._writing() as db:
             db.execute(
@@ -511,9 +487,6 @@ def _written(state: JobState) -> str:
 
 
 def _back(db: sqlite3.Connection, job: int, *, tried: bool) -> None:
-    """Let the unanswered requests of a job wait for another job.
-
-    ``tried`` is whether the job counts as a try of these requests.
-    """
+    """Let a job's open requests wait for another one; ``tried`` is whether it counts as a try."""
     tries = "" if tried else ", tries = tries - 1"
     db.execute(f"UPDATE requests SET job = NULL{tries} WHERE job = ? AND answer IS NULL", (job,))  # noqa: S608 (a constant)

@@ -159,11 +159,7 @@ def is_there(path: Path) -> bool:
 
 
 def connect(path: Path, mode: str) -> sqlite3.Connection:
-    """Open a journal's database without checking it.
-
-    ``mode`` is ``"rw"``, ``"ro"``, or ``"ro&immutable=1"`` to read only the main file, without its
-    write-ahead log.
-    """
+    """Open a database unchecked; the mode ``ro&immutable=1`` ignores its write-ahead log."""
     return sqlite3.connect(
         f"{path.absolute().as_uri()}?mode={mode}",
         uri=True,

@@ -25,10 +25,7 @@ _OF_THE_RUN = frozenset({"strategy", "model"})
 
 
 class Difference(NamedTuple):
-    """A setting in which two runs differ, with its shortened value in each run.
-
-    A value is None if that run doesn't have the setting.
-    """
+    """A setting in which two runs differ, with its shortened value in each run, or None."""
 
     name: str
     was: str | None

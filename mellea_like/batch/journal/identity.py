@@ -82,9 +82,7 @@ def identity_of(
 ) -> dict[str, Json]:
     """Return a description of a run, by which it can be compared with another run.
 
-    Settings that don't affect the results are left out: limits, budgets, retries, plugins,
-    telemetry and timeouts. ``extra`` has the parts that the user sets: a digest of the ``input``,
-    the template of the ``prompt``, or anything under another name.
+    Settings that don't affect the results are left out, such as limits, plugins and timeouts.
     """
     settings = strategy.settings
     asked = Options.of(options, settings.options)
@@ -399,7 +397,6 @@ def _is_opaque(plain: Json) -> bool:
 
 
 def _name(thing: Any) -> str:
-    """Return the qualified name of a class, a function or a callable object."""
     while isinstance(thing, partial):
         thing = cast("Any", thing).func
     if not hasattr(thing, "__qualname__"):

@@ -203,10 +203,7 @@ class OpenJournal:
     # --- what a run does -------------------------------------------------------------------------
 
     async def lookup(self, item_id: int, count: int, *, now: bool = False) -> Sequence[StoredItem]:
-        """Return the items with ids from ``item_id`` to below ``item_id + count``.
-
-        Without ``now``, return nothing if earlier runs added no item from ``item_id`` on.
-        """
+        """Return the items of a range of ids; without ``now``, only if an earlier run got there."""
         file = self._usable()
         if item_id > file.last and not now:
             return ()
@@ -226,10 +223,7 @@ class OpenJournal:
         data: Any,
         known: Iterable[int] = (),
     ) -> None:
-        """Record that a new or resumed attempt at an item begins, without waiting for the disk.
-
-        ``known`` are the iterations whose draws the journal already has.
-        """
+        """Record that an attempt begins; ``known`` are the iterations that are written already."""
         self._usable()
         row, parts = input_row(data)
         label = label.encode("utf-8", "backslashreplace").decode()

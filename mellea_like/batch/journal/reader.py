@@ -88,10 +88,7 @@ class StoredItem(NamedTuple):
 
 
 def journal_paths(*journals: object) -> tuple[Path, ...]:
-    """Return the path of each journal once.
-
-    Journals are given by their paths, by `Journal` objects, or by directories that contain them.
-    """
+    """Return the path of each journal once, given paths, `Journal` objects or directories."""
     found: dict[Path, Path] = {}
     for given in journals:
         place: Any = getattr(given, "path", given)
@@ -189,11 +186,8 @@ def read_items(
 
 
 def repeated(paths: Iterable[Path]) -> Callable[[str], bool]:
-    """Return a function that returns whether several items of the journals have a given digest.
-
-    The function compares hashes of the digests, because hashes take less memory.
-    """
-    hashes = array("q")
+    """Return a function that tells whether several items of the journals have a given digest."""
+    hashes = array("q")  # They take less memory than the digests.
     for path in paths:
         with opened(path, whole=False) as connection, journal_errors(path):
             hashes.extend(hash(row[0]) for row in connection.execute("SELECT digest FROM items"))

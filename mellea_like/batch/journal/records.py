@@ -91,10 +91,7 @@ def _unusual(plain: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, An
 
 
 def input_row(data: object) -> tuple[str | None, dict[str, bytes]]:
-    """Return an item's input row as JSON, and the data of its large parts by hash.
-
-    The JSON is None if the item isn't data.
-    """
+    """Return an item's data as JSON (None if it isn't data), and its large parts by hash."""
     if data is None:
         return None, {}
     written = to_json(data)
@@ -108,10 +105,7 @@ def input_row(data: object) -> tuple[str | None, dict[str, bytes]]:
 def slice_row(
     item: int, attempt: int, slice_: Slice, text: KeptText, own: str | None = None
 ) -> Row:
-    """Return the row of a draw in the journal. It has texts only if ``text`` is ``"all"``.
-
-    ``own`` is the item if the item is a text. The row doesn't repeat this text.
-    """
+    """Return the row of a draw. It doesn't repeat ``own``, the item's own text."""
     body = slice_to_dict(slice_)
     iteration, usage = body.pop("iteration"), body["usage"]
     if text != "all":
@@ -175,12 +169,7 @@ def result_rows(
     *,
     own: str | None = None,
 ) -> tuple[list[Row], Row, dict[str, bytes]]:
-    """Return a finished item's rows: draws that aren't written yet, the result, and large data.
-
-    ``known`` are the iterations whose draws are written already. The result's row has the call's
-    record without its draws, and each conversation only once. The last part of the return value is
-    the data of large parts, by hash.
-    """
+    """Return a finished item's rows: draws not in ``known``, the result, and large data by hash."""
     error = outcome if isinstance(outcome, Exception) else None
     raised = None if error is None else to_json(error_to_dict(error))
     result = record_of(outcome)
@@ -226,11 +215,7 @@ def item_record(
     slices: Sequence[Row],
     data_of: Callable[[str], str] | None,
 ) -> tuple[dict[str, Any], tuple[tuple[int, dict[str, Any]], ...]]:
-    """Return the record of an item, given its rows, and the draws of an unfinished item.
-
-    Each draw is a pair of the attempt's number and the draw's record. ``data_of`` returns base64
-    data by hash.
-    """
+    """Return the record of an item, given its rows, and the draws of an unfinished item."""
     position, digest, label, written = item
     data = None if written is None else _read(written, data_of)
     record: dict[str, Any] = {

@@ -92,7 +92,6 @@ class JournalsTogether:
 
 
 def _followed(first: dict[str, Any], then: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge the records that two runs have of one item."""
     earlier, later = ItemView(first), ItemView(then)
     usage = usage_to_dict(earlier.usage + later.usage)
     both = {**first, "usage": usage, "attempts": earlier.attempts + later.attempts}

@@ -179,10 +179,7 @@ class JournalFile:
             self._stack = stack.pop_all()
 
     def _compare(self, facts: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-        """Raise if the journal belongs to another run.
-
-        Return whether failed items in the journal can continue, because this run allows more draws.
-        """
+        """Raise if the journal is another run's; return whether failed items get more draws."""
         before, again = facts["identity"], json.loads(to_json(dict(now)))
         if has_more_turns(before, again) and facts.get("text") == "all":
             return True

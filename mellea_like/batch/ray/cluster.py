@@ -54,10 +54,7 @@ def ray_module() -> Any:
 
 
 def check_room(actors: int, cpus: float, others: Mapping[str, float]) -> None:
-    """Raise `NoRoom` if the running cluster has too little capacity for the actors.
-
-    Each actor needs ``cpus`` CPUs and the resources ``others``.
-    """
+    """Raise `NoRoom` if the running cluster has too little capacity for the actors."""
     ray = ray_module()
     until = time.monotonic() + PATIENCE
     while True:

@@ -158,7 +158,6 @@ class ShardSampler:
         rows: list[dict[str, Any]],
         keys: list[Any],
     ) -> Any:
-        """Begin or resume the run of a shard, and return its results."""
         work = self._work
         journal = None
         if work.journal_dir is not None:

@@ -53,18 +53,9 @@ def read_rows(
     on_bad: Callable[[BadRow], object] | None = None,
     on_names: Callable[[list[str]], object] | None = None,
 ) -> Generator[Row]:
-    """Read rows one at a time, skipping blank lines.
+    """Yield rows one at a time, skipping blank lines; pass errors to ``on_bad`` or raise them.
 
-    Args:
-        file: the file, open for reading.
-        format: the format of the rows.
-        on_bad: a function that is called with the error of each row that can't be read, and may
-            raise. Without it, the error is raised.
-        on_names: a function that is called with the names in the first line of CSV or TSV, before
-            any row.
-
-    Yields:
-        Each row that can be read.
+    ``on_names`` is called with the names in the first line of CSV or TSV, before any row.
     """
     if format is RowFormat.PARQUET:
         from mellea_like.batch.rows.parquet import read_parquet  # noqa: PLC0415 (an extra)
@@ -233,11 +224,7 @@ def _wrong(fields: list[str], names: list[str] | None) -> str:
 def row_writer(
     file: BinaryIO, format: RowFormat, columns: Mapping[str, str] | None = None
 ) -> RowWriter:
-    """Return a writer of results to a file.
-
-    ``columns`` has the types of the input's columns by name. With None, a format with columns gets
-    a single column for the inputs, as JSON.
-    """
+    """Return a writer of results; ``columns`` has the types of the input's columns, if known."""
     if format is RowFormat.PARQUET:
         from mellea_like.batch.rows.parquet import ParquetWriter  # noqa: PLC0415 (an extra)
 
