@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import TypeForm
 
-    from mellea_like.batch.journal.journal import Journal
+    from mellea_like.batch.journal.journal import Journal, OpenJournal
     from mellea_like.batch.orders import Order
     from mellea_like.batch.progress import OnProgress
     from mellea_like.core.backend import Backend, Options
@@ -269,7 +269,8 @@ def sample_many(
         msg = f"strategy must be a sampling strategy, not {strategy!r}"
         raise TypeError(msg)
     of_jobs = _is_of_jobs(strategy, requirements, backend)
-    _check_order(order, strategy, items, journal, of_jobs=of_jobs)
+    record = _journal(journal)
+    _check_order(order, strategy, items, record, of_jobs=of_jobs)
     check_takes_one("action", action, "an item and returns a text or an action")
     check_takes_one("on_progress", on_progress, "a Progress")
     replies = None
@@ -290,13 +291,13 @@ def sample_many(
     }
     example = strategy.begin("an item", requirements, **given)
     work = Work(strategy, tuple(requirements), action, given, example, replies)
-    identity: Mapping[str, Any] = {}
-    if journal is not None:
+    opened: OpenJournal | None = None
+    if record is not None:
         identity = identity_of(
             strategy, requirements, action, format, options, settings, backend=backend
         )
-        if example.tools is not None:
-            identity = {**identity, "tools": example.tools}
+        called = {} if example.tools is None else {"tools": example.tools}
+        opened = record.open({**identity, **called})
     kind: type[Order] = BreadthFirst if order == "breadth" else DepthFirst
     if of_jobs:
         from mellea_like.batch.jobs.order import ByJobs  # noqa: PLC0415 (few runs have jobs)
@@ -309,9 +310,8 @@ def sample_many(
         concurrency=concurrency,
         ordered=in_order,
         fail_fast=fail_fast,
-        journal=_journal(journal),
+        journal=opened,
         keep_errors=keep_errors,
-        identity=identity,
         on_progress=on_progress,
     )
 
@@ -338,15 +338,14 @@ def _check_order(
     order: OrderName,
     strategy: BaseSamplingStrategy,
     items: object,
-    journal: Journal | str | os.PathLike[str] | None,
+    journal: Journal | None,
     *,
     of_jobs: bool,
 ) -> None:
     if order not in get_args(OrderName):
         msg = f"order must be 'depth' or 'breadth', not {order!r}"
         raise ValueError(msg)
-    is_file = isinstance(journal, str | os.PathLike) or hasattr(journal, "path")
-    if of_jobs and (order == "depth" or not is_file):
+    if of_jobs and (order == "depth" or not hasattr(journal, "path")):
         msg = (
             "BatchJobs answers many items at a time, and its jobs outlive a crash: pass"
             " order='breadth' and journal='run.db'"

@@ -32,14 +32,15 @@ from mellea_like.runtime.logs import warn
 from mellea_like.runtime.task_scope import task_scope
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable
+    from contextlib import AbstractAsyncContextManager
     from pathlib import Path
     from types import TracebackType
 
     from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
     from mellea_like.batch.item import Call, ItemResult, Work
-    from mellea_like.batch.journal.journal import Journal, OpenJournal
+    from mellea_like.batch.journal.journal import OpenJournal
     from mellea_like.batch.journal.reader import StoredItem
     from mellea_like.batch.orders import Order
     from mellea_like.batch.progress import OnProgress, Progress
@@ -69,9 +70,8 @@ class BatchRun(Generic[T, I]):
         concurrency: int,
         ordered: bool,
         fail_fast: bool,
-        journal: Journal | None,
+        journal: AbstractAsyncContextManager[OpenJournal] | None,
         keep_errors: bool,
-        identity: Mapping[str, Any],
         on_progress: OnProgress | None,
     ) -> None:
         self._work = work
@@ -81,7 +81,6 @@ class BatchRun(Generic[T, I]):
         self._fail_fast = fail_fast
         self._journal = journal
         self._keep_errors = keep_errors
-        self._identity = identity
         self._tally = Tally(self._source.total, on_progress)
         # Between the source and the consumer there are at most twice as many items as are sampled
         # at a time. So a slow consumer slows down the source, and if results come in order, a slow
@@ -120,11 +119,9 @@ class BatchRun(Generic[T, I]):
         async with AsyncExitStack() as stack:
             stack.enter_context(self._scope)
             if self._journal is not None:
-                self._open_journal = await stack.enter_async_context(
-                    self._journal.open(self._identity)
-                )
+                self._open_journal = await stack.enter_async_context(self._journal)
                 # A user's own kind of journal need not be a file.
-                path: Path | None = getattr(self._journal, "path", None)
+                path: Path | None = getattr(self._open_journal, "path", None)
                 if path is not None and not self._order.continues_jobs:
                     from mellea_like.batch.jobs.store import refuse_jobs_under_way  # noqa: PLC0415
 

@@ -88,7 +88,7 @@ class BreadthFirst:
             await self._intake.join()
             if not self._intake.tally.waiting:
                 break
-            await self._waiting.queue_again(partial(self._waiting.find, draws=draws))
+            await self._waiting.queue_again(draws=draws)
 
     async def work_on(self, job: Job, sample: Sample) -> None:
         """Make one draw of an item."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import sys
-from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -129,36 +128,35 @@ def sample_in_processes(
             msg = f"the run in {folder} was started with a different number of processes"
             raise ValueError(msg)
     try:
-        pickle.dumps(parts)
+        return ProcessRun(parts, folder, items)
     except (pickle.PicklingError, AttributeError, TypeError) as exc:
         msg = (
             f"the arguments for the processes can't be pickled: {exc}; define functions in a module"
         )
         raise TypeError(msg) from exc
-    return ProcessRun(parts, folder, items)
 
 
 class ProcessRun:
     """The results of `sample_in_processes`. Enter it with ``async with``, then iterate over it."""
 
     def __init__(self, parts: Sequence[Any], folder: Path | None, items: Sequence[Any]) -> None:
-        self._parts = parts
         self._folder = folder
         self._items = items
-        self._stack = AsyncExitStack()
-        self._processes: Processes | None = None
+        self._count = len(parts)
+        self._processes = Processes(_sample, parts, partial(print, file=sys.stderr))
+        self._open = False
         self._ended: set[int] = set()
         self._failed: MelleaError | None = None
 
     async def __aenter__(self) -> Self:
         if self._folder is not None:
             self._folder.mkdir(parents=True, exist_ok=True)
-        processes = Processes(_sample, self._parts, partial(print, file=sys.stderr))
-        self._processes = await self._stack.enter_async_context(processes)
+        await self._processes.__aenter__()
+        self._open = True
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
-        await self._stack.aclose()
+        await self._processes.__aexit__(*exc_info)
 
     def __aiter__(self) -> Self:
         return self
@@ -176,13 +174,13 @@ class ProcessRun:
             JournalError: a journal can't be used, or belongs to another run.
             MelleaError: a process was killed or failed.
         """
-        if self._processes is None:
+        if not self._open:
             msg = "this run is not open: use `async with sample_in_processes(...) as results`"
             raise RuntimeError(msg)
         async for number, message in self._processes:
             match message:
                 case (int(at), RowOutcome() as outcome):
-                    place = number + at * len(self._parts)
+                    place = number + at * self._count
                     return ProcessedItem(place, self._items[place], outcome)
                 case _Failed():
                     self._ended.add(number)
@@ -190,7 +188,7 @@ class ProcessRun:
                     if message.kind is not LimitExceeded:
                         raise self._failed
                 case Gone() if number not in self._ended and message.code:
-                    text = f"process {number + 1} of {len(self._parts)} {message}"
+                    text = f"process {number + 1} of {self._count} {message}"
                     self._failed = MelleaError(f"{text}: not all items are done")
                 case _:
                     pass

@@ -72,24 +72,25 @@ class Processes:
         parts: Sequence[Any],
         printed: Callable[[str], object],
     ) -> None:
-        self._work = [_pickled(function, part) for part in parts]
+        # The child needs the path before it can import the function.
+        self._work = [pickle.dumps((sys.path, pickle.dumps((function, part)))) for part in parts]
         self._printed = printed
         self._stack = AsyncExitStack()
         self._children: list[Process] = []
-        self._send, self._messages = anyio.create_memory_object_stream[tuple[int, Any]](64)
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
             tasks = await stack.enter_async_context(task_scope())
             stack.push_async_callback(self._end)
-            stack.enter_context(self._messages)
-            with self._send:
+            send, messages = anyio.create_memory_object_stream[tuple[int, Any]](64)
+            self._messages = stack.enter_context(messages)
+            with send:
                 for number, work in enumerate(self._work):
                     child = await anyio.open_process(
                         COMMAND, stdin=PIPE, stdout=PIPE, stderr=PIPE, start_new_session=True
                     )
                     self._children.append(child)
-                    tasks.start_soon(self._read, number, child, self._send.clone())
+                    tasks.start_soon(self._read, number, child, send.clone())
                     tasks.start_soon(self._read_lines, child)
                     # If the child is gone, `_read` reports it.
                     with suppress(anyio.BrokenResourceError):
@@ -187,7 +188,8 @@ def main() -> None:
     work = _read(length)
     if len(work) < max(1, length):
         return  # The parent is gone.
-    function, part = _unpickled(work)
+    sys.path, work = pickle.loads(work)  # noqa: S301 (our own parent's)
+    function, part = pickle.loads(work)  # noqa: S301 (our own parent's)
 
     async def run() -> None:
         with anyio.CancelScope() as scope:
@@ -218,13 +220,3 @@ def _read(size: int) -> bytes:
     while len(received) < size and (piece := os.read(0, size - len(received))):
         received += piece
     return received
-
-
-def _pickled(function: Callable[..., Any], part: object) -> bytes:
-    return pickle.dumps((sys.path, pickle.dumps((function, part))))
-
-
-def _unpickled(work: bytes) -> tuple[Callable[..., Any], Any]:
-    sys.path, work = pickle.loads(work)  # noqa: S301 (our own parent's)
-    function, part = pickle.loads(work)  # noqa: S301 (our own parent's)
-    return function, part

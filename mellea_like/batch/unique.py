@@ -104,10 +104,12 @@ class UniqueReplies:
 
     def _recorded(self, s: SliceView) -> Hashable:
         """Return the normalized form of a recorded reply."""
-        if self._format is None or not self._index.compares_values:
-            return normalized(s.text or "")
-        read = slice_from_dict(s.plain, self._format, Context(), (), recorded_requirement)
-        return self._reply(read.text, read.value)
+        value = None
+        if self._format is not None and self._index.compares_values:
+            value = slice_from_dict(
+                s.plain, self._format, Context(), (), recorded_requirement
+            ).value
+        return self._reply(s.text or "", value)
 
     async def sample(
         self, job: Job, listener: Callable[[Slice], None] | None, call: Call

@@ -22,7 +22,7 @@ from mellea_like.errors import JournalError, LimitExceeded, MelleaError
 from mellea_like.sampling import features_of, why_not_together
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable, Container
 
     from mellea_like.batch.intake import Intake
     from mellea_like.batch.item import Job, Paused, Work
@@ -80,13 +80,12 @@ def earlier_draws(stored: StoredItem, work: Work, *, passed: bool = False) -> Wa
     settings = work.strategy.settings
     several = passed or not isinstance(settings.selection, str)
     rows = standing(stored.slices)
-    if any(body["text"] is None for _, body in rows if body["outcome"] in _WITH_WORDS):
-        rows.clear()
+    lacks_text = any(body["text"] is None for _, body in rows if body["outcome"] in _WITH_WORDS)
     nothing = Context()
     try:
         slices = [
             slice_from_dict(body, work.format, nothing, (), recorded_requirement)
-            for _, body in rows
+            for _, body in ([] if lacks_text else rows)
         ]
     except (KeyError, TypeError, ValueError) as exc:
         msg = f"the journal's record of item {stored.id} can't be read: {exc!r}"
@@ -98,8 +97,7 @@ def earlier_draws(stored: StoredItem, work: Work, *, passed: bool = False) -> Wa
     ):
         slices.pop()
     # If draws of the last attempt are left out, the draws that replace them need a new attempt.
-    kept = {id(body) for _, body in rows[: len(slices)]}
-    void = any(n == stored.attempts and id(body) not in kept for n, body in stored.slices)
+    void = any(attempt == stored.attempts for attempt, _ in rows[len(slices) :])
     attempt = stored.attempts + (void or not slices)
     return WaitingItem(stored.id, stored.digest, attempt, tuple(slices))
 
@@ -179,7 +177,7 @@ class Waiting:
             self._intake.window.release()
             self._intake.tally.changed()
 
-    async def find(self, item_id: int, draws: int | None = None) -> WaitingItem | None:
+    async def _find(self, item_id: int, draws: int | None) -> WaitingItem | None:
         """Return a waiting item for its next turn, or None; with ``draws``, only one with so many.
 
         Within a round, callers must look up items in ascending order.
@@ -200,8 +198,13 @@ class Waiting:
         self._block = {stored.id: self._earlier(stored) for stored in found}
         self._looked_up = found[-1].id if len(found) == BLOCK else 2**63
 
-    async def queue_again(self, find: Callable[[int], Awaitable[WaitingItem | None]]) -> None:
-        """Go through the source again, and queue the waiting items that ``find`` returns."""
+    async def queue_again(
+        self, *, draws: int | None = None, due: Container[int] | None = None
+    ) -> None:
+        """Go through the source again, and queue the waiting items that are due.
+
+        These are the items with so many ``draws``, or the items in ``due``.
+        """
         self._looked_up = -1
         self._block.clear()
         taken, window = self._intake.tally.taken, self._intake.window
@@ -210,7 +213,10 @@ class Waiting:
             for position in range(taken):
                 if (item := await next_item()) is END:
                     raise self._intake.source.ended_early(taken, position)
-                if (found := await find(position)) is not None:
+                found = None
+                if due is None or position in due:
+                    found = await self._find(position, draws)
+                if found is not None:
                     self._intake.queue(self._again(found, item))
                     await window.acquire()
                 if position % MANY == 0:

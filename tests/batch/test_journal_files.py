@@ -18,7 +18,7 @@ from anyio import to_thread
 from journal_kit import IDENTITY, bytes_beside, execute, items_of, run_of, write_item, write_run
 
 from mellea_like.batch import Journal, read_items, read_run
-from mellea_like.batch.journal.database import connect, create, make_durable
+from mellea_like.batch.journal.database import connect, make_durable
 from mellea_like.errors import JournalError
 
 pytestmark = pytest.mark.anyio
@@ -173,13 +173,6 @@ async def test_a_journal_is_not_made_in_a_folder_that_is_not_there(tmp_path):
         async with Journal(tmp_path / "missing" / "run.db").open(IDENTITY):
             pass
     assert not list(tmp_path.iterdir())
-
-
-def test_a_file_that_appears_while_a_journal_is_made_stays_as_it_is(path):
-    path.write_bytes(b"mine")
-    with pytest.raises(JournalError, match="just created a file with that name"):
-        create(path, {"identity": "{}"})
-    assert bytes_beside(path) == {"run.db": b"mine"}
 
 
 async def test_reading_what_is_not_there_makes_nothing(path):

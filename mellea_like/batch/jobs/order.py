@@ -88,13 +88,9 @@ class ByJobs:
 
     async def _turn(self, due: set[int], done: anyio.Event) -> None:
         """Give the items in ``due`` another turn, and wait until all of them have had it."""
-        await self._waiting.queue_again(partial(self._due, due))
+        await self._waiting.queue_again(due=due)
         await self._intake.join()
         done.set()
-
-    async def _due(self, due: set[int], position: int) -> WaitingItem | None:
-        """Return the item at a position if it is in ``due`` and is waiting; else None."""
-        return await self._waiting.find(position) if position in due else None
 
     def _resume(self, job: Job, stored: StoredItem) -> Job:
         found = self._earlier(stored)

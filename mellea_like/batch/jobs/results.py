@@ -47,21 +47,19 @@ async def collect(
     results may still come. Otherwise, their requests go into another job, although they may have
     been paid for.
     """
-    strays = 0
     for download in range(1, DOWNLOADS + 1):
         chunk: list[tuple[JobResult, Usage]] = []
-        strays = 0
         try:
             async with api.results(state) as results:
                 async for result in results:
                     chunk.append((result, api.usage(result.outcome)))
                     if len(chunk) >= MANY:
-                        strays += await do(store.take, job, chunk)
+                        await do(store.take, job, chunk)
                         chunk = []
-            strays += await do(store.take, job, chunk)
+            await do(store.take, job, chunk)
             break
         except BackendError as exc:
-            strays += await do(store.take, job, chunk)
+            await do(store.take, job, chunk)
             last = download == DOWNLOADS
             if last and not patient and isinstance(exc, MalformedResponse):
                 warn("%r: missing results of job %s go into another job: %s", api, state.id, exc)
@@ -70,7 +68,4 @@ async def collect(
                 raise
             warn("%r: fetching the results of job %s again: %s", api, state.id, exc)
             await anyio.sleep(PAUSE * 2 ** (download - 1))
-    if strays:
-        what = plural(strays, "result")
-        warn("%r: job %s has %s for requests that it does not contain", api, state.id, what)
     await do(store.collected, job, state, tries, f"no answer in {plural(tries, 'job')}")

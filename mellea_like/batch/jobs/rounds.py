@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -48,6 +47,24 @@ LONGEST = 600.0
 """The most seconds to wait before submitting again to a provider that refused a job."""
 
 
+class _Provider:
+    """A backend whose requests go into jobs, and how its provider has responded so far."""
+
+    def __init__(self, backend: BatchJobs) -> None:
+        self.backend = backend
+        self.tried = False  # Whether an item was chosen to try the backend out.
+        self.most = math.inf  # The most requests in the next job.
+        self.refusals = 0
+        self.wait_until = 0.0
+
+    def later(self, now: float, wanted: float | None = None) -> None:
+        """Submit nothing for a while, which gets longer with each refusal."""
+        poll = self.backend.poll
+        wait = poll * 2.0 ** min(self.refusals, 30)
+        self.refusals += 1
+        self.wait_until = now + max(wanted or 0.0, poll, min(wait, LONGEST))
+
+
 class JobRounds:
     """Submits, polls and collects the jobs of a run, round after round."""
 
@@ -60,15 +77,11 @@ class JobRounds:
         self._make_store = store
         self._budgets = budgets
         self._changed = changed
-        self._backends: dict[str, BatchJobs] = {}
+        self._providers: dict[str, _Provider] = {}
         self._buffer: list[Ask] = []
         self._thread = anyio.CapacityLimiter(1)
         self._reserved: dict[int, ReservedRound] = {}
-        self._wait_until: dict[str, float] = {}
-        self._refusals: Counter[str] = Counter()
-        self._most: dict[str, int] = {}
         self._ready: set[int] = set()
-        self._tried = set[str]()
         self._told = set[str]()
         self.direct: frozenset[str] = frozenset()
         """The `BatchJobs.place` of each backend whose ``direct`` backend answers now."""
@@ -109,7 +122,7 @@ class JobRounds:
 
     async def ask(self, backend: BatchJobs, ask: Ask) -> None:
         """Record a request that waits for a job."""
-        self._backends[backend.place] = backend
+        self._providers.setdefault(backend.place, _Provider(backend))
         self._buffer.append(ask)
         if len(self._buffer) >= MANY:
             await self._flush()
@@ -159,34 +172,37 @@ class JobRounds:
                 items |= await self._look(job)
             if items:
                 return items
-            pause = min(backend.poll for backend in self._backends.values())
+            pause = self._poll()
             if not await self._under_way():
                 if not await self._waits():
                     if self.problem is not None:
                         raise self.problem
                     return set()
                 # There is nothing to look at until something can be submitted again.
-                soonest = min(self._wait_until.get(place, 0.0) for place in self._backends)
+                soonest = min(one.wait_until for one in self._providers.values())
                 pause = max(pause, soonest - self._now())
             await anyio.sleep(pause)
 
     async def look_until(self, done: anyio.Event) -> None:
         """Poll the jobs until ``done``, because items may be waiting for budget that jobs hold."""
         while self._budgets and self._reserved and not done.is_set():
-            with anyio.move_on_after(min(backend.poll for backend in self._backends.values())):
+            with anyio.move_on_after(self._poll()):
                 await done.wait()
                 return
             for job in await self._under_way():
                 self._ready |= await self._look(job)
 
+    def _poll(self) -> float:
+        return min(one.backend.poll for one in self._providers.values())
+
     async def _under_way(self) -> list[StoredJob]:
         jobs: list[StoredJob] = await self._do(self._store.jobs, *UNDER_WAY)
-        return [job for job in jobs if job.api in self._backends]
+        return [job for job in jobs if job.api in self._providers]
 
     async def _waits(self) -> bool:
         if self.problem is not None:
             return False
-        for place in self._backends:
+        for place in self._providers:
             if await self._do(self._store.waiting_items, place):
                 return True
         return False
@@ -199,7 +215,8 @@ class JobRounds:
         items = set[int]()
         direct = set[str]()
         under_way = await self._under_way()
-        for place, backend in self._backends.items():
+        for place, provider in self._providers.items():
+            backend = provider.backend
             if backend.direct is None:
                 continue
             waiting: list[int] = await self._do(self._store.waiting_items, place)
@@ -207,8 +224,8 @@ class JobRounds:
                 continue
             if len(waiting) < backend.direct_below and not under_way:
                 items |= set(waiting)
-            elif backend.canary and place not in self._tried:
-                self._tried.add(place)
+            elif backend.canary and not provider.tried:
+                provider.tried = True
                 if await self._do(self._store.jobs):
                     continue  # An earlier sitting has tried an item already.
                 items.add(min(waiting))
@@ -223,22 +240,22 @@ class JobRounds:
     # Submitting
 
     async def _submit(self) -> None:
-        for place, backend in self._backends.items():
-            if self._now() < self._wait_until.get(place, 0.0):
+        for provider in self._providers.values():
+            if self._now() < provider.wait_until:
                 continue
-            while await self._submit_one(backend):
+            while await self._submit_one(provider):
                 pass
 
-    async def _submit_one(self, backend: BatchJobs) -> bool:
+    async def _submit_one(self, provider: _Provider) -> bool:
         """Submit one job, if possible; return whether there may be another one to submit."""
-        place = backend.place
-        under_way = [job for job in await self._under_way() if job.api == place]
+        backend = provider.backend
+        under_way = [job for job in await self._under_way() if job.api == backend.place]
         if len(under_way) >= backend.jobs_at_once:
             return False
         room = None
         if backend.enqueued_tokens is not None:
             room = backend.enqueued_tokens - sum(job.tokens for job in under_way)
-        most = min(self._most.get(place, math.inf), backend.requests_per_job)
+        most = min(provider.most, backend.requests_per_job)
         requests, hopeless = await self._do(
             _fitting, self._store, backend, most, room, alone=not under_way
         )
@@ -256,12 +273,13 @@ class JobRounds:
             return False
         if reserved is None:
             return False
-        return await self._create(backend, requests[: reserved.count], reserved)
+        return await self._create(provider, requests[: reserved.count], reserved)
 
     async def _create(
-        self, backend: BatchJobs, requests: Sequence[Waiting], reserved: ReservedRound
+        self, provider: _Provider, requests: Sequence[Waiting], reserved: ReservedRound
     ) -> bool:
-        api, store = backend.api, self._store
+        backend, store = provider.backend, self._store
+        api = backend.api
         noted: StoredJob | None = None
         try:
             before = await api.known()
@@ -288,7 +306,7 @@ class JobRounds:
                 await self._do(store.void, noted, tried=False)
             if not exc.retryable:
                 raise
-            self._later(backend, exc.retry_after)
+            provider.later(self._now(), exc.retry_after)
             self._warn_once(f"{backend!r} did not accept a job; trying again: {exc}")
             return False
         self._reserved[job.id] = reserved
@@ -297,14 +315,6 @@ class JobRounds:
             self.states[job.id] = state
         self._changed()
         return True
-
-    def _later(self, backend: BatchJobs, wanted: float | None = None) -> None:
-        """Submit nothing to a provider for a while, which gets longer with each refusal."""
-        place = backend.place
-        wait = backend.poll * 2.0 ** min(self._refusals[place], 30)
-        self._refusals[place] += 1
-        wait = max(wanted or 0.0, backend.poll, min(wait, LONGEST))
-        self._wait_until[place] = self._now() + wait
 
     def _warn_once(self, message: str) -> None:
         if message not in self._told:
@@ -315,7 +325,8 @@ class JobRounds:
 
     async def _look(self, job: StoredJob) -> set[int]:
         """Poll a job; return the items that it has answered, or an empty set if it hasn't ended."""
-        backend = self._backends[job.api]
+        provider = self._providers[job.api]
+        backend = provider.backend
         await self._reserve_again(job, backend)
         try:
             if job.stage is not JobStage.AT_WORK:
@@ -336,7 +347,7 @@ class JobRounds:
                     await backend.api.cancel(state.id)
                     await self._do(self._store.cancelled, job)
                 return set()
-            return await self._ended(job, backend, state)
+            return await self._ended(job, provider, state)
         except BackendError as exc:
             if not exc.retryable:
                 raise
@@ -371,21 +382,20 @@ class JobRounds:
             self._settle(job)
         return None
 
-    async def _ended(self, job: StoredJob, backend: BatchJobs, state: JobState) -> set[int]:
-        store = self._store
+    async def _ended(self, job: StoredJob, provider: _Provider, state: JobState) -> set[int]:
+        backend, store = provider.backend, self._store
         self.states.pop(job.id, None)
         if state.full:
             await self._do(store.void, job, tried=False)
             self._settle(job)
-            self._later(backend)
+            provider.later(self._now())
             if not any(other.api == job.api for other in await self._under_way()):
                 # This run has no other job under way, so this one may be too large by itself.
-                self._most[job.api] = max(1, job.requests // 2)
+                provider.most = max(1, job.requests // 2)
             self._warn_once(f"{backend!r}: its queue is full; jobs wait until others have ended")
             return set()
-        self._refusals[job.api] = 0
-        if job.api in self._most:
-            self._most[job.api] *= 2
+        provider.refusals = 0
+        provider.most *= 2
         if state.errors and not state.outputs:
             return await self._refused(job, backend, state)
         patient = backend.deadline is None or self._now() < job.noted + backend.deadline

@@ -8,6 +8,7 @@ afterwards which jobs it may have submitted.
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 import threading
 from contextlib import closing, contextmanager, suppress
@@ -90,9 +91,6 @@ _WAITING = "api = ? AND job IS NULL AND answer IS NULL AND sitting = ?"
 
 MANY = 500
 """The number of rows to read with one query."""
-
-DIGITS = 19
-"""The number of digits from which an integer may be too large for SQLite."""
 
 
 class JobStore:
@@ -353,30 +351,22 @@ class JobStore:
             db.execute("UPDATE jobs SET stage = ? WHERE id = ?", (JobStage.VOID, job.id))
             _back(db, job.id, tried=tried)
 
-    def take(self, job: StoredJob, results: Sequence[tuple[JobResult, Usage]]) -> int:
-        """Store results with their costs; return the number of results for requests of other jobs.
+    def take(self, job: StoredJob, results: Sequence[tuple[JobResult, Usage]]) -> None:
+        """Store a job's results with their costs; keep only the first answer to each request.
 
         A failure that another try may avoid is no answer: the request goes into another job.
         """
-        prefix, strays = f"{self.prefix}{job.id}-", 0
+        ours = re.compile(f"{self.prefix}{job.id}-([0-9]{{1,18}})")
         with self._writing() as db:
             for (custom_id, outcome), usage in results:
-                request = custom_id.removeprefix(prefix)
-                if not (
-                    custom_id.startswith(prefix)
-                    and request.isdecimal()
-                    and len(request) < DIGITS
-                    and db.execute(
-                        "SELECT 1 FROM requests WHERE id = ? AND job = ?", (int(request), job.id)
-                    ).fetchone()
-                ):
-                    strays += 1
-                    continue
+                if (named := ours.fullmatch(custom_id)) is None:
+                    continue  # It is no result of this job.
+                which = int(named[1]), job.id
                 if outcome.unrun or (outcome.reply is None and outcome.retryable):
                     # The request goes into another job.
                     db.execute(
                         "UPDATE requests SET trouble = ? WHERE id = ? AND job = ?",
-                        (outcome.error or outcome.unrun, int(request), job.id),
+                        (outcome.error or outcome.unrun, *which),
                     )
                     continue
                 db.execute(
@@ -391,11 +381,9 @@ class JobStore:
                         usage.output_tokens,
                         usage.cached_input_tokens,
                         usage.reasoning_tokens,
-                        int(request),
-                        job.id,
+                        *which,
                     ),
                 )
-        return strays
 
     def refuse(self, job: StoredJob, line: int, why: str) -> None:
         """Record that the request on a line (from 1) of a job's file was refused."""

@@ -221,13 +221,7 @@ def create(path: Path, facts: Mapping[str, str]) -> None:
                 connection.execute(statement)
             connection.executemany(SET_RUN, facts.items())
             connection.execute("COMMIT")
-        try:
-            os.link(draft, path)
-        except FileExistsError as exc:
-            msg = f"journal {path}: another program has just created a file with that name"
-            raise JournalError(msg) from exc
-        except OSError:  # pragma: no cover (a file system without hard links)
-            draft.rename(path)
+        draft.rename(path)
     place = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(place)  # Now the name is on disk too.

@@ -57,10 +57,6 @@ SILENCE = 60.0
 NOT_SENT = RequestEnd(Usage(), None, None)
 
 
-def _new_name() -> str:
-    return uuid4().hex[:16]
-
-
 @dataclass(frozen=True, kw_only=True)
 class ClusterLimit:
     """A limit on what all actors of a dataset may spend together: rates, a budget, or both.
@@ -107,7 +103,7 @@ class ClusterLimit:
     prices: Mapping[str, Price] | None = None
     assume_output_tokens: int | None = None
     cancelled: Literal["estimate", "reserved", "received"] = "estimate"
-    name: str = field(default_factory=_new_name)
+    name: str = field(default_factory=lambda: uuid4().hex[:16])
 
     def __post_init__(self) -> None:
         prices = checked_prices(self.prices)
