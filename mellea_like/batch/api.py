@@ -280,7 +280,7 @@ def sample_many(
         replies = UniqueReplies(unique, format)
         requirements = (*requirements, replies.requirement)
     # This finds mistakes that would affect every item, before the first one is sampled.
-    given = {
+    given: dict[str, Any] = {
         "backend": backend,
         "format": format,
         "options": options,

@@ -89,7 +89,7 @@ class BatchRun(Generic[T, I]):
         self._held: HeldBack | None = None
         if ordered and order.in_rounds:
             # All items come back before the first result is handed out, so results give back their
-            # places when they are ready. Handing them out has a window of its own.
+            # places when they are ready. Handing them out has its own window.
             self._held, ordered = HeldBack(), False
             window = anyio.Semaphore(2 * concurrency, fast_acquire=True)
         self._results = HandOut(window, self._tally, ordered=ordered)

@@ -226,8 +226,9 @@ class Waiting:
     def _again(self, found: WaitingItem, item: Any) -> Job:
         """Return a waiting item's job; raise if the source's item has changed."""
         kept = found.job
-        same_text = kept is not None and type(item) is type(kept.item) is str and item == kept.item
-        if kept is not None and (same_text or item is kept.item):
+        if kept is not None and (
+            item is kept.item or (isinstance(item, str) and item == kept.item)
+        ):
             return kept
         job = self._intake.job(found.id, item)
         now = job.digest or digest_of(item, job.action)

@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import anyio
 
 from mellea_like.batch.item import Paused
-from mellea_like.batch.jobs import jobs_path
 from mellea_like.batch.jobs.backend import PARKING, Parking
 from mellea_like.batch.jobs.rounds import JobRounds
 from mellea_like.batch.jobs.store import JobStore
-from mellea_like.batch.journal.reader import read_run
 from mellea_like.batch.waiting import Waiting, earlier_draws, not_refused
 from mellea_like.core.argument_checks import is_async
 from mellea_like.runtime.task_scope import run_together
@@ -46,7 +44,6 @@ class ByJobs:
 
     def __init__(self, intake: Intake) -> None:
         assert intake.journal is not None  # noqa: S101 (checked before)
-        path = intake.journal.path
         self._intake = intake
         self._work = intake.work
         self._waiting = Waiting(intake, self._earlier)
@@ -58,7 +55,7 @@ class ByJobs:
         mark = None if isinstance(settings.selection, str) else settings.selection.mark
         self._scores = mark is not None and is_async(mark)
         self._rounds = JobRounds(
-            lambda: JobStore(jobs_path(path), str(read_run(path, check=False)["started"])),
+            partial(JobStore, intake.journal.path),
             self._work.example.budgets,
             self._jobs_changed,
         )

@@ -5,18 +5,16 @@ from __future__ import annotations
 import time
 from contextlib import closing
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
-from anyio import to_thread
 
 from mellea_like.backends import JobState
 from mellea_like.batch.jobs import jobs_path
 from mellea_like.batch.jobs.records import UNDER_WAY, JobStage
 from mellea_like.batch.jobs.results import collect
 from mellea_like.batch.jobs.rounds import intention_of
-from mellea_like.batch.jobs.store import JobStore
+from mellea_like.batch.jobs.store import JobStore, one_thread
 from mellea_like.batch.journal.reader import read_run
 from mellea_like.batch.journal.writer import JournalLock
 from mellea_like.core.generation import Usage
@@ -74,7 +72,7 @@ class JobFile:
         """Read the file of jobs beside the journal at ``path``; call this in a thread."""
         run = _run_with_jobs(path)
         prices = run["prices"] and {n: Price.from_list(p) for n, p in run["prices"].items()}
-        with closing(JobStore(jobs_path(path), str(run["started"]), look=True)) as store:
+        with closing(JobStore(path, look=True)) as store:
             jobs = store.jobs()
             at_work = [job for job in jobs if job.stage in UNDER_WAY]
             reserved = {job.api: Usage() for job in at_work}
@@ -146,16 +144,13 @@ async def cancel_jobs(
     When the run is resumed, it uses those answers, and submits the other requests again. ``api_at``
     makes the API for a `BatchJobs.place`, and ``tell`` gets a sentence about each step.
     """
-    thread = anyio.CapacityLimiter(1)
-
-    async def do(function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-        return await to_thread.run_sync(partial(function, *arguments, **named), limiter=thread)
+    do = one_thread()
 
     def opened() -> tuple[JournalLock, JobStore]:
-        run = _run_with_jobs(path)
+        _run_with_jobs(path)
         lock = JournalLock(path)
         try:
-            return lock, JobStore(jobs_path(path), str(run["started"]))
+            return lock, JobStore(path)
         except BaseException:
             lock.release()
             raise

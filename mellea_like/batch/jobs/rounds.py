@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import math
 import time
-from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import anyio
-from anyio import to_thread
 
 from mellea_like.backends import Intention, JobState
 from mellea_like.batch.jobs.records import UNDER_WAY, JobStage
 from mellea_like.batch.jobs.results import collect
+from mellea_like.batch.jobs.store import one_thread
 from mellea_like.core.backend import Options
 from mellea_like.errors import BackendError, InvalidRequest, LimitExceeded
 from mellea_like.limits import reserve_round
@@ -79,7 +78,7 @@ class JobRounds:
         self._changed = changed
         self._providers: dict[str, _Provider] = {}
         self._buffer: list[Ask] = []
-        self._thread = anyio.CapacityLimiter(1)
+        self._do = one_thread()
         self._reserved: dict[int, ReservedRound] = {}
         self._ready: set[int] = set()
         self._told = set[str]()
@@ -92,7 +91,7 @@ class JobRounds:
 
     async def open(self) -> None:
         """Open the file, and read the state that an earlier session of the run has left."""
-        self._store = await to_thread.run_sync(self._make_store, limiter=self._thread)
+        self._store: JobStore = await self._do(self._make_store)
         known: list[StoredJob] = await self._do(self._store.jobs)
         # The time never goes back, even if the computer's clock does.
         today = max([time.time(), *(job.noted for job in known)])
@@ -112,11 +111,6 @@ class JobRounds:
     def _now(self) -> float:
         """Return the Unix time, derived from the event loop's clock so that it never goes back."""
         return self._began + anyio.current_time()
-
-    async def _do(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-        return await to_thread.run_sync(
-            partial(function, *arguments, **named), limiter=self._thread
-        )
 
     # Requests
 

@@ -12,8 +12,11 @@ import re
 import sqlite3
 import threading
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
+
+from anyio import CapacityLimiter, to_thread
 
 from mellea_like.backends import JobOutcome
 from mellea_like.batch.jobs import jobs_path
@@ -25,13 +28,21 @@ from mellea_like.core.generation import Usage
 from mellea_like.errors import JournalError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import (
+        Awaitable,
+        Callable,
+        Generator,
+        Iterable,
+        Iterator,
+        Mapping,
+        Sequence,
+    )
     from pathlib import Path
 
     from mellea_like.backends import JobResult, JobState
     from mellea_like.batch.jobs.records import Ask
 
-__all__ = ["JobStore", "refuse_jobs_under_way"]
+__all__ = ["JobStore", "one_thread", "refuse_jobs_under_way"]
 
 APPLICATION_ID = 0x4D4C6A62
 """SQLite's application id in the file: the letters ``MLjb``."""
@@ -93,33 +104,41 @@ MANY = 500
 """The number of rows to read with one query."""
 
 
+def one_thread() -> Callable[..., Awaitable[Any]]:
+    """Return an async function that calls other functions in a thread, one at a time."""
+    limiter = CapacityLimiter(1)
+
+    async def do(function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        return await to_thread.run_sync(partial(function, *arguments, **named), limiter=limiter)
+
+    return do
+
+
 class JobStore:
-    """Reads and writes the file that records the jobs of one run.
+    """Reads and writes the file that records the jobs of a journal's run.
 
     If it is opened only to ``look``, that doesn't count as a session (``sitting``) of the run.
     """
 
-    def __init__(self, path: Path, journal: str, *, look: bool = False) -> None:
-        self.path = path
+    def __init__(self, journal: Path, *, look: bool = False) -> None:
+        self.path = path = jobs_path(journal)
         self._using = threading.Lock()
+        started = str(read_run(journal, check=False)["started"])
         with journal_errors(path):
-            new = not is_there(path)
-            if new:
+            if not is_there(path):
                 path.touch(mode=0o600)
             self._db = connect(path, "rw")
             try:
-                self._open(journal, new=new, look=look)
+                self._open(started, look=look)
             except BaseException:
                 self._db.close()
                 raise
 
-    def _open(self, journal: str, *, new: bool, look: bool) -> None:
+    def _open(self, journal: str, *, look: bool) -> None:
         make_durable(self._db, self.path)
         (application,) = self._db.execute("PRAGMA application_id").fetchone()
         (version,) = self._db.execute("PRAGMA user_version").fetchone()
-        if not application and (
-            new or not self._db.execute("SELECT 1 FROM sqlite_schema").fetchone()
-        ):
+        if not application and not self._db.execute("SELECT 1 FROM sqlite_schema").fetchone():
             facts = {"journal": journal, "prefix": f"{uuid4().hex[:12]}-", "sitting": "0"}
             self._db.executescript(
                 f"BEGIN; PRAGMA application_id = {APPLICATION_ID};"
@@ -458,8 +477,7 @@ def refuse_jobs_under_way(journal: Path) -> None:
     """Raise if a provider may still be working on jobs of a run; call this in a thread."""
     if not jobs_path(journal).exists():
         return
-    run = read_run(journal, check=False)
-    with closing(JobStore(jobs_path(journal), str(run["started"]), look=True)) as store:
+    with closing(JobStore(journal, look=True)) as store:
         count = len(store.jobs(*UNDER_WAY))
     if count:
         msg = (

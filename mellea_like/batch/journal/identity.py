@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
-from datetime import date, datetime, time
+from datetime import date, time
 from enum import Enum
 from functools import partial
 from pathlib import PurePath
@@ -354,7 +354,7 @@ def _plain(value: Any) -> Json:
         return value
     if isinstance(value, bytes | bytearray):
         return value.hex()
-    if isinstance(value, date | datetime | time):
+    if isinstance(value, date | time):  # This includes datetimes.
         return value.isoformat()
     return _plain_parts(value)
 

@@ -9,7 +9,7 @@ import pydantic_core
 
 from mellea_like.batch.journal.identity import label_of
 from mellea_like.batch.journal.large_data import LARGE, LargeParts, restored
-from mellea_like.core.generation import USAGE, USAGE_DETAILS, Usage
+from mellea_like.core.generation import USAGE, Usage
 from mellea_like.core.prompts import messages_in, rewritten, with_earlier
 from mellea_like.core.recorded import error_to_dict
 from mellea_like.core.result import SamplingResult
@@ -47,7 +47,7 @@ KeptText: TypeAlias = Literal["all", "best", "none"]
 Row: TypeAlias = "tuple[Any, ...]"
 
 MOST_TOKENS = 2**48
-"""The most tokens to count for a draw: servers can report anything, and sums must fit 64 bits."""
+"""The most tokens to write into a column: servers can report anything, but SQLite has 64 bits."""
 
 _SLICE_TEXTS = ("text", "value", "action", "tool_calls", "refusal", "reasoning")
 """The fields of a draw's record that contain text of the model or of the prompt."""
@@ -218,6 +218,9 @@ def item_record(
     """Return the record of an item, given its rows, and the draws of an unfinished item."""
     position, digest, label, written = item
     data = None if written is None else _read(written, data_of)
+    own = own_text(data)
+    drawn = tuple((row[1], slice_record(row, own)) for row in slices)
+    usage = sum((usage_from_dict(body["usage"]) for _, body in drawn), Usage())
     record: dict[str, Any] = {
         "id": position,
         "digest": digest,
@@ -228,13 +231,11 @@ def item_record(
         "error": None,
         "started": attempts[-1][2] if attempts else None,
         "elapsed": 0.0,
-        "usage": _usage(slices),
+        "usage": usage_to_dict(usage),
         "trace": None,
         "drawn": [],
     }
-    own = own_text(data)
     if result is None:
-        drawn = tuple((row[1], slice_record(row, own)) for row in slices)
         record["drawn"] = [body for _, body in standing(drawn)]
         return record, drawn
     _, attempt, status, elapsed, error, trace = result
@@ -242,20 +243,18 @@ def item_record(
     record["error"] = None if error is None else json.loads(error)
     if trace is not None:
         # An attempt may continue an earlier one, so the last row of an iteration counts.
-        bodies = {row[2]: slice_record(row, own) for row in slices if row[1] <= attempt}
+        bodies = {body["iteration"]: body for n, body in drawn if n <= attempt}
         usual = {"success": status == "passed", "elapsed": elapsed}
         told = {**_USUAL_TRACE, **usual, **_read(trace, data_of)}
         record["trace"] = _trace(told, bodies, own)
         if decision := record["trace"].get("decision"):  # Its cost isn't in any slice.
-            compared = usage_from_dict(decision["usage"])
-            record["usage"] = usage_to_dict(usage_from_dict(record["usage"]) + compared)
+            record["usage"] = usage_to_dict(usage + usage_from_dict(decision["usage"]))
     return record, ()
 
 
 def _read(written: str, data_of: Callable[[str], str] | None) -> Any:
     plain = json.loads(written)
-    referring = data_of is not None and '"sha256":' in written
-    return restored(plain, data_of) if referring and data_of is not None else plain
+    return plain if data_of is None or '"sha256":' not in written else restored(plain, data_of)
 
 
 def standing(rows: Iterable[tuple[int, dict[str, Any]]]) -> list[tuple[int, dict[str, Any]]]:
@@ -271,18 +270,6 @@ def standing(rows: Iterable[tuple[int, dict[str, Any]]]) -> list[tuple[int, dict
 def own_text(data: object) -> str | None:
     """Return an item's data if it is a text, else None."""
     return data if isinstance(data, str) else None
-
-
-def _usage(slices: Sequence[Row]) -> dict[str, int]:
-    """Return the total usage of an item's draws, with the details that only the rows' JSON has."""
-    usage = {name: sum(row[3 + at] for row in slices) for at, name in enumerate(USAGE)}
-    for *_, body in slices:
-        if any(f'"{name}":' in body for name in USAGE_DETAILS):
-            written = json.loads(body).get("usage", {})  # A reply's value may also have such a key.
-            for name in USAGE_DETAILS:
-                if n := written.get(name):
-                    usage[name] = usage.get(name, 0) + n
-    return usage
 
 
 def _trace(

@@ -6,7 +6,6 @@ import base64
 import datetime as dt
 import importlib
 import math
-from decimal import Decimal
 from typing import TYPE_CHECKING, Any, cast
 
 from mellea_like.batch.rows.formats import (
@@ -185,7 +184,7 @@ def _plain(value: Any) -> Any:
         case dict():
             found = cast("dict[str, Any]", value)
             return {str(name): _plain(one) for name, one in found.items()}
-        case Decimal() | _:
+        case _:  # Such as a decimal.
             return str(value)
 
 

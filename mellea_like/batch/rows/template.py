@@ -31,7 +31,6 @@ class RowTemplate:
         environment = SandboxedEnvironment(
             undefined=StrictUndefined,
             autoescape=False,  # It isn't HTML.
-            keep_trailing_newline=False,
             finalize=_written,
         )
         environment.filters["tojson"] = _to_json
