@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-# Imported here: a test that is the first to need it may not read files in its event loop.
+# Imported here, because the first test that needs it would read files in its event loop.
 import mellea_like.batch.journal.journal  # noqa: F401
 
 

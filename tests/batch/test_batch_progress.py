@@ -68,7 +68,7 @@ async def test_the_last_call_comes_before_the_iteration_ends(virtual_clock):
     assert len(calls) == told, "and not once more when the block is left"
 
 
-# --- who is told ---------------------------------------------------------------------------------
+# --- on_progress ---------------------------------------------------------------------------------
 
 
 async def test_what_it_raises_is_logged_and_ends_nothing(virtual_clock, caplog):

@@ -52,7 +52,7 @@ def durable(path: Path) -> dict[str, bytes]:
     return {name: b"" if name == "run.db-shm" else c for name, c in bytes_beside(path).items()}
 
 
-# --- its modes ----------------------------------------------------------------------------------
+# --- file modes ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o277])
@@ -76,7 +76,7 @@ async def test_names_that_mean_something_in_addresses_are_only_names(tmp_path):
         assert len(await items_of(tmp_path / name)) == 1
 
 
-# --- what is no journal ---------------------------------------------------------------------------
+# --- files that aren't journals -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ async def test_a_worker_that_was_taken_for_dead_while_it_waited_is_told():
         await other.send()
         async with anyio.create_task_group() as tasks:
             with pytest.raises(LimitExceeded, match="hadn't heard from this worker for 60 s"):
-                # Outside a block, it shows no life.
+                # Outside of the block, it sends no reports.
                 tasks.start_soon(heard_later, actor)
                 await waiting.send()
         assert actor.reserved().requests == 0

@@ -376,7 +376,7 @@ async def test_an_item_that_raises_in_a_later_round_costs_what_it_drew_before(jo
     batch = sample_many(unrepairable, prompts(1), concurrency=1, order="breadth", journal=journal)
     await into(seen := [], batch)
     (item,) = seen
-    # Without a journal, what the last round cost is unknown.
+    # Without a journal, the cost of the last round is unknown.
     assert (item.status, item.usage.requests) == ("errored", 3 if journal else 2)
     assert batch.progress.usage == item.usage
 
@@ -449,7 +449,7 @@ async def test_what_was_collected_before_a_run_was_broken_off_counts_in_depth_to
     ("selection", "shelves", "found"),
     [
         (Collect(2), ("a b c", "x a y", "bad a x z w"), [["a", "b"], ["x", "y"], ["z", "w"]]),
-        # What has lost a vote is free for another.
+        # A reply that lost a vote is free for other items.
         (Vote(n=3, confidence=None), ("a b b", "bad bad bad a bad"), [["b"], ["a"]]),
     ],
     ids=["collect", "vote"],

@@ -24,7 +24,7 @@ from mellea_like.testing import run_virtual
 pytestmark = pytest.mark.anyio
 
 
-# --- what is handed on -----------------------------------------------------------------------
+# --- results ---------------------------------------------------------------------------------
 
 
 async def test_the_arguments_of_a_call_are_passed_on(virtual_clock):
@@ -73,7 +73,7 @@ async def test_a_source_without_end_needs_no_more_than_its_window(virtual_clock)
 
     source = (Weighed(text) for text in forever())
     action = lambda item: item.text
-    # Reference counts alone must free what is done with.
+    # Finished items must be freed by reference counts alone.
     gc.disable()
     try:
         async with sample_many(strategy(), source, concurrency=10, action=action) as results:
@@ -86,7 +86,7 @@ async def test_a_source_without_end_needs_no_more_than_its_window(virtual_clock)
     assert Weighed.most <= 2 * 10 + 2
 
 
-# --- what an item's failure means --------------------------------------------------------------
+# --- failed items ------------------------------------------------------------------------------
 
 
 async def test_an_item_that_fails_is_a_failed_item(virtual_clock):
@@ -235,7 +235,7 @@ async def test_what_would_be_wrong_for_every_item_is_refused_at_once(arguments, 
         sample_many(**given)
 
 
-# --- how it is used ----------------------------------------------------------------------------
+# --- usage -------------------------------------------------------------------------------------
 
 
 async def test_it_is_iterated_only_inside_its_block(virtual_clock):

@@ -26,7 +26,7 @@ async def broken_off(journal: MemoryJournal, finished: int, prompts: Any = PROMP
     assert journal.finished == list(range(finished))
 
 
-# --- what comes again ----------------------------------------------------------------------------
+# --- replayed items ------------------------------------------------------------------------------
 
 
 async def test_items_are_looked_up_in_blocks_and_no_further_than_the_journal_goes(
@@ -48,7 +48,7 @@ async def test_items_are_looked_up_in_blocks_and_no_further_than_the_journal_goe
     assert journal.lookups == [(0, 5), (5, 5), (10, 5), (15, 5)]
 
 
-# --- what the journal is told ----------------------------------------------------------------
+# --- calls on the journal --------------------------------------------------------------------
 
 
 async def test_what_raised_is_sampled_anew_unless_errors_are_kept(virtual_clock):
@@ -81,7 +81,7 @@ async def test_an_error_that_is_not_kept_overtakes_nothing_that_was_finished_bef
     assert [item.id for item in items] == [0, 1, 2]
 
 
-# --- what is refused -----------------------------------------------------------------------------
+# --- refused journals ----------------------------------------------------------------------------
 
 
 async def test_another_item_at_a_position_is_refused_and_the_position_named(virtual_clock):

@@ -142,7 +142,7 @@ async def test_an_item_whose_lane_an_error_ended_is_not_done_with(path, again, o
         assert (item.replayed, item.status, backend.asked) == (True, "failed", ["x"])
         return
     assert (item.replayed, item.status, item.result.stop_reason) == (False, "passed", "passed")
-    # It goes on after the draw that was made before.
+    # It continues after the earlier draw.
     assert [str(s.outcome) for s in item.result.slices] == ["failed", "passed"]
     assert backend.asked == ["x", "x"]
     assert (await items_of(path))[0]["status"] == "passed"
@@ -163,7 +163,7 @@ async def test_an_item_whose_last_stage_ended_with_an_error_is_drawn_again(path,
         backend.replies.clear()
     (item,) = await results_of(escalating, ["x"], **given)
     assert (item.status, item.replayed) == ("passed", False)
-    # A failure is not drawn again, but all that the key has prevented is.
+    # Failures aren't repeated, but all draws that the expired key prevented are.
     assert [len(backend.asked) for backend in backends] == {
         "no": [1, 2],
         "": [2],
@@ -181,7 +181,7 @@ async def test_an_answer_that_a_budget_cut_short_is_kept(path):
         assert item.result.stop_reason == "budget"
 
 
-# --- what the rows leave out ----------------------------------------------------------------------
+# --- parts that rows leave out --------------------------------------------------------------------
 
 
 class Twice(Quick):

@@ -70,7 +70,7 @@ async def test_a_reply_that_another_item_has_fails_with_that_items_id():
         ("\uff47ood\nMORNING", twin),
         ("Good night", ""),
     ]
-    # The model isn't asked to differ from what it has not seen.
+    # The prompt doesn't mention replies that the model hasn't seen.
     assert items["b"].result.slices[0].messages[0].content == "b"
 
 
@@ -100,7 +100,7 @@ async def test_typed_replies_are_the_same_if_their_values_are_equal(first, secon
     items = await sampled(backend, "a b", format=Offer, journal=path)
     assert (Offer.model_validate_json(first) == Offer.model_validate_json(second)) is same
     assert len(items["b"].result.slices) == 1 + same
-    # A run that goes on knows what the earlier one has.
+    # A resumed run knows the replies of the earlier one.
     more = Scripted(c=[second, '{"price": 78}'])
     items = await sampled(more, "a b c", format=Offer, journal=path)
     assert len(items["c"].result.slices) == 2
@@ -229,7 +229,7 @@ def test_near_duplicates_are_found_at_a_stated_similarity(path):
             "",
         ]
         assert items["c"].value == "a"
-        # A run that goes on compares with what it had.
+        # A resumed run compares with the replies that it had.
         more = {"unique": 0.5, "journal": path}
         again = await sampled(Scripted(d=[near]), "a b c d", **more)
         assert told(again["d"])[0] == (near, "it says the same as the reply to item 0")

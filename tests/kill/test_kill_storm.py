@@ -202,7 +202,7 @@ def kept_in(journal: Path, finished: Mapping[int, str]) -> set[tuple[int, ...]]:
     return {draw for draw in draws if (draw[0], kill_run.LOOP_BUDGET) not in draws}
 
 
-@pytest.mark.parametrize("order", ["depth", "breadth"])  # Each on a core of its own.
+@pytest.mark.parametrize("order", ["depth", "breadth"])  # Each on its own core.
 def test_nothing_acknowledged_is_lost_in_a_hundred_kills(tmp_path, figures, order):
     seed = random.randrange(10**9)
     random.seed(seed)

@@ -8,7 +8,7 @@ from torn_kit import ITEMS, tear, write
 pytestmark = [pytest.mark.kill, pytest.mark.timeout(600)]
 
 
-@pytest.mark.parametrize("first", [0, 97])  # Each half on a core of its own.
+@pytest.mark.parametrize("first", [0, 97])  # Each half on its own core.
 def test_a_journal_torn_at_every_97th_byte_has_all_that_was_committed_before(
     tmp_path, figures, first
 ):
