@@ -27,12 +27,6 @@ PERMUTATIONS = 128
 SHINGLE = 3
 """The number of words in each of the overlapping sequences by which texts are compared."""
 
-KEY = (1 << 60) - 1
-"""The mask that shortens a hash to 60 bits.
-
-An int of 60 bits takes a third less memory than one of 64 bits.
-"""
-
 
 class NearTexts:
     """Finds similar texts by the estimated Jaccard index of their sets of three-word sequences.
@@ -86,9 +80,9 @@ class NearTexts:
                 table[band] = left
 
     def _places(self, signature: bytes) -> Iterator[tuple[int, dict[int, _Reply | list[_Reply]]]]:
-        """Yield the shortened hash of each band of a signature, with the table of that band."""
+        """Yield the hash of each band of a signature, with the table of that band."""
         for band, table in zip(self._bands, self._tables, strict=True):
-            yield hash(signature[band]) & KEY, table
+            yield hash(signature[band]), table
 
 
 def _replies(found: _Reply | list[_Reply] | None) -> Sequence[_Reply]:
