@@ -225,8 +225,8 @@ def claimed(replies: int, unique: float) -> UniqueReplies:
     """Have so many items each get a reply that no other one has."""
     kept = UniqueReplies(unique)
     for n in range(replies):
-        assert kept._index.claim(n, 1, text(n)) is None
-        kept._index.settle(n)
+        assert kept.claim(n, 1, text(n)) is None
+        kept.settle(n)
     return kept
 
 
