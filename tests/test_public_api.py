@@ -7,7 +7,9 @@ import inspect
 import re
 from importlib import import_module
 from importlib.metadata import version
+from inspect import ismodule
 from pathlib import Path
+from pkgutil import iter_modules
 
 import pytest
 
@@ -192,6 +194,15 @@ def test_exports_are_visible_to_static_tools_and_to_dir(module):
     exports = set(getattr(import_module(module), "__all__", ()))
     assert exports <= statically_bound(module)
     assert exports <= set(dir(import_module(module)))
+
+
+@pytest.mark.parametrize("door", FRONT_DOORS)
+def test_no_module_hides_an_export_of_its_package(door):
+    """Importing a submodule sets its package's attribute of that name to the module."""
+    package = import_module(f"mellea_like{door}")
+    modules = {each.name for each in iter_modules(getattr(package, "__path__", ()))}
+    both = modules & set(getattr(package, "__all__", ()))
+    assert all(ismodule(getattr(package, name)) for name in both), both
 
 
 @pytest.mark.parametrize("module", MODULES)

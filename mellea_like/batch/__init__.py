@@ -16,7 +16,7 @@ from mellea_like.lazy import lazy_exports
 if TYPE_CHECKING:
     from mellea_like.batch.api import sample_many
     from mellea_like.batch.batch_run import BatchRun
-    from mellea_like.batch.check_many import check_many
+    from mellea_like.batch.given_replies import check_many
     from mellea_like.batch.item import ItemResult
     from mellea_like.batch.jobs.backend import BatchJobs
     from mellea_like.batch.journal.journal import Journal
@@ -44,7 +44,7 @@ __getattr__, __dir__ = lazy_exports(
     {
         "mellea_like.batch.api": "sample_many",
         "mellea_like.batch.batch_run": "BatchRun",
-        "mellea_like.batch.check_many": "check_many",
+        "mellea_like.batch.given_replies": "check_many",
         "mellea_like.batch.item": "ItemResult",
         "mellea_like.batch.jobs.backend": "BatchJobs",
         "mellea_like.batch.journal.journal": "Journal",
