@@ -480,7 +480,7 @@ def test_a_server_that_never_answers_is_waited_for_a_little_and_then_named(
 def test_a_server_that_has_answered_is_waited_for(batch, monkeypatch):
     monkeypatch.setattr("mellea_like.cli.outages.GIVE_UP_AFTER", 0.0)
     monkeypatch.setattr("mellea_like.cli.outages.LOOK_EVERY", 0.01)
-    monkeypatch.setattr("mellea_like.limits.backoff_gate.FIRST_PAUSE", 0.1)
+    monkeypatch.setattr("mellea_like.limits.circuit_breaker.FIRST_PAUSE", 0.1)
 
     def loading(number, body):
         return Answer.error(503, "loading") if number < 8 else echo(number, body)
