@@ -105,7 +105,7 @@ class Processes:
         return self
 
     async def __anext__(self) -> tuple[int, Any]:
-        """Wait for a message; return the part's number and the message, at last a `Gone`."""
+        """Return the next message and the number of its part. A part's last message is a `Gone`."""
         try:
             return await self._messages.receive()
         except anyio.EndOfStream:

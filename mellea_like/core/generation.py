@@ -470,7 +470,7 @@ class _ModelMeter(Meter):
 
 
 def cost_of(meter: Meter, reply: Generation | None) -> Usage:
-    """Return a request's cost by its meter, or by its reply if the backend didn't use the meter."""
+    """Return what a request cost by its meter or, if nobody used the meter, by its reply."""
     return meter.usage if meter.started else stated(reply)
 
 

@@ -312,7 +312,7 @@ class _Findings:
         return Bottleneck(worst, self.judged[worst], self.failed[worst], self.alone[worst])
 
     def splits(self, curve: CoverageCurve, needed: int) -> Iterator[Split]:
-        """Yield ways to make ``needed`` draws, from one after another to all in parallel."""
+        """Yield ways to divide ``needed`` draws among lanes, from one lane to a lane for each."""
         widths = {min(2**power, needed) for power in range(needed.bit_length() + 1)}
         steps = [0, 1]
         while steps[-1] < needed:

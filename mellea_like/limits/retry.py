@@ -305,7 +305,7 @@ def _wait(policy: Retry, state: RetryCallState) -> float:
 
 
 class _Stop:
-    """Decides after each try whether it was the last one; ``why`` is then the reason."""
+    """Decides after each try whether it was the last one; if so, ``why`` says why."""
 
     def __init__(self, policy: Retry, deadline: float | None) -> None:
         self.why = ""

@@ -25,7 +25,7 @@ class Ordered(Option):
     hears = Outcome.PASSED
 
     def hear(self, slice_: Slice) -> Ruling | None:
-        """Drop all draws of higher rank than the best passing one, because they can't win."""
+        """Drop all draws that rank after the passing draw of lowest rank: they can't win."""
         if self.best is not None and slice_.rank > self.best.rank:
             return None
         self.best = slice_

@@ -26,8 +26,8 @@ __all__ = ["Shown"]
 class Shown(Option):
     """Shows the text of the first draw that is certain to pass, and makes that draw win.
 
-    ``show`` is called with each piece of the text. A call that shows its text has this option in
-    place of `First`.
+    ``show`` is called with each piece of the text. If the text of a sampling call is shown, this
+    option replaces the option `First`, which would let the first draw to pass win.
     """
 
     iteration: int | None = None

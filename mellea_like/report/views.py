@@ -233,7 +233,7 @@ class TraceView:
 
     @cached_property
     def independent_draws(self) -> list[SliceView]:
-        """The judged fresh draws that have the model of first draws."""
+        """The fresh draws that were judged and whose model also answered an item's first draw."""
         models = {s.model for s in self.slices if s.depth == 0} - {None}
         return [s for s in self.fresh_draws if s.judged and (not models or s.model in models)]
 

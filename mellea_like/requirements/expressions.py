@@ -232,7 +232,7 @@ def _arguments(kind: str, text: str) -> dict[str, Any]:
 
 
 def _case(case: Any) -> tuple[Any, Any]:
-    """Return a case of ``returns`` with its list of arguments turned into a tuple."""
+    """Convert a test case of the check ``returns``: its list of arguments becomes a tuple."""
     match case:
         case [[*arguments], value]:
             return tuple(arguments), value

@@ -51,8 +51,8 @@ class CallProgress(NamedTuple):
         failed: the number of draws that were judged and failed.
         broken: the number of chains that a permanent error has ended.
         turns: the number of attempts left.
-        waiting: the number of chains that wait to continue with a repair. A chain without attempts
-            has ended, and does not wait.
+        waiting: the number of chains that wait to continue with a repair. A chain that has no
+            attempts left has ended, and does not wait.
         passed: the number of draws that passed. It is 0 unless a selection wants several.
         wanted: how many more passing draws a selection may need; None if the first pass ends the
             call. The engine runs at most this many draws at a time, plus the schedule's

@@ -117,9 +117,9 @@ class SamplingCoordinator(BackendWrapper, BackgroundService):
             never. With 0.01, a burst of requests hardly waits at all.
         max_batch: the largest number of requests in a batch. A full batch is sent immediately.
         max_joint_tokens: the longest reply that a batch may ask for, in tokens. It limits the sum
-            of the requests' ``max_tokens`` (the backend's for a request that sets none). Further
-            requests go to another batch, and a request that exceeds the limit by itself is sent
-            alone.
+            of the requests' ``max_tokens``. For a request that sets none, the backend's default
+            counts. Further requests go to another batch, and a request that exceeds the limit by
+            itself is sent alone.
         concurrency: the number of batches in progress at one time. While requests wait for a batch
             to end, more requests may join them.
         scope: a function that returns a request's connection, principal or trust domain, for
