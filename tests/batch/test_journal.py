@@ -27,6 +27,7 @@ from journal_kit import (
 from mellea_like import Budget, RejectionSamplingStrategy
 from mellea_like.backends import FunctionBackend
 from mellea_like.batch import Journal, Progress
+from mellea_like.batch.journal import journal as journal_module
 from mellea_like.batch.journal.writer import JournalFile
 from mellea_like.cli.batch.progress import summary
 from mellea_like.core.generation import Generation, Usage
@@ -207,12 +208,20 @@ def commits(monkeypatch):
     return sizes
 
 
-async def test_rows_are_written_although_nobody_waits_for_them(path, commits):
+@pytest.mark.parametrize("reason", ["very many", "somebody waits", "closed"])
+async def test_rows_are_written_at_once_where_there_is_a_reason(path, commits, monkeypatch, reason):
+    monkeypatch.setattr(journal_module, "LINGER", 3600)
+    result = await sampled("x")
     with anyio.fail_after(20):
         async with Journal(path).open(IDENTITY) as store:
             commits.clear()
-            store.begin(0, 1, "", "", None)
-            await until(lambda: bool(commits))
+            for item in range(500 if reason == "very many" else 1):
+                store.begin(item, 1, "", "", None)
+            if reason == "somebody waits":
+                await finish(store, 0, 1, result)
+            elif reason == "very many":
+                await until(lambda: bool(commits))
+            assert bool(commits) == (reason != "closed")
 
 
 # --- writing ------------------------------------------------------------------------------------

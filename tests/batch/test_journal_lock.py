@@ -78,6 +78,14 @@ async def test_a_forked_child_does_not_hold_its_parent_s_lock(path):
     assert len(await items_of(path)) == 1
 
 
+@pytest.mark.parametrize("content", [b"my notes\n", b"\0" * 500, b"mellea_like journal"])
+def test_a_file_that_only_happens_to_be_there_is_left_alone(path, lock, content):
+    lock.write_bytes(content)
+    with pytest.raises(JournalError, match="that is something else"):
+        JournalLock(path)
+    assert lock.read_bytes() == content
+
+
 @pytest.mark.parametrize("target", ["victim", "nowhere"])
 async def test_a_symbolic_link_in_its_place_is_not_followed(path, lock, target):
     path.with_name("victim").write_bytes(b"")
@@ -88,8 +96,9 @@ async def test_a_symbolic_link_in_its_place_is_not_followed(path, lock, target):
     assert path.with_name("victim").read_bytes() == b""
 
 
-async def test_a_folder_in_its_place_is_refused(path, lock):
-    lock.mkdir()
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+async def test_a_pipe_or_a_folder_in_its_place_is_refused_at_once(path, lock, make):
+    make(lock)
     with pytest.raises(JournalError, match=r"run\.db-lock"):
         await write_run(path, 1)
 

@@ -41,6 +41,12 @@ _INSERT_SLICE = "INSERT INTO slices VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 _INSERT_PART = "INSERT OR IGNORE INTO parts VALUES (?, ?)"
 _INSERT_RESULT = "INSERT INTO results VALUES (?, ?, ?, ?, ?, ?)"
 
+LINGER = 0.05
+"""The seconds for which rows are gathered before they are written, if nothing waits for them."""
+
+MANY = 1000
+"""The number of queued rows at which they are written without waiting for more."""
+
 
 class Journal:
     """The file in which a batch run stores its results, and from which it is resumed.
@@ -132,12 +138,14 @@ class Journal:
 class _Queued:
     """Rows to commit together, grouped by the SQL statement that inserts them."""
 
-    __slots__ = ("done", "error", "rows", "told")
+    __slots__ = ("done", "due", "error", "rows", "size", "told")
 
     def __init__(self) -> None:
         self.told: list[Callable[[JournalError | None], object]] = []
         self.rows: dict[str, list[Row]] = {}
+        self.size = 0
         self.done = anyio.Event()
+        self.due = anyio.Event()
         self.error: JournalError | None = None
 
 
@@ -197,6 +205,7 @@ class OpenJournal:
         assert self._tasks is not None  # noqa: S101 (it was entered)
         self._closing = True
         self._work.set()
+        self._queued.due.set()
         # The only task raises nothing and is shielded, so the block's exception isn't changed.
         await self._tasks.__aexit__(None, None, None)
 
@@ -259,6 +268,7 @@ class OpenJournal:
         self._put(_INSERT_SLICE, slices)
         self._put(_INSERT_RESULT, [row])
         self._queued.told.append(then)
+        self._queued.due.set()
 
     def pause(
         self,
@@ -271,16 +281,18 @@ class OpenJournal:
         for slice_ in slices:
             self.slice(item_id, attempt, slice_)
         del self._running[item_id, attempt]
-        queued = self._queued if self._queued.rows else self._writing
+        queued = self._queued if self._queued.size else self._writing
         if queued is None:
             then(None)
         else:
             queued.told.append(then)
+            queued.due.set()
 
     async def flush(self) -> None:
         """Wait until all queued rows are on disk. A cancellation ends the wait, not the writing."""
-        queued = self._queued if self._queued.rows else self._writing
+        queued = self._queued if self._queued.size else self._writing
         if queued is not None:
+            queued.due.set()
             await queued.done.wait()
             if queued.error is not None:
                 raise JournalError(str(queued.error)) from queued.error
@@ -296,8 +308,14 @@ class OpenJournal:
     # --- how it is written -----------------------------------------------------------------------
 
     def _put(self, statement: str, rows: Iterable[Row]) -> None:
-        self._queued.rows.setdefault(statement, []).extend(rows)
+        queued = self._queued
+        of_statement = queued.rows.setdefault(statement, [])
+        before = len(of_statement)
+        of_statement.extend(rows)
+        queued.size += len(of_statement) - before
         self._work.set()
+        if queued.size >= MANY:
+            queued.due.set()
 
     def _put_parts(self, parts: Mapping[str, bytes]) -> None:
         """Queue the data of large parts, skipping parts that were queued before."""
@@ -325,11 +343,13 @@ class OpenJournal:
     async def _write(self, file: JournalFile) -> None:
         """Commit queued rows until the journal is closed and none are left, or a commit fails."""
         while True:
-            if not self._queued.rows and not self._closing:
+            if not self._queued.size and not self._closing:
                 self._work = anyio.Event()
                 await self._work.wait()
-            if not self._queued.rows:
+            if not self._queued.size:
                 return
+            with anyio.move_on_after(LINGER):
+                await self._queued.due.wait()
             self._writing = queued = self._queued
             self._queued = _Queued()
             try:

@@ -7,6 +7,7 @@ import os
 import platform
 import re
 import sqlite3
+import stat
 import sys
 import threading
 from contextlib import ExitStack, closing, suppress
@@ -48,8 +49,8 @@ _REOPEN_FAILED = (
 )
 """Deletes the results of failed items that more draws could help, so that the items continue."""
 
-_SIGNATURE = "mellea_like journal, written by process {}\n"
-_SIGNED = re.compile(_SIGNATURE.format(r"(\d+)"))
+_MARK = b"mellea_like journal, written by process "
+_SIGNED = re.compile(rb"%b(\d+)\n" % _MARK)
 
 _held: set[int] = set()
 
@@ -92,12 +93,20 @@ class JournalLock:
                 " journal"
             )
             raise JournalError(msg)
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         descriptor = os.open(self.path, flags, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            ours = stat.S_ISREG(os.fstat(descriptor).st_mode)
+            content = os.pread(descriptor, 200, 0) if ours else b""
+            if not ours or (content and not content.startswith(_MARK)):
+                msg = (
+                    f"journal {self._journal}: its lock file would be {self.path}, but that is"
+                    " something else: move it away, or use another name for the journal"
+                )
+                raise JournalError(msg)
             os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, _SIGNATURE.format(os.getpid()).encode(), 0)
+            os.pwrite(descriptor, _MARK + b"%d\n" % os.getpid(), 0)
         except BlockingIOError as exc:
             who = self._holder(descriptor)
             os.close(descriptor)
@@ -113,7 +122,7 @@ class JournalLock:
 
     @staticmethod
     def _holder(descriptor: int) -> str:
-        found = _SIGNED.fullmatch(os.pread(descriptor, 200, 0).decode("utf-8", "replace"))
+        found = _SIGNED.fullmatch(os.pread(descriptor, 200, 0))
         if found is None:  # The holder has not written its id yet.
             return "another process"
         process = int(found[1])
