@@ -143,19 +143,26 @@ class CachedBackend(BackendWrapper):
         """
         key = self._key(request)
         lock = self._file.locks.setdefault((running_loop(), key), anyio.Lock())
+        is_first = not lock.locked()
         try:
             await lock.acquire()
         except BaseException:
             request.meter.sent_nothing()
             raise
+        if not is_first:
+            lock.release()  # The first one has ended. If it has failed, all others are sent now.
+            return await self._answer(key, request)
         try:
-            reply = await self._find(key, request)
-            if reply is None:
-                reply = checked_reply(self.inner, await self.inner.generate(request))
-                await self._keep(key, reply)
-            return reply
+            return await self._answer(key, request)
         finally:
             lock.release()
+
+    async def _answer(self, key: bytes, request: Request) -> Generation:
+        reply = await self._find(key, request)
+        if reply is None:
+            reply = checked_reply(self.inner, await self.inner.generate(request))
+            await self._keep(key, reply)
+        return reply
 
     @asynccontextmanager
     async def _stream(self, request: Request) -> AsyncGenerator[AsyncIterator[str | Generation]]:
@@ -273,8 +280,7 @@ class _File:
         self._lock = Lock()
         self._connection: sqlite3.Connection | None = None
         self.locks: WeakValueDictionary[tuple[object, bytes], anyio.Lock] = WeakValueDictionary()
-        """A lock for each request in progress, by event loop and key: equal requests are answered
-        one after another."""
+        """A lock of each request in progress, by event loop and key, for which equal ones wait."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _File, (self._path,)

@@ -442,7 +442,7 @@ class OpenAIBackend:
         http_client = openai.DefaultAsyncHttpxClient(
             timeout=timeout,
             trust_env=self._trust_env,
-            follow_redirects=self._follow_redirects,
+            follow_redirects=False,  # `OwnClient` follows them.
             limits=self._limits,
             auth=credentials if any(credentials) else None,
             # Loading certificates takes longer than a request to a server on this machine. Without
@@ -454,7 +454,13 @@ class OpenAIBackend:
         sdk = openai.AsyncOpenAI(
             api_key=key, base_url=without_credentials(url), http_client=http_client
         )
-        return OwnClient(sdk, http_client, path=path, headers=self._headers())
+        return OwnClient(
+            sdk,
+            http_client,
+            path=path,
+            headers=self._headers(),
+            follow_redirects=self._follow_redirects,
+        )
 
     def _headers(self) -> dict[str, str]:
         # Compression would delay pieces of the reply.

@@ -44,10 +44,12 @@ class OwnClient:
         *,
         path: str,
         headers: Mapping[str, str],
+        follow_redirects: bool,
     ) -> None:
         self.sdk = sdk
         self.lock = anyio.Lock()
         self._client = http_client
+        self._follow = follow_redirects
         self._base = base = sdk.base_url
         self._url = base.copy_with(raw_path=base.raw_path + path.lstrip("/").encode("ascii"))
         given = {**sdk.default_headers, **sdk.auth_headers, **headers}
@@ -82,6 +84,15 @@ class OwnClient:
             extensions=extensions,
         )
         response = await http.send(request, stream=True)
+        redirects = 0
+        while self._follow and (following := response.next_request) is not None:
+            # httpx2 would read the whole body of a redirect, no matter how long.
+            await close(response, response.aiter_raw())
+            redirects += 1
+            if redirects > http.max_redirects:
+                msg = f"more than {http.max_redirects} redirects"
+                raise httpx2.TooManyRedirects(msg, request=request)
+            response = await http.send(following, stream=True)
         if not response.is_success:
             raise await _refusal(response)
         return response

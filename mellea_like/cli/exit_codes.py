@@ -28,8 +28,7 @@ class Problem(Exception):
 class ReaderLeft(Problem):
     """Raised when the program that reads standard output has closed it."""
 
-    def __init__(self) -> None:
-        message = "the program reading standard output has closed it"
+    def __init__(self, message: str = "the program reading standard output has closed it") -> None:
         super().__init__(message, Exit.NOTHING_PASSED)
 
 

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line, and return the exit code."""
-    ready_streams()
+    if not ready_streams():
+        warn("mellea-like: standard output is closed")
+        return Exit.SETUP
     with terminable() as signals:
         try:
             return _run(sys.argv[1:] if argv is None else argv, signals)

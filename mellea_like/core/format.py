@@ -303,7 +303,8 @@ def _value_inside(text: str, kinds: str) -> str | None:
         raise ValueError(msg)
     if not found:
         return None
-    if len(set(map(_canonical, set(found)))) > 1:
+    first = _canonical(found[0])
+    if any(_canonical(value) != first for value in dict.fromkeys(found)):
         msg = f"it has {len(found)} values in brackets, and they differ: give one"
         raise ValueError(msg)
     return found[0]

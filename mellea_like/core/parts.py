@@ -48,6 +48,9 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z\d+.-]+:")
 _MEDIA_TYPE = re.compile(r"[\w.+-]+/[\w.+-]+")
 _DATA_URL_HEAD = re.compile(r"data:(?P<type>[^;,]*)(?:;[^;,]*)*;base64")
 
+LONGEST_HEAD = 1000
+"""How many characters of a ``data:`` URL are searched for its comma; megabytes may follow."""
+
 
 @dataclass(frozen=True, slots=True)
 class Text:
@@ -363,12 +366,13 @@ def _from_base64(written: str) -> bytes:
 
 
 def _from_data_url(url: str) -> tuple[bytes, str | None]:
-    head, comma, data = url.partition(",")
+    # The pattern is applied only to the head: it takes gigabytes of memory for megabytes of ";".
+    head, comma, data = url[:LONGEST_HEAD].partition(",")
     found = _DATA_URL_HEAD.fullmatch(head.lower())
     if not comma or found is None:
         msg = f"a data: URL must look like 'data:image/png;base64,...', not {bounded(url, 40)!r}"
         raise ValueError(msg)
-    return _from_base64(data), found["type"] or None
+    return _from_base64(data + url[LONGEST_HEAD:]), found["type"] or None
 
 
 def shown_size(count: int) -> str:

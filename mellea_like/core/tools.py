@@ -191,7 +191,7 @@ class Tool:
         """
         given = {"name": name, "description": description, "read_only": read_only}
         changes: Any = {key: value for key, value in given.items() if value is not None}
-        return replace(_made(source, name), **changes)
+        return replace(_made(cls, source, name), **changes)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the tool in OpenAI's chat protocol."""
@@ -205,21 +205,21 @@ ToolSource: TypeAlias = "Tool | Callable[..., Any] | Mapping[str, Any]"
 """A tool, a function, or a mapping that `Tool.of` reads."""
 
 
-def _made(source: object, name: str | None) -> Tool:
+def _made(kind: type[Tool], source: object, name: str | None) -> Tool:
     if isinstance(source, Tool):
         return source
     if isinstance(source, Mapping):
-        return _of_mapping(cast("Mapping[str, Any]", source), name)
+        return _of_mapping(kind, cast("Mapping[str, Any]", source), name)
     if isinstance(source, type) or not callable(source):
         msg = f"a tool must be a function with type hints, a JSON Schema or a Tool, not {source!r}"
         raise TypeError(msg)
     from mellea_like.core.tool_functions import function_tool  # noqa: PLC0415 (loads pydantic)
 
     found = function_tool(source)
-    return Tool(name or found.name, found.description, found.parameters, source, hinted=True)
+    return kind(name or found.name, found.description, found.parameters, source, hinted=True)
 
 
-def _of_mapping(given: Mapping[str, Any], name: str | None) -> Tool:
+def _of_mapping(kind: type[Tool], given: Mapping[str, Any], name: str | None) -> Tool:
     if given.get("type", "function") == "function":
         told: Any = given.get("function", given)
         if not isinstance(told, Mapping):
@@ -245,8 +245,8 @@ def _of_mapping(given: Mapping[str, Any], name: str | None) -> Tool:
         raise ValueError(msg)
     about = inside.get("description") or ""
     if schema is None:
-        return Tool(called, about, strict=strict)
-    return Tool(called, about, schema, strict=strict)
+        return kind(called, about, strict=strict)
+    return kind(called, about, schema, strict=strict)
 
 
 # --- calls in conversations, and their comparison

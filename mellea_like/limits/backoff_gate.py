@@ -344,7 +344,9 @@ def told_to_wait(error: Exception) -> float | None:
     The result is None if the server did not ask for a wait, or if the value isn't a finite number
     above 0.
     """
-    seconds: float = getattr(error, "retry_after", None) or 0.0
+    seconds: object = getattr(error, "retry_after", None)  # Perhaps of another library's error.
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        return None
     return float(min(seconds, A_DAY)) if 0 < seconds < math.inf else None
 
 
@@ -377,8 +379,8 @@ def gate_of(backend: Backend) -> BackoffGate:
     if gate is None:
         gate = BackoffGate(_where(backend))
         key = getattr(backend, "limit_key", None)
-        if key is not None:
-            gate = _by_key.setdefault(key, gate)
+        with suppress(TypeError):  # An unhashable key is ignored.
+            gate = gate if key is None else _by_key.setdefault(key, gate)
         with suppress(TypeError):  # Not every backend can be referenced weakly.
             finalize(backend, _by_backend.pop, number, None).atexit = False
             _by_backend[number] = gate

@@ -136,6 +136,8 @@ class Toolbox:
         If a tool raises a ``ValueError``, the model is told. Any other exception is raised, as the
         cause of a `ToolError`.
         """
+        if len(calls) == 1:  # In the draw's own task, so that context variables last.
+            return (await self._answer(calls[0]),)
         return tuple(await gather(calls, len(calls), self._answer))
 
     async def _answer(self, call: ToolCall) -> Message:

@@ -17,7 +17,7 @@ from mellea_like.core.tools import canonical, read_arguments
 from mellea_like.runtime.threads import run_in_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Awaitable, Callable, Iterable, Iterator
 
     from mellea_like.core.backend import Backend
     from mellea_like.core.decision import Decision
@@ -345,21 +345,35 @@ class Answers:
         self.keys: list[Any] = []
         self._places: dict[Any, int] = {}
         """Maps each key that is hashable to its index."""
+        self._unhashable: list[int] = []
 
     def place(self, key: Any) -> int:
         """Return the index of an answer in ``keys``; a new answer is added."""
+        others: Iterable[int] = self._unhashable  # A set is unhashable, but equals a frozenset.
         hashable = True
         try:
             known = self._places.get(key)
         except TypeError:
-            hashable = False
-            known = next((i for i, other in enumerate(self.keys) if other == key), None)
+            known, others, hashable = None, range(len(self.keys)), False
+        if known is None:
+            known = next((place for place in others if _equal(self.keys[place], key)), None)
         if known is None:
             known = len(self.keys)
             self.keys.append(key)
             if hashable:
                 self._places[key] = known
+            else:
+                self._unhashable.append(known)
         return known
+
+
+def _equal(one: Any, other: Any) -> bool:
+    try:
+        return bool(one == other)
+    except Exception as exc:
+        what = f"{shown(one)} and {shown(other)} can't be compared so: {exc}"
+        msg = f"answers are told apart by ==, and {what}"
+        raise TypeError(msg) from exc
 
 
 def label_of(key: object) -> str:

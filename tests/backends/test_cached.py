@@ -230,6 +230,28 @@ async def test_what_is_asked_twice_at_a_time_is_asked_once(path):
     await backend.aclose()
 
 
+async def test_if_the_first_of_equal_requests_fails_the_others_are_sent_together(path):
+    asked_for = 0
+
+    async def answer(request):
+        nonlocal asked_for
+        asked_for += 1
+        while 1 < asked_for < 5:
+            await anyio.sleep(0.001)
+        raise BackendUnavailable("overloaded")
+
+    async def ask():
+        with pytest.raises(BackendUnavailable):
+            await backend.generate(replace(ASKED, meter=Meter()))
+
+    backend = CachedBackend(FunctionBackend(answer), path)
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as tasks:
+            for _ in range(5):
+                tasks.start_soon(ask)
+    await backend.aclose()
+
+
 async def test_one_that_is_cancelled_lets_the_next_ask(path):
     asked_for = []
 

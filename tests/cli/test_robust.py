@@ -117,9 +117,11 @@ def test_a_full_disk_is_a_sentence(arguments):
     assert err == b"mellea-like: can't write to standard output: No space left on device\n"
 
 
-def test_what_goes_to_a_closed_standard_output_is_lost():
-    done = shell('"$@" sample x -q --backend markov >&-')
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+@pytest.mark.parametrize("arguments", ["sample x", "--help"])
+def test_a_closed_standard_output_is_a_sentence_before_anything_runs(arguments):
+    done = shell(f'"$@" {arguments} >&-')
+    assert done.returncode == 3
+    assert done.stderr == ("mellea-like: standard output is closed\n")
 
 
 @pytest.mark.parametrize("where", ["2>&-", "2> /dev/full"])

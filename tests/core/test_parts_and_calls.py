@@ -42,6 +42,7 @@ URL = f"data:image/png;base64,{base64.b64encode(PNG).decode()}"
         (lambda: Image(r"C:\photo.png"), ValueError, "to send a file, pass its bytes"),
         (lambda: Image("data:image/png,x"), ValueError, "a data: URL must look like"),
         (lambda: Image("data:image/png;base64,?"), ValueError, "the data isn't base64"),
+        (lambda: Image("data:a" + ";" * 10**6 + ","), ValueError, "a data: URL must look like"),
         (lambda: Audio("x", "wav"), TypeError, "an Audio's data must be bytes"),
         (lambda: Audio(b"x", ""), ValueError, "can't be empty"),
         (File, ValueError, "exactly one of data and file_id"),

@@ -182,9 +182,16 @@ def test_equal_calls_are_canonically_equal_in_whatever_order(arguments, random):
     assert canonical(ToolCall("1", "f", one)) == canonical(ToolCall("1", "f", "", arguments))
 
 
-def test_a_tool_made_of_a_tool_keeps_its_class():
+def shout(text: str) -> str:
+    return text.upper()
+
+
+def test_a_tool_is_of_the_class_that_makes_it_or_of_its_sources_class():
     class Logged(Tool):
         pass
+
+    assert type(Logged.of({"name": "find", "parameters": {"type": "object"}})) is Logged
+    assert type(Logged.of(shout)) is Logged
 
     made = Tool.of(Logged("look_up", "old"), name="find", description="")
     assert type(made) is Logged

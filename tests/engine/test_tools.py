@@ -6,6 +6,7 @@ import json
 import pickle
 import threading
 from collections.abc import Iterable
+from contextvars import ContextVar
 from typing import Annotated
 
 import anyio
@@ -201,6 +202,25 @@ async def test_read_only_tools_run_in_draws_and_the_record_shows_all_rounds():
     assert result.best.context_after.messages[-1].content == "6"
     record = SamplingResult.from_dict(json.loads(json.dumps(result.to_dict())))
     assert record.best.messages == result.best.messages
+
+
+async def test_a_tool_that_is_called_alone_leaves_its_context_variables_to_the_next_call():
+    known = ContextVar("known", default="")
+    seen = []
+
+    def look_up(city: str) -> str:
+        seen.append(known.get())
+        known.set(city)
+        return city
+
+    async def look(city: str) -> str:
+        """Look a city up."""
+        return look_up(city)
+
+    rounds = [calls(("look", "Oslo")), calls(("look", "Rome")), "done"]
+    tools = [Tool.of(look, read_only=True)]
+    await RejectionSamplingStrategy(ScriptedBackend(rounds)).sample("go", tools=tools)
+    assert seen == ["", "Oslo"]
 
 
 def noting(seen):

@@ -238,7 +238,7 @@ def test_a_backend_that_can_not_be_referenced_weakly_works_too():
     assert gate_of(backend) is gate
 
 
-def test_equal_keys_share_a_gate():
+def test_equal_keys_share_a_gate_and_unhashable_ones_do_not():
     def keyed(key):
         backend = Equal()
         backend.limit_key = key
@@ -247,6 +247,9 @@ def test_equal_keys_share_a_gate():
     one, two, three = keyed(("url", "k")), keyed(("url", "k")), keyed(("url", "other"))
     assert gate_of(one) is gate_of(two)
     assert gate_of(one) is not gate_of(three)
+    four = keyed(["no", "hash"])
+    assert gate_of(four) is gate_of(four)
+    assert gate_of(four) is not gate_of(keyed(["no", "hash"]))
 
 
 def test_a_gate_goes_with_its_backend():

@@ -93,6 +93,8 @@ def test_only_retryable_errors_of_backends_and_connections_are_tried_again(error
         (-math.inf, None),
         (1e308, 86_400.0),
         (10**400, 86_400.0),
+        (True, None),
+        ("7", None),
     ],
 )
 def test_what_a_server_asks_for_is_seconds_that_make_sense(given, seconds):

@@ -111,11 +111,23 @@ class Bill(BaseModel):
     key: SecretStr = SecretStr("")
 
 
+class Unequal:
+    """An answer like NumPy's arrays, which ``==`` can't tell apart."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        raise RuntimeError("ask me not")
+
+
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 SAME = [
     (Bill(total=Decimal("9.90")), Bill(total=Decimal("9.9"))),
     (Bill(total=Decimal(1), tags={0, 8}), Bill(total=Decimal(1), tags={8, 0})),
     ([NOON], [NOON.astimezone(timezone(timedelta(hours=5)))]),
+    ({0, 8}, frozenset({8, 0})),
     (frozenset({0, 8}), {8, 0}),
     ({"a": 1, "b": 2}, {"b": 2, "a": 1}),
     (True, 1.0),
@@ -189,6 +201,11 @@ class Ambiguous:
 async def test_a_key_that_cannot_be_compared_makes_its_draw_an_errored_one(key, says):
     with pytest.raises(RequirementError, match=says):
         await strategy(["a"], Vote(key, n=1), width=1).sample("do")
+
+
+async def test_keys_that_raise_when_they_are_compared_end_the_call(virtual_clock):
+    with pytest.raises(TypeError, match=r"told apart by ==, and .* can't be compared so: ask me"):
+        await strategy(["a", "b"], Vote(lambda _: Unequal(), n=2), width=2).sample("do")
 
 
 # --- who must win -----------------------------------------------------------------------------

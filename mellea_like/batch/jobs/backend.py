@@ -101,6 +101,9 @@ class BatchJobs:
             ``canary`` needs it.
     """
 
+    by_jobs = True
+    """`sample_many` looks for this attribute, so that other runs needn't import this module."""
+
     def __init__(
         self,
         api: BatchAPI,

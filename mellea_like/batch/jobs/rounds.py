@@ -213,7 +213,8 @@ class JobRounds:
             backend = provider.backend
             if backend.direct is None:
                 continue
-            waiting: list[int] = await self._do(self._store.waiting_items, place)
+            most = max(1, backend.direct_below)
+            waiting: list[int] = await self._do(self._store.waiting_items, place, most)
             if not waiting:
                 continue
             if len(waiting) < backend.direct_below and not under_way:
@@ -222,7 +223,7 @@ class JobRounds:
                 provider.tried = True
                 if await self._do(self._store.jobs):
                     continue  # An earlier sitting has tried an item already.
-                items.add(min(waiting))
+                items.add(waiting[0])
             else:
                 continue
             direct.add(place)

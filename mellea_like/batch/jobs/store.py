@@ -268,12 +268,12 @@ class JobStore:
             ).fetchone()
         return int(count)
 
-    def waiting_items(self, api: str) -> list[int]:
-        """Return the item of each request of this session that waits for a job of ``api``."""
+    def waiting_items(self, api: str, most: int = 1) -> list[int]:
+        """Return the items of the first requests of this session that wait for a job of ``api``."""
         with self._reading() as db:
             rows = db.execute(
-                f"SELECT item FROM requests WHERE {_WAITING}",  # noqa: S608 (a constant)
-                (api, self.sitting),
+                f"SELECT item FROM requests WHERE {_WAITING} ORDER BY item LIMIT ?",  # noqa: S608
+                (api, self.sitting, most),
             )
             return [item for (item,) in rows]
 

@@ -286,9 +286,9 @@ def own_copy(error: BaseException) -> BaseException:
     """Copy an error so that each caller can add its own notes; if that fails, return the error."""
     try:
         twin: Any = copy.copy(error)
+        if type(twin) is not type(error) or twin.args != error.args:
+            return error
     except Exception:  # noqa: BLE001 (an error of somebody else's, which takes other arguments)
-        return error
-    if twin.args != error.args:
         return error
     if hasattr(error, "__notes__"):
         twin.__notes__ = list(error.__notes__)
