@@ -177,13 +177,13 @@ class Coverage(NamedTuple):
 
     Attributes:
         draws: the number of draws of each item.
-        share: the estimated share of the items that pass, from 0 to 1. It is the most likely share
-            if ``draws`` is at most the measured number and no draw was cancelled. Otherwise it is
-            the middle of the interval. Beyond the measured number, it is at least the share at
-            that number.
+        share: the estimated share of the items that pass, from 0 to 1. If no draw was cancelled
+            and ``draws`` is at most the largest number that an item had, it is the most likely
+            share. Otherwise it is the middle of the interval, but if no draw was cancelled, not
+            less than the most likely share at that largest number.
         low: the lower end of the share's 95 % interval.
         high: the upper end of the interval.
-        extrapolated: whether no item had this many draws.
+        extrapolated: whether all items had fewer draws.
     """
 
     draws: int

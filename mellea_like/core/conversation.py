@@ -206,7 +206,7 @@ def joined_text(content: str | Iterable[Part]) -> str:
 
 
 def _check_calls(role: str, calls: tuple[Any, ...], call_id: object) -> None:
-    """Make sure that only assistants call tools, and that only tools' messages have a call's id."""
+    """Make sure that only assistants call tools, and that tools' messages name a call's id."""
     for call in calls:
         if not isinstance(call, ToolCall):
             msg = f"a message's tool_calls must be ToolCall objects, not {type(call).__name__}"

@@ -322,7 +322,7 @@ def _settings(format: Format, how: ExampleRules) -> dict[str, Any]:
 
 
 def _disputed_replies(run: Run, how: ExampleRules) -> AbstractSet[int]:
-    """Return the keys of replies that both passed and failed for one prompt, across all items."""
+    """Return the keys of replies that passed and also failed with the same prompt, in any items."""
     labelled: tuple[set[int], set[int]] = set(), set()
     for item in run.items():
         with _damage(item):

@@ -310,7 +310,7 @@ class BackoffGate:
 
 
 class Patience:
-    """The time that a request may still wait for a backend that is down, over all its tries."""
+    """How much longer a request, with all its tries, may wait for a backend that is down."""
 
     def __init__(self, policy: Retry | None) -> None:
         patient = PATIENT.get()

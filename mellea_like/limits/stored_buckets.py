@@ -81,10 +81,11 @@ def correct(levels: Levels, now: float, takes: Sequence[Take]) -> None:
 
 
 def put_back(levels: Levels, now: float, taken: Sequence[Taken]) -> None:
-    """Put back what was taken, except amounts that later requests took from the same bucket.
+    """Put back what was taken, minus what later requests have taken from the same bucket since.
 
-    The waiting times of the later requests already allow for these amounts, so they would be spent
-    twice. (Compare ``Reservation.CancelAt`` in Go's ``golang.org/x/time/rate``.)
+    Those requests wait as if this one were still ahead of them. If everything were put back, a new
+    request could be sent at the same moment as one of them. (Compare ``Reservation.CancelAt`` in
+    Go's ``golang.org/x/time/rate``.)
     """
     for bucket, amount, then in taken:
         level = levels.get(bucket.name)

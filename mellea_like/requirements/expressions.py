@@ -69,13 +69,14 @@ def parse_check(
 ) -> Requirement:
     """Return the requirement that a short text describes.
 
-    A count is written as ``words``, ``chars``, ``lines`` or ``sentences``, an operator
-    (``<= >= == < >``) and a whole number, with or without spaces. Spaces around the text after a
-    colon are ignored, except after ``regex:``, where they are part of the pattern.
+    To limit a count, write ``words``, ``chars``, ``lines`` or ``sentences``, followed by an
+    operator (``<= >= == < >``) and a whole number: ``words<=20``. Spaces between them are allowed.
+    In checks such as ``contains:TEXT``, spaces around the text are ignored; in ``regex:PATTERN``,
+    they are part of the pattern.
 
-    A code check's arguments are a JSON object after the colon. Instead, ``parses:`` may be followed
-    by only the language, and ``passes_tests:`` by only a test or a JSON list of tests. In
-    ``returns``, the input of a case is a list of arguments.
+    In a check of code, a JSON object with the check's arguments follows the colon. There are two
+    short forms: ``parses:`` also accepts just a language, and ``passes_tests:`` also accepts a test
+    or a JSON list of tests. Each case of ``returns`` is ``[[ARGUMENT, ...], VALUE]``.
 
     Args:
         expression: the check, in a form of `CHECK_FORMS` or `CODE_FORMS`.

@@ -231,13 +231,14 @@ async def test_what_is_asked_twice_at_a_time_is_asked_once(path):
 
 
 async def test_if_the_first_of_equal_requests_fails_the_others_are_sent_together(path):
-    asked_for = 0
+    asked_for, all_of_them = [], anyio.Event()
 
     async def answer(request):
-        nonlocal asked_for
-        asked_for += 1
-        while 1 < asked_for < 5:
-            await anyio.sleep(0.001)
+        asked_for.append(request)
+        if len(asked_for) == 5:
+            all_of_them.set()
+        if len(asked_for) > 1:
+            await all_of_them.wait()
         raise BackendUnavailable("overloaded")
 
     async def ask():

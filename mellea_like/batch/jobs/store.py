@@ -207,7 +207,7 @@ class JobStore:
             )
 
     def keep(self, item: int, key: str, place: str, purpose: str, reply: dict[str, Any]) -> None:
-        """Record an ordinary backend's reply to an item's request, in case the draw is repeated."""
+        """Record a reply that came from a backend, not from a job, in case the draw is repeated."""
         answer = json.dumps({"reply": {}, "kept": reply})
         with self._writing() as db:
             db.execute(
