@@ -8,7 +8,7 @@ print(result.problems)  # ('starts with "Yes": it starts with "No, thanks.", not
 ```
 
 Judges are the only models that are called. To check many replies, use
-`mellea_like.batch.check_many`.
+``mellea_like.batch.check_many``.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ class Amounts(NamedTuple):
 class StoreSums(NamedTuple):
     """A snapshot of the sums of an account.
 
-    Money is in integer units (see `MONEY`). ``unknown`` is the number of charged requests whose
+    Money is in integer units (see ``MONEY``). ``unknown`` is the number of charged requests whose
     cost isn't known. ``denied`` is the number of denied requests, and ``waiting`` the number of
     waiting requests of this process. ``age`` is the number of seconds since the first reservation,
     or None if the store doesn't know it.
