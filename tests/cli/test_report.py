@@ -268,9 +268,13 @@ def test_an_output_that_can_not_be_written_leaves_nothing_behind(command, trace,
     assert sorted(path.name for path in tmp_path.iterdir()) == ["trace.json"]
 
 
-def test_a_page_that_can_not_be_written_to_its_end_leaves_the_old_one(command, trace, tmp_path):
+def test_a_page_that_can_not_be_written_to_its_end_leaves_the_old_one(
+    command, trace, tmp_path, monkeypatch
+):
     page = tmp_path / "report.html"
     page.touch()
+    # Python would write a module's bytecode only up to the limit, for all later processes.
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (5000, hard))
     try:
