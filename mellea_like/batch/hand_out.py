@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from anyio.lowlevel import checkpoint
 
-from mellea_like.batch.intake import IdSet
-from mellea_like.batch.item import EarlierRun, replayed
+from mellea_like.batch.item import EarlierRun, IdSet, replayed
 from mellea_like.batch.source import END
 
 if TYPE_CHECKING:

@@ -21,22 +21,7 @@ if TYPE_CHECKING:
     from mellea_like.batch.progress import Tally
     from mellea_like.batch.source import Source
 
-__all__ = ["IdSet", "Intake"]
-
-
-class IdSet:
-    """A set of item ids that takes only one byte per item."""
-
-    def __init__(self) -> None:
-        self._flags = bytearray()
-
-    def add(self, item_id: int) -> None:
-        """Add an id."""
-        self._flags.extend(bytes(max(0, item_id + 1 - len(self._flags))))
-        self._flags[item_id] = True
-
-    def __contains__(self, item_id: int) -> bool:
-        return item_id < len(self._flags) and bool(self._flags[item_id])
+__all__ = ["Intake"]
 
 
 class Intake:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Call",
     "EarlierRun",
+    "IdSet",
     "ItemRecorder",
     "ItemResult",
     "ItemStatus",
@@ -56,6 +57,21 @@ ItemStatus = Literal["passed", "failed", "errored"]
 
 BLOCK = 128
 """The number of items to look up in the journal at a time."""
+
+
+class IdSet:
+    """A set of item ids that takes only one byte per item."""
+
+    def __init__(self) -> None:
+        self._flags = bytearray()
+
+    def add(self, item_id: int) -> None:
+        """Add an id."""
+        self._flags.extend(bytes(max(0, item_id + 1 - len(self._flags))))
+        self._flags[item_id] = True
+
+    def __contains__(self, item_id: int) -> bool:
+        return item_id < len(self._flags) and bool(self._flags[item_id])
 
 
 @dataclass(frozen=True, slots=True)

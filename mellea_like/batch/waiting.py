@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from anyio.lowlevel import checkpoint
 
-from mellea_like.batch.intake import IdSet
+from mellea_like.batch.item import IdSet
 from mellea_like.batch.journal.identity import differing_part, digest_of
 from mellea_like.batch.journal.records import standing
 from mellea_like.batch.source import END

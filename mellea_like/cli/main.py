@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line, and return the exit code."""
-    if not ready_streams():
+    ready_streams()
+    if sys.stdout is None:  # pyright: ignore[reportUnnecessaryComparison] (replies would be lost)
         warn("mellea-like: standard output is closed")
         return Exit.SETUP
     with terminable() as signals:

@@ -31,19 +31,14 @@ STANDARD = "-"
 """The path that means standard input or standard output."""
 
 
-def ready_streams() -> bool:
-    """Replace closed streams by empty ones, and escape characters that can't be encoded.
-
-    Return whether standard output was open: otherwise, replies would be paid for and lost.
-    """
-    is_open = sys.stdout is not None  # pyright: ignore[reportUnnecessaryComparison]
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+def ready_streams() -> None:
+    """Replace closed streams but standard output; escape characters that can't be encoded."""
+    for name, mode in (("stdin", "r"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: PTH123, SIM115 (open to the end)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    return is_open
 
 
 def write(text: str, stream: TextIO) -> None:

@@ -11,6 +11,7 @@ the end of the union.
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, cast
 
@@ -41,7 +42,7 @@ def format_watch(format: Any) -> JsonWatch:
     return JsonWatch(known.root, known.format.brackets)
 
 
-class ArrivingText:
+class ArrivingText(ABC):
     """A text that is checked while it arrives, by generators that yield if they need more of it."""
 
     def __init__(self) -> None:
@@ -59,8 +60,8 @@ class ArrivingText:
             return None
         return None
 
-    def _read(self) -> Generator[None]:
-        raise NotImplementedError
+    @abstractmethod
+    def _read(self) -> Generator[None]: ...
 
     def _skip(self, space: re.Pattern[str], at: int) -> Generator[None, None, int]:
         while (at := cast("re.Match[str]", space.match(self._text, at)).end()) == len(self._text):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from mellea_like.core.requirement import Requirement
 from mellea_like.core.validation import Candidate, ValidationResult
 from mellea_like.errors import RequirementError
-from mellea_like.hooks.dispatch import refused
+from mellea_like.hooks.dispatch import failure
 from mellea_like.hooks.payload import Is, Payload
 from mellea_like.hooks.types import HookType
 from mellea_like.kernel.ports import Option
@@ -112,7 +112,7 @@ def _add(
         for added in merged[len(before.requirements) :]:
             check_judge(added, judge)
     except (TypeError, ValueError, RequirementError) as exc:
-        raise refused(plugin, after.hook, str(exc)) from exc
+        raise failure(plugin, after.hook, str(exc)) from exc
     return after.model_copy(update={"requirements": merged})
 
 
@@ -125,7 +125,7 @@ def _object(
     """Add to ``objections`` if a plugin has turned a pass into a failure; refuse the reverse."""
     if not isinstance(after.passed, bool) or (after.passed and not before.passed):
         why = "it may turn a pass into a failure, but not the reverse"
-        raise refused(plugin, after.hook, why)
+        raise failure(plugin, after.hook, why)
     if before.passed and not after.passed:
         approval = Requirement(f"approved by plugin {plugin}", check_only=True)
         verdict = ValidationResult(passed=False, reason=str(after.reason or ""))

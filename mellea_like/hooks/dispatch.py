@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mellea_like.hooks.payloads import Payload
     from mellea_like.hooks.plugins import Handler
 
-__all__ = ["Hooks", "refused"]
+__all__ = ["Hooks", "failure"]
 
 P = TypeVar("P", bound="Payload")
 
@@ -201,8 +201,7 @@ async def _ask(handler: Handler, payload: P, amend: Callable[[P, P, str], P] | N
         msg = f"plugin {plugin} blocked the call at {hook}: {error_text(exc)}"
         raise Blocked(msg, plugin=plugin, hook=hook) from exc
     except Exception as exc:
-        msg = f"plugin {plugin} failed at {hook}: {type(exc).__name__}: {error_text(exc)}"
-        raise HookError(msg, plugin=plugin, hook=hook) from exc
+        raise failure(plugin, hook, f"{type(exc).__name__}: {error_text(exc)}") from exc
     changed: P = answer
     return changed if amend is None else amend(payload, changed, plugin)
 
@@ -241,6 +240,6 @@ def _check_changes(payload: Payload, answer: Any) -> None:
             raise ValueError(msg)
 
 
-def refused(plugin: str, hook: HookType, why: str) -> HookError:
-    """Make the error for a change that a plugin must not make."""
+def failure(plugin: str, hook: HookType, why: str) -> HookError:
+    """Make the error of a plugin that has failed, or has changed something that it must not."""
     return HookError(f"plugin {plugin} failed at {hook}: {why}", plugin=plugin, hook=hook)

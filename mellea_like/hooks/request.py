@@ -11,7 +11,7 @@ import anyio
 from mellea_like.core.backend import BackendWrapper, Options, Purpose, checked_reply
 from mellea_like.core.conversation import Message
 from mellea_like.core.generation import Generation, Usage, cost_of
-from mellea_like.hooks.dispatch import refused
+from mellea_like.hooks.dispatch import failure
 from mellea_like.hooks.payload import Is, Payload
 from mellea_like.hooks.types import HookType
 from mellea_like.kernel.ports import Option
@@ -142,5 +142,5 @@ def _only_options(
     options: object = after.options  # `model_copy` doesn't check types.
     if not isinstance(options, Options):
         why = f"it set options to {options!r}, which is not an Options object"
-        raise refused(plugin, after.hook, why)
+        raise failure(plugin, after.hook, why)
     return after

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from mellea_like.core.backend import Backend, Request
     from mellea_like.core.generation import Meter
     from mellea_like.limits.backoff_gate import BackoffGate
+    from mellea_like.limits.budget import Budget
 
 __all__ = ["FallbackBackend"]
 
@@ -239,6 +240,18 @@ def models_of(backend: Backend) -> tuple[str | None, ...]:
     if not isinstance(inner, FallbackBackend):
         return (getattr(backend, "model", None),)
     return tuple(dict.fromkeys(model for one in inner.backends for model in models_of(one)))
+
+
+def check_judge_budget(budget: Budget, judge: Backend, options: Options, whose: str) -> None:
+    """Make sure that a budget can tell what a judge's requests may cost; see `Budget.check`."""
+    try:
+        for model in models_of(judge):
+            budget.check(options, model)
+    except ValueError as exc:
+        exc.add_note(
+            f"this concerns the judge of {whose}: its options are the strategy's judge_options"
+        )
+        raise
 
 
 async def _signed(

@@ -14,7 +14,7 @@ from mellea_like.core.result import StopReason
 from mellea_like.core.validation import Candidate
 from mellea_like.errors import LimitExceeded, SamplingTimeout
 from mellea_like.kernel.ports import Ask, Choice, Option, Ruling, Stop
-from mellea_like.limits.fallback import models_of
+from mellea_like.limits.fallback import check_judge_budget
 from mellea_like.requirements.staged_validation import errored
 from mellea_like.runtime.threads import run_in_thread
 from mellea_like.selections.base import SelectionFacts, SelectionState, unjudged
@@ -253,10 +253,4 @@ def _check_judge(name: str, inputs: Any, settings: Any, own: Backend | None) -> 
         )
         raise ValueError(msg)
     for budget in inputs.budgets:
-        try:
-            for model in models_of(judge):
-                budget.check(settings.judge_options, model)
-        except ValueError as exc:
-            what = f"this concerns the judge of {name}"
-            exc.add_note(f"{what}: its options are the strategy's judge_options")
-            raise
+        check_judge_budget(budget, judge, settings.judge_options, name)

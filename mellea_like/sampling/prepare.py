@@ -298,19 +298,14 @@ def check_budget(budget: object) -> None:
 def _check_spending(budget: Budget, inputs: CallInputs, settings: Settings) -> None:
     """Make sure that a budget can tell what the requests of draws and judges may cost."""
     # Imported lazily: most programs don't need it.
-    from mellea_like.limits.fallback import models_of  # noqa: PLC0415
+    from mellea_like.limits.fallback import check_judge_budget, models_of  # noqa: PLC0415
 
     for model in models_of(inputs.backend):
         budget.check(inputs.options, model)
     for requirement in _judged(inputs.requirements):
         judge = inputs.judge if requirement.judge is None else requirement.judge
-        try:
-            for model in models_of(judge):
-                budget.check(settings.judge_options, model)
-        except ValueError as exc:
-            what = f"this concerns the judge of requirement {requirement.name!r}"
-            exc.add_note(f"{what}: its options are the strategy's judge_options")
-            raise
+        whose = f"requirement {requirement.name!r}"
+        check_judge_budget(budget, judge, settings.judge_options, whose)
 
 
 def _judged(requirements: Sequence[Requirement]) -> Iterator[Requirement]:

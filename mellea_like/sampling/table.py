@@ -45,7 +45,7 @@ _REQUEST_HOOKS = (
 
 def _lazy(module: str, name: str, *arguments: Any) -> Option:
     """Import the module of an option that few programs need, and make the option."""
-    made: Option = getattr(import_module(f"mellea_like.options.{module}"), name)(*arguments)
+    made: Option = getattr(import_module(f"mellea_like.{module}"), name)(*arguments)
     return made
 
 
@@ -53,14 +53,13 @@ def _heard(hooks: Hooks, module: str, name: str, *types: HookType) -> Option | N
     """Make an option that fires hooks, if a plugin listens to one of them."""
     if hooks.types.isdisjoint(types):
         return None
-    made: Option = getattr(import_module(f"mellea_like.hooks.{module}"), name)(hooks)
-    return made
+    return _lazy(f"hooks.{module}", name, hooks)
 
 
 def _selected(setup: Setup) -> Option:
     marks = None if setup.rounds is None else setup.rounds.marks
     given = (setup.settings.selection, setup.selection, setup.inputs, setup.settings)
-    return _lazy("selected", "Selected", *given, marks)
+    return _lazy("options.selected", "Selected", *given, marks)
 
 
 def _same_bug(setup: Setup) -> Option:
@@ -72,11 +71,11 @@ def _same_bug(setup: Setup) -> Option:
 
 def _stage_budgets(setup: Setup, over: set[int]) -> Option:
     budgets = [stage.budget for stage in setup.settings.stages]
-    return _lazy("stage_budgets", "StageBudgets", budgets, over)
+    return _lazy("options.stage_budgets", "StageBudgets", budgets, over)
 
 
 OPTIONS: tuple[Callable[[Setup], Option | None], ...] = (
-    lambda s: _lazy("given", "Given") if isinstance(s.inputs.action, GivenReply) else None,
+    lambda s: _lazy("options.given", "Given") if isinstance(s.inputs.action, GivenReply) else None,
     lambda s: None if isinstance(s.inputs.action, GivenReply) else LoggedErrors(),
     lambda s: s.rounds,
     lambda s: DrawSpans(s.telemetry) if s.telemetry else None,
@@ -90,20 +89,22 @@ OPTIONS: tuple[Callable[[Setup], Option | None], ...] = (
     lambda s: GivingUp(s.settings.give_up.begin()) if s.settings.give_up else None,
     lambda s: _heard(s.hooks, "check", "CheckHooks", *CHECK_HOOKS) if s.hooks else None,
     lambda s: CheckSpans(s.telemetry) if s.telemetry else None,
-    lambda s: _lazy("early_rejection", "TakenVerdicts") if s.streams() else None,
+    lambda s: _lazy("options.early_rejection", "TakenVerdicts") if s.streams() else None,
     lambda s: ToolRounds() if s.inputs.tools is not None else None,
     lambda s: (
-        _lazy("restarts", "Restarts", s.schedule, s.running)
+        _lazy("options.restarts", "Restarts", s.schedule, s.running)
         if s.schedule is not None and s.restarts()
         else None
     ),
     _same_bug,
-    lambda s: _lazy("wrapped", "Wrapped", s.rounds.wrap) if s.rounds and s.rounds.wrap else None,
+    lambda s: (
+        _lazy("options.wrapped", "Wrapped", s.rounds.wrap) if s.rounds and s.rounds.wrap else None
+    ),
     lambda s: Retries(s.settings.retry),
     lambda s: _heard(s.hooks, "request", "RequestHooks", *_REQUEST_HOOKS) if s.hooks else None,
     lambda s: RequestSpans(s.telemetry) if s.telemetry else None,
-    lambda s: _lazy("budgets", "Budgets", s.inputs.budgets) if s.inputs.budgets else None,
+    lambda s: _lazy("options.budgets", "Budgets", s.inputs.budgets) if s.inputs.budgets else None,
     lambda s: _stage_budgets(s, s.stages.over) if s.stages else None,
-    lambda s: _lazy("early_rejection", "WatchedReplies") if s.streams() else None,
-    lambda s: _lazy("shown", "Shown", s.show) if s.show else None,
+    lambda s: _lazy("options.early_rejection", "WatchedReplies") if s.streams() else None,
+    lambda s: _lazy("options.shown", "Shown", s.show) if s.show else None,
 )

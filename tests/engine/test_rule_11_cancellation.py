@@ -121,29 +121,35 @@ async def test_rule_11_time_limits_that_a_backend_makes_errors_of_are_no_callers
         await strategy.sample("do", [yes])
 
 
-def test_rule_11_a_call_while_its_task_cleans_up_after_a_cancellation_is_a_call_like_any():
-    backend = by_iteration({1: BackendUnavailable("503"), 2: "no", 3: after(0.01, "yes")})
-    strategy = RejectionSamplingStrategy(backend, retry=None)
-    results = []
+async def cancelled_and_then(clean_up):
+    """Cancel a task, which cleans up before it ends."""
 
     async def work():
         try:
             await asyncio.sleep(9)
         except asyncio.CancelledError:
-            results.append(await strategy.sample("do", [yes]))
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.01):
-                    await RejectionSamplingStrategy(Wrapping(OSError("lost"))).sample("do", [yes])
+            await clean_up()
             raise
 
-    async def main():
-        task = asyncio.ensure_future(work())
-        await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
+    task = asyncio.ensure_future(work())
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
 
-    asyncio.run(main())
+
+def test_rule_11_a_call_while_its_task_cleans_up_after_a_cancellation_is_a_call_like_any():
+    backend = by_iteration({1: BackendUnavailable("503"), 2: "no", 3: after(0.01, "yes")})
+    strategy = RejectionSamplingStrategy(backend, retry=None)
+    results = []
+
+    async def clean_up():
+        results.append(await strategy.sample("do", [yes]))
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await RejectionSamplingStrategy(Wrapping(OSError("lost"))).sample("do", [yes])
+
+    asyncio.run(cancelled_and_then(clean_up))
     [result] = results
     assert [str(s.outcome) for s in result.slices] == ["errored", "failed", "passed"]
 
@@ -162,21 +168,10 @@ def test_rule_11_requests_are_retried_while_a_task_cleans_up_after_a_cancellatio
     ]
     texts = []
 
-    async def work():
-        try:
-            await asyncio.sleep(9)
-        except asyncio.CancelledError:
-            texts.extend([(await strategy.sample("do")).text for strategy in strategies])
-            raise
+    async def clean_up():
+        texts.extend([(await strategy.sample("do")).text for strategy in strategies])
 
-    async def main():
-        task = asyncio.ensure_future(work())
-        await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    asyncio.run(main())
+    asyncio.run(cancelled_and_then(clean_up))
     assert texts == ["good", "good"]
 
 
