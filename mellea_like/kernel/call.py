@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from mellea_like.core.backend import Backend, Request
+    from mellea_like.core.generation import Usage
     from mellea_like.core.requirement import Requirement
     from mellea_like.core.slice import Slice
     from mellea_like.core.spec import Rules
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
     from mellea_like.kernel.ports import Ask, Checked, Choice, Plan
 
 __all__ = ["Call"]
-
-_CANCELLED, _ERRORED = Outcome.CANCELLED, Outcome.ERRORED
 
 
 @dataclass(slots=True)
@@ -62,6 +61,8 @@ class Call(ABC):
     """Whether a repeated bug has ended a lane, although its slices have no permanent error."""
     concluded = False
     """Whether the call's outcome is known."""
+    beside: tuple[tuple[str | None, Usage], ...] = ()
+    """What options spent on requests of no draw, with the models."""
     _judges: tuple[tuple[Backend, int | None, Backend], ...] = ()
 
     def __init__(
@@ -256,9 +257,9 @@ class Call(ABC):
             return Facts(slices, False, None, False, False, cancelled)
         cut, broken = len(slices) < turns, self.broken
         for slice_ in slices:
-            if slice_.outcome is _CANCELLED:
+            if slice_.outcome is Outcome.CANCELLED:
                 cut = True
-            elif slice_.outcome is _ERRORED and not slice_.may_continue:
+            elif slice_.outcome is Outcome.ERRORED and not slice_.may_continue:
                 broken = True
         timed_out = race.late and cut
         stopped = race.why or (self.due if timed_out else None)

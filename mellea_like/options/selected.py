@@ -6,28 +6,27 @@ from dataclasses import replace
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any
 
-from mellea_like.core.backend import BUDGETS, JUDGE_OPTIONS, can_judge, innermost
+from mellea_like.core.backend import BUDGETS, JUDGE_OPTIONS, innermost
 from mellea_like.core.decision import Decision
 from mellea_like.core.display import error_text, plural
-from mellea_like.core.generation import Usage
 from mellea_like.core.result import StopReason
 from mellea_like.core.validation import Candidate
 from mellea_like.errors import LimitExceeded, SamplingTimeout
 from mellea_like.kernel.ports import Ask, Choice, Option, Ruling, Stop
 from mellea_like.limits.fallback import check_judge_budget
 from mellea_like.requirements.staged_validation import errored
-from mellea_like.runtime.threads import run_in_thread
+from mellea_like.runtime.logs import warn
 from mellea_like.selections.base import SelectionFacts, SelectionState, unjudged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, MutableMapping
 
-    from mellea_like.core.backend import Backend
     from mellea_like.core.requirement import Requirement
     from mellea_like.core.slice import Slice
     from mellea_like.kernel.draw import Draw
     from mellea_like.kernel.ports import Checked, Facts, Next
     from mellea_like.selections.base import BaseSelection
+    from mellea_like.selections.comparisons import Comparisons
 
 __all__ = ["Selected", "begin_selection"]
 
@@ -38,8 +37,8 @@ ALIKE, LONG = 3, 200
 class Selected(Option):
     """Reports each draw to a selection, with the mark (score or key) of each passing candidate.
 
-    When all draws have ended, it runs the selection's slow work and has a judge compare the pairs
-    that the selection asks for. If that is cut short, the results so far decide.
+    When all draws have ended, the selection settles. If its comparisons are cut short, the results
+    so far decide.
 
     Args:
         selection: the configuration.
@@ -64,8 +63,8 @@ class Selected(Option):
         self._name = type(selection).__name__
         self._mark = selection.mark
         self._marks: MutableMapping[int, Any] = {} if marks is None else marks
-        self._halted: Exception | None = None
-        """The error that stopped the comparisons; None if there was none."""
+        self._comparisons: Comparisons | None = None
+        self._settled = type(state).settle is SelectionState.settle
 
     def next(self, lane: int, now: float, go: Callable[[int, float], Next]) -> Next:
         """Tell the selection of each draw that starts."""
@@ -118,17 +117,27 @@ class Selected(Option):
         return Ruling(over=True) if self.state.hear(slice_, mark) else None
 
     async def settle(self) -> None:
-        """Run the selection's `steps`, and have a judge compare the draws that have passed."""
-        state = self.state
+        """Let the selection settle, if any draw has passed."""
         self._warn_if_all_are_alike()
-        if state.passed and type(state).steps is not SelectionState.steps:
-            await _take_steps(state)
-        if state.pairs():
-            # Imported lazily: few selections compare.
-            from mellea_like.selections.comparisons import Comparisons  # noqa: PLC0415
+        state = self.state
+        if self._settled or not state.passed:
+            return
+        # Imported lazily: few selections compare.
+        from mellea_like.selections.comparisons import Comparisons  # noqa: PLC0415
 
-            comparisons = Comparisons(self.call, state, self._inputs, self._settings)
-            self._halted = await comparisons.run()
+        made = Comparisons(self.call, state.passed, self._inputs, self._settings)
+        self._comparisons = made
+        await state.settle(made)
+        self._settled = not made.halted
+        if made.errors:
+            first = made.errors[0]
+            warn(
+                "%d comparisons failed; the first: %s: %s",
+                len(made.errors),
+                type(first).__name__,
+                first,
+                sampling_id=self.call.id,
+            )
 
     def _warn_if_all_are_alike(self) -> None:
         texts = (s.text for s in self.call.slices if s.generation is not None)
@@ -146,11 +155,11 @@ class Selected(Option):
     def choose(self, facts: Facts) -> Choice | None:
         """Choose the selection's winner or, if it has none, the leading answer."""
         state, slices = self.state, facts.slices
-        won = facts.won and not state.pairs()
+        won = facts.won and self._settled
         if facts.cancelled and not won:
             return Choice(None, final=False)
         why = self._why_not_final(facts)
-        decision = _decision(state, facts, why)
+        decision = _decision(state, facts, why, self._comparisons)
         places = {slice_.iteration: i for i, slice_ in enumerate(slices) if slice_.passed}
         if unknown := [winner for winner in decision.winners if winner not in places]:
             msg = f"the selection decided for iterations {unknown}, which have not passed"
@@ -164,7 +173,8 @@ class Selected(Option):
 
         None means that the selection doesn't know of such a reason.
         """
-        state, halted = self.state, self._halted
+        state = self.state
+        halted = None if self._comparisons is None else self._comparisons.error
         if isinstance(halted, SamplingTimeout):
             return self.call.due or Stop(StopReason.TIMEOUT, "", halted)
         if isinstance(halted, LimitExceeded):
@@ -176,7 +186,9 @@ class Selected(Option):
         return None
 
 
-def _decision(state: SelectionState, facts: Facts, why: Stop | None) -> Decision:
+def _decision(
+    state: SelectionState, facts: Facts, why: Stop | None, made: Comparisons | None
+) -> Decision:
     """Return the selection's decision or, if no slice passed, a decision without a winner."""
     if state.passed:
         decision = state.decide()
@@ -195,42 +207,21 @@ def _decision(state: SelectionState, facts: Facts, why: Stop | None) -> Decision
         if facts.stopped is not None and facts.stopped.detail:
             ended = facts.stopped.detail
         reason = f"{reason}: {ended}" if reason else ended
-    elif state.usage == Usage() and not state.errors:
-        return decision
-    return replace(
-        decision,
-        reason=reason,
-        usage=state.usage,
-        errors=tuple(error_text(error) for error in state.errors),
-        model=state.model,
-    )
-
-
-async def _take_steps(selection: SelectionState) -> None:
-    if selection.quick:
-        for _ in selection.steps():
-            pass
-        return
-    left = False
-
-    def take() -> None:
-        for _ in selection.steps():
-            if left:
-                return
-
-    try:
-        await run_in_thread(take, name=f"the comparisons of a {selection.kind}")
-    finally:
-        left = True
+    if made is None:
+        return replace(decision, reason=reason)
+    errors = tuple(error_text(error) for error in made.errors)
+    return replace(decision, reason=reason, usage=made.usage, errors=errors, model=made.model)
 
 
 def begin_selection(
     selection: BaseSelection, inputs: Any, settings: Any, turns: int
 ) -> SelectionState:
     """Begin a selection; refuse impossible settings, and log useless ones."""
-    name, state = type(selection).__name__, selection.begin(SelectionFacts(turns))
-    if state.judge is not None or type(state).pairs is not SelectionState.pairs:
-        _check_judge(name, inputs, settings, state.judge)
+    name = type(selection).__name__
+    state = selection.begin(SelectionFacts(turns, inputs.judge))
+    if (judge := state.judge) is not None:
+        for budget in inputs.budgets:
+            check_judge_budget(budget, judge, settings.judge_options, name)
     n = state.asked
     if n is not None and n > turns and not state.at_most:
         msg = (
@@ -241,16 +232,3 @@ def begin_selection(
     if turns > 1 and n != 1 and inputs.temperature == 0:
         settings.warn_once(f"{name} chooses among draws, but at temperature 0 they are all alike")
     return state
-
-
-def _check_judge(name: str, inputs: Any, settings: Any, own: Backend | None) -> None:
-    """Make sure, before the first draw, that a judge can compare draws within the budgets."""
-    judge = inputs.judge if own is None else own
-    if own is None and not can_judge(judge):
-        msg = (
-            f"{name} needs a judge to compare draws, but {type(judge).__name__} can't judge: pass"
-            " a backend that can as judge=..."
-        )
-        raise ValueError(msg)
-    for budget in inputs.budgets:
-        check_judge_budget(budget, judge, settings.judge_options, name)

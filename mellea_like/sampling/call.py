@@ -53,7 +53,6 @@ class RunningCall(Call):
     _hooks: Hooks | None = None
     _deliveries: Deliveries | None = None
     _ending: Ending | None = None
-    _selected: Any = None
     _rounds: Rounds | None = None
     _show: Callable[[str], None] | None = None
 
@@ -126,7 +125,6 @@ class RunningCall(Call):
             show=self._show,
             rounds=self._rounds,
         )
-        self._selected = setup.selection
         return setup.plan, [option for row in OPTIONS if (option := row(setup)) is not None]
 
     # Its cost so far, for an outer call
@@ -134,16 +132,12 @@ class RunningCall(Call):
     @property
     def usage(self) -> Usage:
         """The cost of the call's draws and comparisons so far."""
-        compared = Usage() if self._selected is None else self._selected.usage
-        return sum((s.usage for s in self.slices), compared)
+        return sum((usage for _, usage in self.usage_by_model), Usage())
 
     @property
     def usage_by_model(self) -> list[tuple[str | None, Usage]]:
         """The cost of the call's draws and comparisons so far, by model."""
-        parts = [part for s in self.slices for part in s.usage_by_model]
-        if self._selected is not None:
-            parts.append((self._selected.model, self._selected.usage))
-        return parts
+        return [*(part for s in self.slices for part in s.usage_by_model), *self.beside]
 
     # Its course
 

@@ -1,5 +1,6 @@
 """Selections: when there are enough draws, and which of them wins."""
 
+from mellea_like.core.decision import Decision
 from mellea_like.selections.base import (
     BaseSelection,
     First,
@@ -10,12 +11,8 @@ from mellea_like.selections.base import (
     SelectionState,
     tool_key,
 )
-from mellea_like.selections.best import (
-    BestOf,
-    Consensus,
-    Tournament,
-    word_overlap,
-)
+from mellea_like.selections.best import BestOf, Consensus, word_overlap
+from mellea_like.selections.tournament import Tournament
 from mellea_like.selections.votes import Collect, Vote, majority_confidence
 
 __all__ = [
@@ -23,6 +20,7 @@ __all__ = [
     "BestOf",
     "Collect",
     "Consensus",
+    "Decision",
     "First",
     "Key",
     "Ordered",

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 from mellea_like.core.argument_checks import is_async
 from mellea_like.core.display import bounded, safe_repr, shown
-from mellea_like.core.generation import Usage
 from mellea_like.core.requirement import Requirement
 from mellea_like.core.slice import Outcome, Slice
 from mellea_like.core.tools import canonical, read_arguments
 from mellea_like.runtime.threads import run_in_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Iterator
+    from collections.abc import Awaitable, Callable, Iterable
 
     from mellea_like.core.backend import Backend
     from mellea_like.core.decision import Decision
     from mellea_like.core.tools import ToolCall
     from mellea_like.core.validation import Candidate
+    from mellea_like.selections.comparisons import Comparisons
 
 __all__ = [
     "Answers",
@@ -65,20 +65,21 @@ class SelectionFacts(NamedTuple):
 
     Attributes:
         turns: the maximum number of draws that the call may start.
+        judge: the call's judge, if known.
     """
 
     turns: int
+    judge: Backend | None = None
 
 
 class SelectionState(ABC):
-    """The state of a selection during one call. Its methods are synchronous and do no I/O.
+    """The state of a selection during one call.
 
-    The engine calls `start` when a draw starts, and `hear` in the step that records the draw.
-    ``passed`` has the records of the draws that passed, in the order recorded, and ``marks`` has
-    the marks that `BaseSelection.mark` gave them. A selection that needs comparisons sets ``judge``
-    (None for the call's judge) and ``criterion``. If a `judge_score` scores the draws, ``judge`` is
-    its judge, so that budgets can be checked in advance. The engine adds the cost of comparisons to
-    ``usage`` and their errors to ``errors``, and sets ``model`` to the judge's model.
+    The engine calls `start` when a draw starts, `hear` in the step that records the draw, `settle`
+    when all draws have ended, and then `decide`. Only `settle` may wait or do I/O. ``passed`` has
+    the records of the draws that passed, in the order recorded, and ``marks`` has the marks that
+    `BaseSelection.mark` gave them. A selection that asks a judge sets ``judge``, so that budgets
+    can be checked in advance.
 
     Args:
         kind: the selection's name, as the `Decision` will have it.
@@ -98,14 +99,9 @@ class SelectionState(ABC):
         self.turns_left = facts.turns
         self.passed: list[Slice] = []
         self.marks: list[Any] = []
-        self.answers: dict[tuple[int, int], float] = {}
         self.abstentions: int = 0
         self.reason = ""
         self.judge: Backend | None = None
-        self.criterion = ""
-        self.usage = Usage()
-        self.errors: list[Exception] = []
-        self.model: str | None = None
 
     def start(self, iteration: int) -> None:  # noqa: B027 (most need not know)
         """Note that a draw starts.
@@ -143,41 +139,16 @@ class SelectionState(ABC):
         """Return why no more draws are needed; "" if more are. `hear` calls this after a pass."""
         return "" if self.wanted() else f"{len(self.passed)} passed"
 
-    def pairs(self) -> list[tuple[int, int]]:
-        """Return the pairs of passed draws that a judge must compare before the winner is known.
+    async def settle(self, comparisons: Comparisons) -> None:  # noqa: B027 (most need not)
+        """Do what `decide` needs and what takes time, once no draw is under way.
 
-        Returns:
-            Pairs of indices in ``passed``. For each pair, the engine asks the judge in both
-            orders, and passes the result to ``compared``. Then it calls `pairs` again, until there
-            are none left.
-        """
-        return []
-
-    def compared(self, pair: tuple[int, int], points: float) -> None:
-        """Take the result of a comparison.
+        This is called only if at least one draw has passed. If the call is cancelled, so is this
+        method, and the call ends without a decision. An exception ends the call.
 
         Args:
-            pair: the two indices in ``passed``.
-            points: the points of the first draw: 1.0, 0.5 (no preference) or 0.0.
+            comparisons: has the call's judge compare draws. Their cost and errors are recorded in
+                the `Decision`.
         """
-        self.answers[pair] = points
-
-    def steps(self) -> Iterator[None]:
-        """Do slow work before `decide`, one piece per step.
-
-        The engine takes the steps once no draw is under way. They run on the event loop if they
-        are `quick`, else in a worker thread. The engine takes no further step if the call is
-        cancelled, and none at all if the call ends with an error.
-
-        Returns:
-            An iterator that does one piece of work per step. By default, there are no steps.
-        """
-        return iter(())
-
-    @property
-    def quick(self) -> bool:
-        """Whether all steps together take under a millisecond, so they may block the event loop."""
-        return False
 
     @abstractmethod
     def decide(self) -> Decision:

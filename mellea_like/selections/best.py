@@ -1,15 +1,16 @@
-"""The best of several draws: by score, by similarity to the others, or by comparisons."""
+"""The best of several draws: by score, or by similarity to the others."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from itertools import combinations
-from typing import TYPE_CHECKING, Any, Literal
+from threading import Event
+from typing import TYPE_CHECKING, Any
 
-from mellea_like.core.argument_checks import is_async, real_number, whole_number
-from mellea_like.core.backend import is_backend
-from mellea_like.core.decision import Comparison, Decision
+from mellea_like.core.argument_checks import is_async, real_number
+from mellea_like.core.decision import Decision
+from mellea_like.runtime.threads import run_in_thread
 from mellea_like.selections.base import (
     BaseSelection,
     Scorer,
@@ -21,12 +22,12 @@ from mellea_like.selections.base import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Awaitable, Callable
 
-    from mellea_like.core.backend import Backend
     from mellea_like.core.validation import Candidate
+    from mellea_like.selections.comparisons import Comparisons
 
-__all__ = ["BestOf", "Consensus", "Tournament", "word_overlap"]
+__all__ = ["BestOf", "Consensus", "word_overlap"]
 
 QUICK = 2000
 """The most work to do on the event loop, which takes a millisecond or so.
@@ -170,14 +171,27 @@ class _ConsensusState(SelectionState):
         lengths = [len(candidate.text) + 5 for candidate in self.marks]
         return self._similarity is word_overlap and len(lengths) * sum(lengths) <= QUICK
 
-    def steps(self) -> Iterator[None]:
+    async def settle(self, comparisons: Comparisons) -> None:
+        del comparisons  # They are a judge's.
+        left = Event()
+        if self.quick:
+            self._compare(left)
+            return
+        try:
+            await run_in_thread(self._compare, left, name="the comparisons of a consensus")
+        finally:
+            left.set()
+
+    def _compare(self, left: Event) -> None:
+        """Compare all pairs, unless the call has left."""
         n = len(self.passed)
         sums = [0.0] * n
         for i, j in combinations(range(n), 2):
+            if left.is_set():
+                return
             alike, _ = read_score(self._similarity(self.marks[i], self.marks[j]))
             sums[i] += alike
             sums[j] += alike
-            yield
         self._scores = [each / max(1, n - 1) for each in sums]
 
     def decide(self) -> Decision:
@@ -189,102 +203,4 @@ class _ConsensusState(SelectionState):
             self.reason,
             scores={s.iteration: scores[i] for i, s in enumerate(self.passed)},
             abstentions=self.abstentions,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Tournament(BaseSelection):
-    """A judge model compares candidates two at a time, and the one that it prefers wins.
-
-    When n draws have passed, the judge compares pairs. It sees each pair in both orders, because
-    judges tend to prefer the reply that they read first, or last. If its two verdicts disagree,
-    each reply gets half a win.
-
-    Args:
-        judge: the backend that compares; None for the strategy's judge.
-        n: how many draws must pass; a call with fewer attempts compares all that pass.
-        criterion: what makes a reply better, in words.
-        rounds: ``"knockout"`` compares n - 1 pairs, and the loser of a pair is out. ``"pivots"``
-            compares each candidate with the ``pivots`` candidates of the lowest rank, and counts
-            wins. It costs more, and is more reliable.
-        pivots: with ``rounds="pivots"``, how many candidates all others are compared with.
-
-    Raises:
-        TypeError: ``judge`` isn't a backend, or ``pivots`` isn't an int.
-        ValueError: ``n`` or ``pivots`` is below 1, or ``rounds`` is unknown.
-    """
-
-    judge: Backend | None = None
-    n: int = 8
-    criterion: str = "answers the request better"
-    rounds: Literal["knockout", "pivots"] = "knockout"
-    pivots: int = 2
-
-    def __post_init__(self) -> None:
-        if self.judge is not None and not is_backend(self.judge):
-            msg = f"Tournament(judge) must be a backend, which compares replies, not {self.judge!r}"
-            raise TypeError(msg)
-        check_n(self.n, "Tournament")
-        if self.rounds not in ("knockout", "pivots"):
-            msg = f"Tournament(rounds=...) must be 'knockout' or 'pivots', not {self.rounds!r}"
-            raise ValueError(msg)
-        whole_number("Tournament: pivots", self.pivots)
-
-    def begin(self, facts: SelectionFacts) -> _TournamentState:
-        """Return the state for a new call."""
-        return _TournamentState(self, facts)
-
-
-class _TournamentState(SelectionState):
-    def __init__(self, config: Tournament, facts: SelectionFacts) -> None:
-        super().__init__("tournament", facts, config.n, at_most=True)
-        self.judge, self.criterion = config.judge, config.criterion
-        self._config = config
-        self._in: list[int] | None = None
-
-    def pairs(self) -> list[tuple[int, int]]:
-        if self._in is None:
-            self._in = sorted(range(len(self.passed)), key=self.by_rank)
-        wanted = self._knockout() if self._config.rounds == "knockout" else self._with_pivots()
-        return [pair for pair in wanted if pair not in self.answers]
-
-    def _knockout(self) -> list[tuple[int, int]]:
-        """Return the pairs of the current round. When all are decided, begin the next round."""
-        standing = self._in or []
-        while len(standing) > 1:
-            pairs = list(zip(standing[::2], standing[1::2], strict=False))
-            if any(pair not in self.answers for pair in pairs):
-                return pairs
-            # If the number is odd, the last one moves on without a comparison.
-            left_over = standing[len(standing) - len(standing) % 2 :]
-            won = [a if self.answers[a, b] >= 0.5 else b for a, b in pairs]  # noqa: PLR2004
-            self._in = standing = won + left_over
-        return []
-
-    def _with_pivots(self) -> list[tuple[int, int]]:
-        everyone = sorted(range(len(self.passed)), key=self.by_rank)
-        pivots = everyone[: self._config.pivots]
-        return [(pivot, other) for at, pivot in enumerate(pivots) for other in everyone[at + 1 :]]
-
-    def decide(self) -> Decision:
-        everyone = range(len(self.passed))
-        wins, met = [0.0] * len(everyone), [0] * len(everyone)
-        for (a, b), points in self.answers.items():
-            wins[a] += points
-            wins[b] += 1 - points
-            met[a] += 1
-            met[b] += 1
-        share = [wins[i] / met[i] if met[i] else 0.5 for i in everyone]
-        if self._config.rounds == "knockout":
-            best = min(self._in or everyone, key=lambda i: (-wins[i], self.by_rank(i)))
-        else:
-            best = min(everyone, key=lambda i: (-share[i], self.by_rank(i)))
-        at = [slice_.iteration for slice_ in self.passed]
-        return Decision(
-            self.kind,
-            (at[best],),
-            self.reason,
-            scores={at[i]: share[i] for i in everyone if met[i]},
-            abstentions=self.abstentions,
-            comparisons=tuple(Comparison(at[a], at[b], p) for (a, b), p in self.answers.items()),
         )

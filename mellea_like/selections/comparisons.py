@@ -1,4 +1,4 @@
-"""Have a judge compare passing draws two at a time, for a selection that asks for pairs."""
+"""Have a judge compare passing draws two at a time, for a selection."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import anyio
 
 from mellea_like.core.backend import CURRENT, RequestMeta
 from mellea_like.core.conversation import reply_message
-from mellea_like.core.generation import cost_of
+from mellea_like.core.generation import Usage, cost_of
 from mellea_like.errors import (
     BackendError,
     BackendTimeout,
@@ -20,16 +20,15 @@ from mellea_like.errors import (
 )
 from mellea_like.requirements.judge import Question, comparison_messages, read_comparison
 from mellea_like.runtime.event_loops import first_in, foreign, split_cancellation
-from mellea_like.runtime.logs import warn
 from mellea_like.runtime.task_scope import run_together
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from mellea_like.core.backend import Backend
     from mellea_like.core.slice import Slice
     from mellea_like.core.spec import Spec
     from mellea_like.kernel.call import Call
-    from mellea_like.selections.base import SelectionState
 
 __all__ = ["Comparisons"]
 
@@ -38,51 +37,63 @@ NOT_FOUND = 404
 
 
 class Comparisons:
-    """Has a judge compare the draws of one call, and reports the results to the selection.
+    """Has a judge compare the passing draws of one call, two at a time.
 
     A comparison that failed counts as a tie. No further one starts when the time is up, a budget is
     spent, a plugin has failed, or the judge has a permanent error. The cost of comparisons isn't
     part of any slice.
+
+    Attributes:
+        usage: the cost so far.
+        errors: the errors of comparisons.
+        error: the error that prevents further comparisons; None if there is none.
+        model: the model that the judge last named in a reply.
     """
 
-    def __init__(self, call: Call, selection: SelectionState, inputs: Spec, settings: Any) -> None:
+    def __init__(self, call: Call, passed: Sequence[Slice], inputs: Spec, settings: Any) -> None:
+        self.usage = Usage()
+        self.errors: list[Exception] = []
+        self.error: Exception | None = None
+        self.model: str | None = None
         self._call = call
-        self._selection = selection
-        self._judge = inputs.judge if selection.judge is None else selection.judge
+        self._passed = passed
+        self._judge = inputs.judge
         self._seed = inputs.options.seed
         self._lanes: int = settings.concurrency_budget
         self._seconds: float | None = settings.iteration_timeout
-        self._won: dict[tuple[int, int], float] = {}
-        """Maps pairs of draws, in the order shown to the judge, to the points of the first one."""
-        self._halted: Exception | None = None
 
-    async def run(self) -> Exception | None:
-        """Compare pairs until the selection asks for no more; return the error that stopped it."""
-        call, selection = self._call, self._selection
+    @property
+    def halted(self) -> bool:
+        """Whether no further comparison can start."""
+        return self.error is not None or self._call.fatal is not None
+
+    async def compare(
+        self, pairs: Sequence[tuple[int, int]], criterion: str, judge: Backend | None = None
+    ) -> dict[tuple[int, int], float]:
+        """Have a judge compare pairs, each in both orders, as many at a time as there are lanes.
+
+        Args:
+            pairs: pairs of indices in `SelectionState.passed`.
+            criterion: what makes a reply better, in words.
+            judge: the backend to ask; None for the call's judge.
+
+        Returns:
+            The points of the first draw of each pair: 1.0, 0.75, 0.5 (no preference), 0.25 or 0.0.
+            If comparisons had to stop, some or all pairs are missing.
+        """
+        call, asked = self._call, self._judge if judge is None else judge
         if call.race.late:
             self._out_of_time()
         elif (stopped := call.race.why) is not None and stopped.error is not None:
             self._halt(stopped.error)
-        while self._halted is None and call.fatal is None and (pairs := selection.pairs()):
-            await self._compare_all(pairs)
-        if errors := selection.errors:
-            warn(
-                "%d comparisons failed; the first: %s: %s",
-                len(errors),
-                type(errors[0]).__name__,
-                errors[0],
-                sampling_id=call.id,
-            )
-        return self._halted
-
-    async def _compare_all(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """Compare pairs in both orders, concurrently, and report the results to the selection."""
-        call, won = self._call, self._won
         orders = iter([order for a, b in pairs for order in ((a, b), (b, a))])
+        won: dict[tuple[int, int], float] = {}
 
         async def lane() -> None:
-            while self._halted is None and (order := next(orders, None)) is not None:
-                await self._compare(order)
+            while not self.halted and (order := next(orders, None)) is not None:
+                points = await self._compared(order, criterion, asked)
+                if points is not None:
+                    won[order] = points
 
         lanes = [lane] * min(2 * len(pairs), self._lanes)
         deadline = math.inf if call.deadline is None else call.deadline
@@ -90,23 +101,28 @@ class Comparisons:
             await run_together(lanes, call.id, "comparison", call.rules.cancel_grace)
         if due.cancelled_caught:
             self._out_of_time()
-        for a, b in pairs:
-            if (a, b) in won and (b, a) in won:
-                self._selection.compared((a, b), (won[a, b] + 1 - won[b, a]) / 2)
+        return {
+            (a, b): (won[a, b] + 1 - won[b, a]) / 2
+            for a, b in pairs
+            if (a, b) in won and (b, a) in won
+        }
 
     def _out_of_time(self) -> None:
         late = f"sampling {self._call.id}: time ran out before all comparisons were made"
         self._halt(SamplingTimeout(late))
 
     def _halt(self, why: Exception) -> None:
-        if self._halted is None:
-            self._halted = why
-            self._selection.errors.append(why)
+        if self.error is None:
+            self.error = why
+            self.errors.append(why)
 
-    async def _compare(self, order: tuple[int, int]) -> None:
+    async def _compared(
+        self, order: tuple[int, int], criterion: str, judge: Backend
+    ) -> float | None:
+        """Return the points of the first of two draws; None if comparisons have to stop."""
         try:
             with foreign("the judge"):
-                self._won[order] = await self._points(order)
+                return await self._points(order, criterion, judge)
         except BaseException as exc:
             cancellation, error = split_cancellation(exc)
             if cancellation is not None:
@@ -116,28 +132,29 @@ class Comparisons:
             if _lasting(error):
                 self._halt(error)
             else:
-                self._selection.errors.append(error)
-            if self._halted is None:
-                self._won[order] = 0.5
+                self.errors.append(error)
+            return 0.5 if self.error is None else None
 
-    async def _points(self, order: tuple[int, int]) -> float:
+    async def _points(self, order: tuple[int, int], criterion: str, judge: Backend) -> float:
         """Ask the judge to compare two draws, and return the points of the first one."""
-        call, selection = self._call, self._selection
-        one, other = (selection.passed[i] for i in order)
+        call = self._call
+        one, other = (self._passed[i] for i in order)
         meta = RequestMeta(
             call.id, one.iteration, one.subsample, call_started=call.started, deadline=call.deadline
         )
-        messages = comparison_messages(selection.criterion, one.messages, _said(one), _said(other))
+        messages = comparison_messages(criterion, one.messages, _said(one), _said(other))
         options, purpose = call.rules.judge_options, f"against {other.iteration}"
-        question = Question(self._judge, messages, options, self._seed, purpose, meta)
+        question = Question(judge, messages, options, self._seed, purpose, meta)
         CURRENT.set((meta, question.meter))
         try:
             with anyio.move_on_after(self._seconds):
-                reply = await question.ask(call.judging(self._judge))
-                selection.model = reply.model or selection.model
+                reply = await question.ask(call.judging(judge))
+                self.model = reply.model or self.model
                 return read_comparison(reply.text)
         finally:
-            selection.usage += cost_of(question.meter, question.reply)
+            cost = cost_of(question.meter, question.reply)
+            self.usage += cost
+            call.beside += ((self.model or question.model, cost),)
         msg = f"comparing two draws took longer than {self._seconds:g} s"
         raise BackendTimeout(msg)
 

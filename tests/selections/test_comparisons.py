@@ -23,7 +23,7 @@ from mellea_like.errors import (
 from mellea_like.hooks import Plugin, hook
 from mellea_like.hooks.types import HookType
 from mellea_like.limits import Retry
-from mellea_like.selections import Tournament
+from mellea_like.selections import BaseSelection, Decision, SelectionState, Tournament
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
 
@@ -170,6 +170,70 @@ async def test_a_budget_ends_comparisons_and_says_so_once(requests):
     assert len(result.decision.comparisons) == (requests - 4) // 2
     assert len(result.decision.errors) == 1
     assert "budget" in result.decision.errors[0]
+
+
+class League(BaseSelection):
+    """Somebody's own: everybody meets everybody, after a pause."""
+
+    def __init__(self, pause):
+        self.pause = pause
+
+    def begin(self, facts):
+        return LeagueState(self.pause, facts)
+
+
+class LeagueState(SelectionState):
+    def __init__(self, pause, facts):
+        super().__init__("league", facts, n=3)
+        self.judge = facts.judge
+        self.pause, self.points = pause, [0.0] * 3
+
+    async def settle(self, comparisons):
+        await anyio.sleep(self.pause)
+        for (a, b), points in (await comparisons.compare([(0, 1), (0, 2), (1, 2)], "x")).items():
+            self.points[a] += points
+            self.points[b] += 1 - points
+
+    def decide(self):
+        best = max(range(3), key=self.points.__getitem__)
+        return Decision(self.kind, (self.passed[best].iteration,), self.reason)
+
+
+async def test_a_selection_of_ones_own_may_wait_and_compare():
+    judge, asked = comparing(model="stern")
+    three = by_iteration({i: after(1, "yes" + "!" * i) for i in range(1, 4)})
+    own = RejectionSamplingStrategy(
+        three, judge=judge, loop_budget=1, concurrency_budget=3, selection=League(10)
+    )
+    result = await own.sample("do", [yes])
+    assert result.value == "yes!!!"
+    assert (result.elapsed, len(asked)) == (1 + 10 + 2, 6)
+    assert (result.decision.usage.requests, result.decision.model) == (6, "stern")
+    assert result.usage.requests == 3 + 6
+
+
+async def test_a_selection_that_is_cancelled_has_no_winner():
+    ended = []
+
+    @hook(HookType.SAMPLING_LOOP_END)
+    async def note(payload):
+        ended.append((payload.success, payload.decision, len(payload.slices)))
+
+    three = by_iteration({i: after(1, "yes") for i in range(1, 4)})
+    judge, asked = comparing()
+    own = RejectionSamplingStrategy(
+        three,
+        judge=judge,
+        loop_budget=1,
+        concurrency_budget=3,
+        selection=League(10),
+        plugins=[note],
+    )
+    with anyio.move_on_after(5) as scope:
+        await own.sample("do", [yes])
+    assert scope.cancelled_caught
+    assert ended == [(False, None, 3)]
+    assert not asked
 
 
 class Stern(Plugin):

@@ -6,6 +6,7 @@ import itertools
 from collections import Counter
 from functools import partial
 
+import anyio
 import pytest
 from engine_kit import a_slice, candidate
 from hypothesis import given
@@ -125,14 +126,25 @@ def test_only_few_short_texts_are_compared_on_the_event_loop(texts, similarity, 
 # --- tournaments --------------------------------------------------------------------------------
 
 
+class Played:
+    """Comparisons of which the stronger draw wins."""
+
+    halted = False
+
+    def __init__(self, strength):
+        self._strength = strength
+        self.games = 0
+
+    async def compare(self, pairs, criterion, judge):
+        self.games += len(pairs)
+        return {(a, b): float(self._strength[a] > self._strength[b]) for a, b in pairs}
+
+
 def played(state, strength):
     """Play all comparisons, the stronger of two winning; return how many there were."""
-    games = 0
-    while pairs := state.pairs():
-        for a, b in pairs:
-            games += 1
-            state.compared((a, b), float(strength[a] > strength[b]))
-    return games
+    comparisons = Played(strength)
+    anyio.run(state.settle, comparisons)
+    return comparisons.games
 
 
 @given(st.permutations(range(7)).flatmap(lambda p: st.integers(1, 7).map(lambda n: p[:n])))
