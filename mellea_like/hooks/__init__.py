@@ -1,6 +1,7 @@
 """Plugins: writing and registering them, and the payloads that they get and may change.
 
-The payload classes load much of pydantic, so they are imported when they are first used.
+The payload classes load much of pydantic, so they are imported when they are first used. Each is
+defined beside the option that fires its hook.
 """
 
 from typing import TYPE_CHECKING
@@ -11,17 +12,18 @@ from mellea_like.hooks.types import HookMode, HookType
 from mellea_like.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from mellea_like.hooks.payloads import (
-        GenerationErrorPayload,
-        GenerationPostCallPayload,
-        GenerationPreCallPayload,
-        Payload,
+    from mellea_like.hooks.call import (
         SamplingIterationPayload,
         SamplingLoopEndPayload,
         SamplingLoopStartPayload,
-        SamplingRepairPayload,
-        ValidationPostCheckPayload,
-        ValidationPreCheckPayload,
+    )
+    from mellea_like.hooks.check import ValidationPostCheckPayload, ValidationPreCheckPayload
+    from mellea_like.hooks.payload import Payload
+    from mellea_like.hooks.repair import SamplingRepairPayload
+    from mellea_like.hooks.request import (
+        GenerationErrorPayload,
+        GenerationPostCallPayload,
+        GenerationPreCallPayload,
     )
 
 __all__ = [
@@ -46,8 +48,17 @@ __all__ = [
     "unregister",
 ]
 
-
 __getattr__, __dir__ = lazy_exports(
     globals(),
-    {"mellea_like.hooks.payloads": " ".join(name for name in __all__ if name.endswith("Payload"))},
+    {
+        "mellea_like.hooks.call": (
+            "SamplingIterationPayload SamplingLoopEndPayload SamplingLoopStartPayload"
+        ),
+        "mellea_like.hooks.check": "ValidationPostCheckPayload ValidationPreCheckPayload",
+        "mellea_like.hooks.payload": "Payload",
+        "mellea_like.hooks.repair": "SamplingRepairPayload",
+        "mellea_like.hooks.request": (
+            "GenerationErrorPayload GenerationPostCallPayload GenerationPreCallPayload"
+        ),
+    },
 )

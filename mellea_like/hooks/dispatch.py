@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from anyio.abc import TaskGroup
 
-    from mellea_like.hooks.payloads import Payload
+    from mellea_like.hooks.payload import Payload
     from mellea_like.hooks.plugins import Handler
 
 __all__ = ["Hooks", "failure"]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
     from typing import Self
 
-    from mellea_like.hooks.payloads import Payload
+    from mellea_like.hooks.payload import Payload
 
 __all__ = [
     "DEFAULT_PRIORITY",
@@ -266,7 +266,9 @@ def _bound(
         msg = f"plugin {plugin}: handler {name!r} must take exactly one argument, the payload"
         raise TypeError(msg)
     # Now, since the first call would read files on its event loop. Only plugins need pydantic.
-    import_module("mellea_like.hooks.payloads")
+    hooks = import_module("mellea_like.hooks")
+    for exported in hooks.__all__:
+        getattr(hooks, exported)
     may_wait = _may_wait(function)
     return tuple(
         replace(mark, plugin=plugin, function=function, may_wait=may_wait) for mark in marks

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from mellea_like.hooks.payloads import Payload
+from mellea_like.hooks.payload import Payload
 from mellea_like.hooks.plugins import Plugin, hook
 from mellea_like.hooks.types import HookMode, HookType
 

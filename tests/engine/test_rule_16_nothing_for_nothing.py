@@ -53,7 +53,7 @@ from mellea_like.backends.scripted import ScriptedBackend
 check = Requirement("never", lambda candidate: False, inline=True)
 strategy = RejectionSamplingStrategy(ScriptedBackend(["a", "b"]), loop_budget=2)
 anyio.run(strategy.sample, "do", [check])
-print([name for name in ("mellea_like.hooks.payloads", "pydantic.main") if name in sys.modules])
+print([name for name in ("mellea_like.hooks.payload", "pydantic.main") if name in sys.modules])
 """
 
 

@@ -16,19 +16,21 @@ from mellea_like import (
     RejectionSamplingStrategy,
     RepairTemplateStrategy,
     Requirement,
+    hooks,
 )
 from mellea_like.backends.function import FunctionBackend
 from mellea_like.backends.scripted import ScriptedBackend
 from mellea_like.core import Options, StopReason, Usage
 from mellea_like.errors import BackendUnavailable, HookError
-from mellea_like.hooks import HookType, hook, payloads
-from mellea_like.hooks.payloads import (
+from mellea_like.hooks import (
     GenerationErrorPayload,
     GenerationPostCallPayload,
     GenerationPreCallPayload,
+    HookType,
     Payload,
     SamplingIterationPayload,
     SamplingLoopEndPayload,
+    hook,
 )
 from mellea_like.testing import RecordingPlugin
 
@@ -46,7 +48,8 @@ async def recorded(replies, *, strategy=RepairTemplateStrategy, requirements=(ye
 
 
 def test_there_is_one_payload_class_for_each_hook():
-    classes = [getattr(payloads, name) for name in payloads.__all__ if name != "Payload"]
+    names = [name for name in hooks.__all__ if name.endswith("Payload") and name != "Payload"]
+    classes = [getattr(hooks, name) for name in names]
     assert sorted(c.hook for c in classes) == sorted(HookType)
 
 

@@ -290,7 +290,7 @@ if __name__ == "__main__":
         "mellea_like.core.ledger",
         "mellea_like.gateway.http.app",
         "mellea_like.gateway.http.server",
-        "mellea_like.hooks.payloads",
+        "mellea_like.hooks.call",
         "mellea_like.report.call",
         "mellea_like.report.run_page",
         "mellea_like.report.run_summary",

@@ -28,7 +28,7 @@ from mellea_like.errors import (
     BackendUnavailable,
     RateLimited,
 )
-from mellea_like.hooks.payloads import Payload, SamplingLoopEndPayload
+from mellea_like.hooks import Payload, SamplingLoopEndPayload
 from mellea_like.hooks.plugins import Plugin, hook
 from mellea_like.hooks.types import HookMode, HookType
 

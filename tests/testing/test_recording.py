@@ -6,7 +6,7 @@ import pytest
 
 from mellea_like.backends.simulated import SimulatedBackend, passes
 from mellea_like.core.conversation import Context, as_action
-from mellea_like.hooks.payloads import (
+from mellea_like.hooks import (
     GenerationPreCallPayload,
     SamplingIterationPayload,
     SamplingLoopStartPayload,

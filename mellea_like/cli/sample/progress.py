@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from mellea_like.core.slice import Slice
-    from mellea_like.hooks.payloads import (
+    from mellea_like.hooks import (
         GenerationErrorPayload,
         GenerationPreCallPayload,
         SamplingLoopEndPayload,
