@@ -199,7 +199,7 @@ class BatchAPI(Protocol):
         ...
 
     def usage(self, outcome: JobOutcome) -> Usage:
-        """Return a request's cost: its tokens and the request itself; nothing if it never ran."""
+        """Return a request's cost: one request and its tokens; an empty usage if it never ran."""
         ...
 
     # Jobs
@@ -255,9 +255,9 @@ class BatchAPI(Protocol):
             intention: the job, as noted before its creation.
 
         Returns:
-            The job's state, if the provider lists the job. ``"perhaps"`` means that a running job
-            may be the right one: ask again later. None means that the provider doesn't list the
-            job, but a new job may appear in the list some seconds late. Somebody else's job is
+            The job's state, if the provider lists the job; ``"perhaps"`` if a running job may be
+            the right one, so that you should ask again later; or None if the provider doesn't list
+            the job. A new job may appear in the list some seconds late. Somebody else's job is
             never returned.
 
         Raises:

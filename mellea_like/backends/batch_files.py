@@ -88,7 +88,10 @@ async def mapped(path: Path) -> AsyncGenerator[Mapped]:
 
 
 class JoinedLines:
-    """The lines of a file, joined with commas, as an async iterator of ``length`` bytes to send."""
+    """Iterates over the parts of a request body: the lines of a file, joined with commas.
+
+    ``length`` is the size of the whole body in bytes.
+    """
 
     # It is no generator: the HTTP library would leave that suspended if the request is cancelled.
 

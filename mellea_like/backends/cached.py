@@ -280,7 +280,8 @@ class _File:
         self._lock = Lock()
         self._connection: sqlite3.Connection | None = None
         self.locks: WeakValueDictionary[tuple[object, bytes], anyio.Lock] = WeakValueDictionary()
-        """A lock of each request in progress, by event loop and key, for which equal ones wait."""
+        """The locks of requests in progress, by event loop and key. Equal requests wait for them.
+        """
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _File, (self._path,)

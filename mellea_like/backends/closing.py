@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["close"]
 
 CLOSE_SECONDS = 1.0
-"""How many seconds closing a response may take. After this time, the attempt is abandoned."""
+"""The longest time to spend on closing a response, in seconds. Then the attempt is abandoned."""
 
 
 async def close(response: Any, chunks: AsyncIterator[bytes]) -> None:

@@ -52,7 +52,7 @@ def serve(config: dict[str, Any]) -> tuple[Any, str]:
 
 
 def _end_with_parent(parent: int) -> None:
-    """Wait until standard input ends. Exit if the parent's process id is no longer ``parent``."""
+    """Wait until standard input ends; exit at once if the parent's id is no longer ``parent``."""
 
     def watch() -> None:
         while os.getppid() == parent:

@@ -32,11 +32,11 @@ class _Closing(Protocol):
 T = TypeVar("T", bound=_Closing)
 
 CLOSE_SECONDS = 1.0
-"""How many seconds closing connections may take. After this time, the connections are abandoned."""
+"""The longest time to spend on closing connections, in seconds. Then they are abandoned."""
 
 _suspended: WeakKeyDictionary[object, set[AsyncGenerator[None]]] = WeakKeyDictionary()
-"""The suspended generators of each event loop, each of which closes a client. They are kept here
-because trio warns if a generator is garbage-collected before its loop ends."""
+"""The suspended generators that will close clients, by event loop. They are kept here because trio
+warns if a generator is garbage-collected before its loop ends."""
 
 
 class _LoopClient(Generic[T]):

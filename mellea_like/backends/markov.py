@@ -89,9 +89,9 @@ def sentences_of(text: str) -> list[str]:
 
 
 def _body(lines: list[str]) -> list[str]:
-    """Return a paragraph's lines, without a first line that is a term above a definition.
+    """Return a paragraph's lines; if the first line is a term to be defined, leave it out.
 
-    A definition is indented more than its term.
+    The definition below such a term is indented more than the term.
     """
     depths = [len(line) - len(line.lstrip()) for line in lines[:2]]
     defined = len(depths) > 1 and depths[1] > depths[0] and not _BULLET.match(lines[0].strip())
@@ -113,7 +113,7 @@ LONGEST = 32
 ``TRIES`` attempts is cut off at this length."""
 
 TRIES = 4
-"""How often to try for a sentence that is short enough and contains a word of the theme."""
+"""The most attempts to draw a sentence that is short enough and contains a word of the theme."""
 
 MORE = 0.3
 """The probability that a text continues with another sentence."""
@@ -123,7 +123,7 @@ PULL = 6.0
 """The factor by which a word's weight is multiplied if the instruction contains the word."""
 
 COMMON = 0.1
-"""The largest share of the sentences in which a word may occur and still count as a theme."""
+"""A word that occurs in a larger share of the sentences than this doesn't count as a theme."""
 
 # Words that occur in instructions of any topic.
 _FILLERS = (

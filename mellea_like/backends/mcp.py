@@ -215,7 +215,7 @@ class MCPSamplingBackend:
         provider: ``"mcp"``, for telemetry.
         defaults: ``options``, with ``max_tokens``.
         model: the model suggested to the client, or None.
-        way: how this connection samples: ``"request"`` or ``"rounds"``. None if the client can't
+        way: how this connection samples: ``"request"`` or ``"rounds"``, or None if the client can't
             sample or can't be reached.
 
     Raises:

@@ -97,7 +97,7 @@ def _part(part: Part) -> dict[str, Any]:
 
 
 def readable(completion: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert a completion to OpenAI's form: join the parts of its text and of its thoughts."""
+    """Convert a completion to OpenAI's form, whose text and thoughts are one string each."""
     choices: list[dict[str, Any]] = []
     for choice in completion["choices"]:
         message = dict(choice["message"])

@@ -206,8 +206,8 @@ class OpenAIBackend:
 
         The key consists of the URL and a digest of the API key, which is meaningless outside this
         process. Azure counts by deployment, so an Azure client's key has the deployment's URL and
-        no API key. None if the API key is unknown. That is the case if the client fetches an API
-        key for each request, or if no valid API key is set yet.
+        no API key. If the API key is unknown, this property is None. That is the case if the client
+        fetches an API key for each request, or if no valid API key is set yet.
         """
         try:
             url = self.base_url.rstrip("/")  # The SDK's clients put one there.

@@ -133,7 +133,7 @@ class _NoFit(Exception):
 
 
 def _can_be_closed(schema: dict[str, Any], *, optional: bool) -> bool:
-    """Return whether an object has no properties but the listed ones, all of them required.
+    """Return whether an object can be closed: it lists its properties, and all are required.
 
     With ``optional``, optional properties are allowed.
     """

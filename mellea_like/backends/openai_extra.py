@@ -41,7 +41,7 @@ class FurtherFields:
         self._found: dict[str, dict[str, Any]] = {}
 
     def take(self, place: str, given: Mapping[str, Any]) -> None:
-        """Keep the extra fields of an object of the kind ``place``, or of a piece of the object."""
+        """Keep the extra fields of an object or a piece of it; ``place`` is the object's kind."""
         known = KNOWN[place]
         if given.keys() <= known:
             return

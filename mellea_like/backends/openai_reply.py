@@ -175,7 +175,11 @@ class Gathered:
         return call
 
     def _finish(self, reason: str | None) -> str:
-        """Record the finish reason; return the text of the calls of a wrapped `OutputTool`."""
+        """Record the finish reason; return the text that becomes known only at the reply's end.
+
+        If the reply is the argument of a tool call (see `OutputTool.wrapped`), it is read only now,
+        because the call's arguments must be complete.
+        """
         text = ""
         if self._output is not None and self._calls:
             tool, calls, self._calls = self._output, self._calls, []

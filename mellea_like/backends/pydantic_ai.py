@@ -52,7 +52,7 @@ T = TypeVar("T")
 __all__ = ["PydanticAIBackend"]
 
 CLOSE_SECONDS = 1.0
-"""How many seconds closing an incomplete reply may take."""
+"""The longest time to spend on closing an incomplete reply, in seconds."""
 
 
 class PydanticAIBackend:
@@ -131,7 +131,7 @@ class PydanticAIBackend:
     def limit_key(self) -> tuple[str, bytes] | None:
         """The key under which the provider counts requests: its URL and a digest of the API key.
 
-        None if the URL or the API key is unknown.
+        The key is None if the URL or the API key is unknown.
         """
         url, key = self._model.base_url, key_of(self._model)
         return (url, digest(key)) if url and key else None

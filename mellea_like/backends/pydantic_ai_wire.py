@@ -412,8 +412,8 @@ CATEGORIES: tuple[tuple[type[Exception], type[BackendError], bool | None], ...] 
     (exceptions.ModelAuthenticationError, AuthenticationFailed, None),
     (exceptions.ModelRequestRejectedError, InvalidRequest, None),
 )
-"""Pydantic AI's exceptions, each with this library's error class for it and with whether to retry
-(None for the error class's default)."""
+"""This library's error class for each of Pydantic AI's exceptions, and whether to retry (None for
+the error class's default)."""
 
 
 def _kind(

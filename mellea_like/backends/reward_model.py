@@ -40,7 +40,7 @@ class RewardModel:
             default is the last class.
         api_key: the key to send as a bearer token; None for servers that need none.
         timeout: how long the server may send nothing, in seconds.
-        max_retries: how often a failed request is retried.
+        max_retries: the most times that a failed request is sent again.
 
     Raises:
         ValueError: ``kind`` is unknown.

@@ -37,7 +37,7 @@ class Reply:
     Args:
         content: the text, the whole generation, or an exception (an instance or a class) to raise.
         delay: the seconds until the reply, spread over the pieces of a stream. With ``math.inf``,
-            the reply never comes; None uses the backend's delay.
+            the reply never comes. With None, the backend's delay applies.
         chunks: the pieces of a stream; by default, the words of the text. If the content is an
             exception, these pieces come before it.
         shielded: whether the delay ignores cancellation, as a badly behaved backend does.

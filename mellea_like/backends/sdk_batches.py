@@ -52,7 +52,7 @@ T = TypeVar("T")
 REQUEST_TIMEOUT = 408
 
 CLEAN_SECONDS = 10.0
-"""How many seconds deleting the file of a refused job may take."""
+"""The longest time to spend on deleting the file of a refused job, in seconds."""
 
 SHOWN = 200
 """The number of characters to show of a line that can't be read."""

@@ -60,14 +60,14 @@ SDK_ERRORS = ("OpenAIError", "AnthropicError")
 ``APIError``, nothing was sent."""
 
 SHORTEST_SECRET = 4
-"""The fewest characters of a secret to remove from messages. A shorter text may also be part of
-ordinary words."""
+"""The least length, in characters, at which a secret is removed from messages. A shorter text may
+also be part of ordinary words."""
 
 
 def retry_after(headers: Mapping[str, str], now: datetime) -> float | None:
     """Return the wait in seconds from ``retry-after-ms`` or ``Retry-After``.
 
-    None if neither header is present and readable.
+    The result is None if neither header is present and readable.
     """
     seconds = _seconds(headers.get("retry-after-ms", ""), 0.001)
     if seconds is None:

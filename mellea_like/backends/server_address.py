@@ -24,8 +24,9 @@ _SALT = os.urandom(16)
 class Server(ABC, Generic[C]):
     """A server, as a backend's arguments describe it. A base class for each provider's own class.
 
-    The environment has the URL and the key if they aren't given. ``given`` is a ready client of the
-    provider's SDK, which comes instead of both.
+    A URL or key that isn't given is read from an environment variable, and the URL is otherwise
+    ``official_url``. ``given`` is the client of the provider's SDK that the user passed instead of
+    a URL and a key, or None.
     """
 
     client_type: type[C]
@@ -82,7 +83,7 @@ class Server(ABC, Generic[C]):
 
     @property
     def _placeholder(self) -> str:
-        """The key to send if there is none; empty if the server needs one."""
+        """The text to send in place of a missing key; empty if the server requires a real key."""
         return ""
 
     @property

@@ -42,8 +42,8 @@ UNSENT = (
     "UnsupportedProtocol",
     "UserError",
 )
-"""The names of exceptions that are raised before a request is sent, by Python, the HTTP libraries
-and Pydantic AI."""
+"""The names of exceptions that Python, the HTTP libraries and Pydantic AI raise before a request is
+sent."""
 
 STATUSES: dict[int, tuple[type[BackendError], bool | None]] = {
     401: (AuthenticationFailed, None),

@@ -156,7 +156,7 @@ class SimulatedBackend:
         return self._counter.statistics()
 
     async def generate(self, request: Request) -> Generation:
-        """Answer one request after its latency, whatever its text and format are.
+        """Answer one request, whatever it asks for, after a random latency.
 
         Raises:
             RateLimited: the random numbers decide so.
