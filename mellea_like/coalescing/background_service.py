@@ -78,7 +78,7 @@ class BackgroundService(ABC):
 
         Args:
             deadline: the time on ``anyio.current_time``'s clock after which the remaining callers
-                get a `ShutdownError`. None for no limit.
+                get a `ShutdownError`; None for no limit.
 
         Raises:
             RuntimeError: the call comes from the service's own work, which would wait for itself,

@@ -203,7 +203,7 @@ class ChatDispatcher(BackgroundService, Generic[M, R]):
             ShutdownError: the dispatcher is closing, or was not opened.
             TypeError: ``run`` can't be called, the deadline isn't a number, or the key can't be
                 hashed.
-            ValueError: the deadline is not a number (``nan``).
+            ValueError: the deadline is ``nan``.
         """
         self._check_open()
         new = self._submission(session_key, message, run, deadline)

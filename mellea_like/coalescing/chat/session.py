@@ -200,7 +200,7 @@ class Session(Generic[M, R]):
     def check_stuck(self, now: float) -> tuple[Submission[M, R], ...] | None:
         """Mark the session as stuck if its cancelled run has exceeded the grace period.
 
-        If so, the waiting messages are removed and returned. None means that nothing has changed.
+        If so, remove and return the waiting messages. Otherwise, change nothing and return None.
         """
         if self._stuck or now < self._grace_ends:
             return None

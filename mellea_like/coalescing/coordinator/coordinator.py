@@ -54,7 +54,7 @@ DEFAULT_CONCURRENCY = 4
 """By default, the largest number of batches in progress at one time."""
 
 DEFAULT_MAX_JOINT_TOKENS = 16_384
-"""By default, the longest joint reply to ask for, in tokens: enough for ten of 1,000 tokens."""
+"""By default, the longest joint reply to ask for, in tokens: enough for ten answers of 1,000."""
 
 RequestKey: TypeAlias = "Callable[[Request], Hashable]"
 """A plain function from a request to a key; requests with equal keys are a group."""
@@ -138,7 +138,7 @@ class SamplingCoordinator(BackendWrapper, BackgroundService):
     """
 
     retries = True
-    """Keeps strategies from retrying: a failed or refused request must not be sent again."""
+    """Tells strategies to leave retries to this backend, which never repeats a refused request."""
 
     def __init__(
         self,

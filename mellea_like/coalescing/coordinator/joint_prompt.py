@@ -47,7 +47,7 @@ BATCH_OVERHEAD = 16
 """The tokens of a joint reply that belong to no task: brackets, and perhaps a Markdown fence."""
 
 TASK_OVERHEAD = 64
-"""The tokens of a joint reply for each task in addition to its answer: index, key, quotes, etc."""
+"""The tokens that each task adds to a joint reply besides its answer: index, key, quotes, etc."""
 
 SYSTEM = """\
 You are given {n} tasks that have nothing to do with each other. Do each as if it were the only \
@@ -62,7 +62,7 @@ It holds exactly {n} objects, one for each task, in the order of the tasks:
 """
 
 MAX_CHARACTERS = 1_000_000
-"""The longest reply to read, in characters. A longer one has no answers."""
+"""The longest reply to read, in characters. If a reply is longer, all its answers are missing."""
 
 EFFORT = 4 * MAX_CHARACTERS
 """The most characters to examine in a reply, so that a hostile reply can't block the event loop."""
@@ -78,7 +78,7 @@ DECODER = json.JSONDecoder()
 def share_key(request: Request, scope: Hashable = None) -> Hashable | None:
     """Return a key that is equal for requests that may share a batch.
 
-    None means that the request must be sent separately.
+    If the key is None, the request must be sent separately.
     """
     options = request.options
     messages = request.messages

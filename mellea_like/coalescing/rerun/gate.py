@@ -239,7 +239,7 @@ class RerunGate(BackgroundService, Generic[T]):
             RuntimeError: the tick itself makes the request, and would wait for its own end.
             ShutdownError: the gate is closing or closed.
             TypeError: the reason isn't a string, or the deadline isn't a number.
-            ValueError: the deadline is not a number (``nan``).
+            ValueError: the deadline is ``nan``.
             Exception: the exception of the tick.
         """
         self._check_open()

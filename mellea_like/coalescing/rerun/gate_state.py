@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class GateState(BaseModel):
-    """The state file's content, without running ticks, which would stay there after a crash."""
+    """The state file's content. Running ticks aren't recorded: a crash would leave the record."""
 
     # Of another version's file, known fields are read.
     last_event: AwareDatetime | None = None
