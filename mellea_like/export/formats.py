@@ -166,7 +166,7 @@ def columns_of(format: Format, how: ExampleRules, *, details: bool) -> dict[str,
 
 
 def _reasoning(format: Format, how: ExampleRules) -> Reasoning:
-    """Return where to write reasoning: by default in its own field, or nowhere if there is none."""
+    """Return where to write reasoning: by default in the format's field for it, if there is one."""
     return how.reasoning or ("drop" if KINDS[format].openai else "field")
 
 
