@@ -114,20 +114,20 @@ class DrawPlan:
         draws: the number of draws that the figures are based on.
         left_out: the number of all other draws: repairs, errors, cancelled draws, and ``others``.
         curve: the coverage (the share of items with a draw that passes) by number of draws.
-        needed: the smallest number of draws per item with which the coverage reaches the target.
-            None if four times the measured draws are too few: forecasts extend no further.
+        needed: the smallest number of draws per item with which the coverage reaches the target. It
+            is None if four times the measured draws are too few: forecasts extend no further.
         needed_surely: the same number, but for the lower end of the coverage's 95 % interval.
         splits: ways to make ``needed`` draws, from one after another to all in parallel. Empty if
             ``needed`` is None.
         suggestion: the split with the smallest product of requests and seconds, so that one per
             cent fewer requests is worth as much as one per cent less time.
-        bottleneck: the requirement that failed most often; None if none failed.
+        bottleneck: the requirement that failed most often; None if no requirement failed.
         unsolved: the items that never passed, those with the most draws first.
         complete: whether the whole cost of the draws is known; if not, tokens and cost are lower
             bounds.
         currency: the currency of ``cost``.
-        repairs: a comparison of repairs with fresh draws. None if no repair was judged, if no item
-            has two or more first draws, or if first draws were cancelled.
+        repairs: a comparison of repairs with fresh draws. It is None if no repair was judged, if no
+            item has two or more first draws, or if first draws were cancelled.
         others: the number of judged draws by models or stages other than the first, as in an
             escalation or a fallback. ``left_out`` includes them.
         passed_by_others: the number of items in ``passed`` that passed only by draws in ``others``.

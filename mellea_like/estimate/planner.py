@@ -255,7 +255,7 @@ class _Findings:
         item.solved |= passed
 
     def _count_judged(self, trace: TraceView, draws: Sequence[SliceView]) -> bool:
-        """Count verdicts, repairs and others' draws; return whether the first model passed."""
+        """Count verdicts, repairs, other models' draws; return whether the first model passed."""
         asked = {s.iteration for s in draws}
         firsts = [s for s in trace.slices if s.depth == 0]
         models = {s.model for s in draws}
@@ -305,14 +305,17 @@ class _Findings:
             self.alone[lacks[0]] += 1
 
     def bottleneck(self) -> Bottleneck | None:
-        """Return the requirement that failed most often, and of those, most often alone."""
+        """Return the requirement that failed most often.
+
+        If several did, it is the one that most often was the only one to fail.
+        """
         worst = max(self.failed, key=lambda what: (self.failed[what], self.alone[what]), default="")
         if not self.failed[worst]:
             return None
         return Bottleneck(worst, self.judged[worst], self.failed[worst], self.alone[worst])
 
     def splits(self, curve: CoverageCurve, needed: int) -> Iterator[Split]:
-        """Yield ways to divide ``needed`` draws among lanes, from one lane to a lane for each."""
+        """Yield ways to divide ``needed`` draws among lanes: from a single lane to one per draw."""
         widths = {min(2**power, needed) for power in range(needed.bit_length() + 1)}
         steps = [0, 1]
         while steps[-1] < needed:
