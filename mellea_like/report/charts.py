@@ -62,7 +62,8 @@ LEFT, RIGHT, TOP, BOTTOM = 8, 352, 30, 160
 LETTER = 7.0
 MOST_COLUMNS = 12
 MOST_NAMES = 7
-"""The most columns that all show long names. With more, every second column shows its name."""
+"""The most columns that have room for all their names. With more, every second name is left out,
+unless the names are short."""
 
 
 def columns(counts: Sequence[tuple[str, int]], along: str) -> Html | None:

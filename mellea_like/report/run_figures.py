@@ -39,7 +39,7 @@ PAUSE = 10.0
 """A gap of at least this many seconds between two periods of work doesn't count as work."""
 
 MOST_NAMES = 200
-"""The most requirements, and most kinds of errors, to count by name; more count as `OTHERS`."""
+"""The most requirements to count by name, and the most kinds of errors; the rest are `OTHERS`."""
 
 OTHERS = "(others)"
 
@@ -84,7 +84,7 @@ class Distribution:
         return self.quantile(1.0)
 
     def quantile(self, share: float) -> float:
-        """Return the smallest value that is at least as great as the part ``share`` of all values.
+        """Return the smallest value V for which at least the part ``share`` of all values is <= V.
 
         Args:
             share: from 0.0 to 1.0; for example, 0.5 for the median.

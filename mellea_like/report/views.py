@@ -226,20 +226,20 @@ class TraceView:
 
     @cached_property
     def fresh_draws(self) -> list[SliceView]:
-        """The draws that have the prompt and stage of first draws; not repairs."""
+        """The draws that have the prompt and stage of first draws, and so aren't repairs."""
         firsts = [s for s in self.slices if s.depth == 0]
         prompts, stages = {s.prompt for s in firsts}, {s.stage for s in firsts}
         return [s for s in self.slices if s.prompt in prompts and s.stage in stages]
 
     @cached_property
     def independent_draws(self) -> list[SliceView]:
-        """The fresh draws that were judged and whose model also answered an item's first draw."""
+        """The fresh draws that were judged and whose model also made one of the first draws."""
         models = {s.model for s in self.slices if s.depth == 0} - {None}
         return [s for s in self.fresh_draws if s.judged and (not models or s.model in models)]
 
     @property
     def shown(self) -> tuple[int, int, int]:
-        """The number of independent draws, the number that passed, and the number cancelled."""
+        """The numbers of independent draws, of those that passed, and of cancelled fresh draws."""
         draws = self.independent_draws
         cancelled = sum(s.outcome == "cancelled" for s in self.fresh_draws)
         return len(draws), sum(s.passed for s in draws), cancelled
