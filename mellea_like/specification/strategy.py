@@ -216,7 +216,7 @@ class StrategySpec(Section):
             ``lower`` or ``json:PATH``. Without a key, a vote counts the reply's value, and collect
             also keeps equal replies.
         n: the number of replies that must pass before ``best``, ``vote``, ``consensus`` or
-            ``tournament`` decides. None for as many as there are draws, but at most 16 for a vote,
+            ``tournament`` decides. The default is the number of draws, but at most 16 for a vote,
             and 8 for ``consensus`` and ``tournament``.
         checks: the checks, as on the command line: ``words<=20``, ``contains:TEXT``, ...
         requirements: requirements in words, which a model judges.
@@ -227,7 +227,7 @@ class StrategySpec(Section):
         accept_incomplete: whether to accept a reply that was cut off, refused, withheld by a
             content filter, or is empty. If not, such a draw fails. By default, only the gateway
             accepts such replies, and only if there are no requirements.
-        retries: how often a request is retried after a transient error.
+        retries: the most times that a request is sent again after transient errors.
         timeout: how long a call may take, in seconds.
         iteration_timeout: how long one draw may take, in seconds; None for no limit.
         budget: the limits of one call; None for no limit.
@@ -237,9 +237,9 @@ class StrategySpec(Section):
         escalate: bigger models, each of which takes over if the draws of the model before have
             failed. ``attempts`` is then the number of draws of the first model. With ``repair``,
             the first model sees the best failure.
-        escalate_when: when the next model takes over. ``spent`` waits until the model before it
-            has used up its draws. ``cheaper`` changes to it as soon as a passing reply is expected
-            to cost less with it; for this, the models need prices.
+        escalate_when: when the next model takes over. With ``spent``, it waits until the model
+            before it has used up its draws. With ``cheaper``, it takes over as soon as a passing
+            reply is expected to cost less with the next model; for this, the models need prices.
     """
 
     strategy: StrategyName = "rejection"

@@ -99,8 +99,8 @@ class Upstream(Section):
         concurrency: the most requests in flight, including those of judges; None for no limit.
         requests_per_minute: the most requests per minute; None for no limit.
         tokens_per_minute: the most tokens per minute, of prompts and replies; None for no limit.
-        price: the price of a million tokens of prompts, and of replies, for budgets of money. The
-            price of cached prompts and a currency's code may follow.
+        price: the prices of a million input tokens and of a million output tokens, for budgets of
+            money. The price of a million cached input tokens and a currency's code may follow.
     """
 
     concurrency: Whole | None = None
@@ -110,11 +110,11 @@ class Upstream(Section):
 
     @property
     def judges(self) -> bool:
-        """Whether the upstream can judge requirements in words."""
+        """Whether the upstream can judge requirements that are written in words."""
         return bool(getattr(self, "can_judge", False))
 
     def make_limits(self, store: Store | None = None, name: str | None = None) -> list[Limit]:
-        """Make the limits of the upstream's requests. Processes with one store share the rates."""
+        """Make the limits of the upstream's requests. Processes share rates through ``store``."""
         limits: list[Limit] = []
         if self.requests_per_minute is not None or self.tokens_per_minute is not None:
             limits.append(
@@ -195,7 +195,7 @@ class LlamaUpstream(Upstream):
         gguf: the model's file, relative to the configuration file.
         context_size: the most tokens of one request, prompt and reply together.
         parallel: the number of requests that the server works on at a time.
-        threads: the number of processor threads; None leaves it to llama.cpp.
+        threads: the number of processor threads; with None, llama.cpp chooses it.
         timeout: how long the server may send nothing, in seconds.
         can_judge: whether the upstream may be used as a judge.
     """
@@ -265,8 +265,8 @@ class PythonUpstream(Upstream):
     Args:
         kind: ``python``.
         backend: the name of a backend, or of a function without arguments that makes a backend,
-            as ``package.module:name``. None if the program that embeds the gateway passes the
-            backend.
+            as ``package.module:name``. It is not needed if the program that embeds the gateway
+            passes the backend.
         can_judge: whether the upstream may be used as a judge.
     """
 
