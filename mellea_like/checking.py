@@ -69,7 +69,7 @@ Requirements: TypeAlias = "Requirement | str | Sequence[Requirement | str]"
 """One requirement or several; the judge model judges those that are texts."""
 
 CALLS_ALLOWED = Options(extra={"tools": True})
-"""Options that let a checked reply contain calls of any tool. They are never sent to a model."""
+"""Options that let a checked reply contain calls of any tool. No model ever gets these options."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -370,9 +370,9 @@ class JournalError(MelleaError):
 
     Args:
         message: the problem and the remedy.
-        differences: if the journal belongs to another run, a triple for each setting that differs.
-            It has the setting's name, the old value and the new value, which are shortened. None
-            means that the setting is missing.
+        differences: if the journal belongs to another run, a triple for each setting that differs:
+            the setting's name, its old value and its new value, both shortened. A value is None if
+            the setting is missing.
     """
 
     def __init__(

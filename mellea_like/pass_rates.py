@@ -9,8 +9,8 @@ first pass (Berger and Wolpert, The Likelihood Principle, 1988).
 If draws raced and some were cancelled, the record is ``(draws, passes, cut)``, and ``cut`` is the
 number of cancelled draws. The draws that ended first are not a random sample, but all draws that
 *started* are, because nothing was known about them at that time. So a cancelled draw counts as a
-failure for the lower end of an interval of the coverage, and as a pass for the upper end. This
-holds however long passes and failures take.
+failure for the lower end of an interval of the coverage, and as a pass for the upper end. These
+ends are valid however long passes and failures take.
 """
 
 from __future__ import annotations
@@ -177,10 +177,10 @@ class Coverage(NamedTuple):
 
     Attributes:
         draws: the number of draws of each item.
-        share: the estimated share of the items that pass, from 0 to 1. If no draw was cancelled
-            and ``draws`` is at most the largest number that an item had, it is the most likely
-            share. Otherwise it is the middle of the interval, but if no draw was cancelled, not
-            less than the most likely share at that largest number.
+        share: the estimated share of the items that pass, from 0 to 1. If any draw was cancelled,
+            it is the middle of the interval. If none was, it is the most likely share, as long as
+            ``draws`` is at most the largest number of draws that an item had. For more draws, it is
+            the middle of the interval, but at least the most likely share at that largest number.
         low: the lower end of the share's 95 % interval.
         high: the upper end of the interval.
         extrapolated: whether all items had fewer draws.

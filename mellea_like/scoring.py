@@ -154,7 +154,10 @@ class _JudgeScore:
 
 
 def expected_score(reply: Generation, said: float, low: float, high: float) -> float:
-    """Return the probability-weighted mean of the scores; ``said`` if there are no logprobs."""
+    """Return the mean of the scores that a judge might have written, weighted by probability.
+
+    Return ``said``, the score that it wrote, if the log-probabilities in ``reply`` lack that score.
+    """
     tokens = reply.logprobs
     found = list(_SCORE.finditer("".join(token.text for token in tokens)))
     if not found:

@@ -1,10 +1,12 @@
 """Sequential tests of pass rates: draw until the answer is clear enough, then stop.
 
-The tests are e-processes: bets against a hypothesis. If the hypothesis is true, the expected
-capital of a bet is at most 1; if it is false, the capital grows. By Ville's inequality (1939), the
-chance that the capital against a true hypothesis ever reaches 1 / (1 - confidence) is at most 1 -
-confidence, however often one looks. The bets mix over the alternatives, as in Robbins' mixtures
-(Annals of Mathematical Statistics 41, 1970) and in Waudby-Smith and Ramdas (JRSS B 86, 2024).
+The tests are e-processes. They measure the evidence against a hypothesis as the capital of an
+imagined gambler, who starts with 1 and bets on each outcome, at odds that would be fair, or too
+low, if the hypothesis were true. If it is true, the expected capital is at most 1; if it is false,
+the capital grows. By Ville's inequality (1939), the chance that the capital against a true
+hypothesis ever reaches 1 / (1 - confidence) is at most 1 - confidence, however often one looks. The
+gambler spreads the capital over many alternative rates, as in Robbins' mixtures (Annals of
+Mathematical Statistics 41, 1970) and in Waudby-Smith and Ramdas (JRSS B 86, 2024).
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ __all__ = ["Comparison", "PairedTest", "PassRateTest", "compare"]
 T = TypeVar("T")
 
 RATES = 48
-"""The number of alternative rates over which a bet is spread, on each side of the tested rate."""
+"""The number of alternative rates, on each side of the tested rate, over which bets are spread."""
 PLACES = [(k + 0.5) / RATES for k in range(RATES)]
 MOST_FORESEEN = 10_000_000
 """The number of draws beyond which `PassRateTest.more` predicts nothing."""
@@ -143,8 +145,8 @@ class PassRateTest:
     def more(self) -> int | None:
         """The number of further draws until a verdict, if they pass as often as those so far.
 
-        None if that can't be predicted: there are no draws yet, their pass rate is exactly the
-        threshold, or it would take over ten million draws.
+        It is None if that can't be predicted: there are no draws yet, their pass rate is exactly
+        the threshold, or it would take over ten million draws.
         """
         if self.verdict is not None:
             return 0
@@ -178,8 +180,9 @@ class Comparison(NamedTuple):
 class PairedTest:
     """A test that decides which of two variants passes more often, on the same examples.
 
-    Only the examples on which the variants differ count. If neither is better, each such example
-    is equally likely to favour either one, and the test bets against that.
+    Only the examples on which the variants differ count. If neither variant were better, each of
+    these examples would be equally likely to favour the first or the second. The test decides as
+    soon as the examples contradict this clearly enough.
 
     Args:
         confidence: 1 minus the chance of calling one variant better if neither is, between 0 and 1.
@@ -294,7 +297,10 @@ def _log_beta(passes: int, failures: int) -> float:
 
 
 def _evidence(passes: float, failures: float, rate: float, *, above: bool) -> float:
-    """Return the log capital of a bet that the true rate is above ``rate``, or else below it."""
+    """Return the log of the capital won by betting that the true rate is above ``rate``.
+
+    Without ``above``, the bets are that it is below ``rate``.
+    """
     here = _log_likelihood(passes, failures, rate)
     start, width = (rate, 1 - rate) if above else (0.0, rate)
     gains = [_log_likelihood(passes, failures, start + width * place) - here for place in PLACES]
