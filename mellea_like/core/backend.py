@@ -227,14 +227,14 @@ class Request:
         messages: the conversation to reply to, oldest message first.
         options: options for generating the reply; a mapping becomes `Options`.
         format: the type that the reply's text should parse to, as JSON: a pydantic model, or any
-            other type that pydantic can validate. None for free text.
+            other type that pydantic can validate; for free text, None.
         meta: the origin of the request.
         meter: counts what the request costs. The backend updates it.
         tools: the tools that the reply may call.
         tool_choice: ``"auto"`` lets the model decide whether to call one, ``"required"`` asks for
             at least one call, ``"none"`` forbids calls, and a tool's name asks for a call of that
-            tool. None leaves the choice to the server. A backend that can't offer tools refuses a
-            request with tools.
+            tool. By default, the server decides. A backend that can't offer tools refuses a request
+            with tools.
         shows_calls: whether a stream should contain a `CallPiece` for each piece of a tool call. A
             backend may ignore it.
 
@@ -329,7 +329,7 @@ class Backend(Protocol):
             The reply.
 
         Raises:
-            BackendError: there is no reply. Its ``retryable`` tells whether to try again.
+            BackendError: there is no reply. The error's ``retryable`` tells whether to try again.
         """
         ...
 
@@ -521,8 +521,9 @@ Both are None outside draws. A request or a tool may have a meter of its own.
 PATIENT: ContextVar[bool | None] = ContextVar("mellea_like_patient", default=None)
 """How long requests may wait for a backend that is down.
 
-With None, they may wait as long as their retries. With True, as in batches, they may wait that long
-or for ``max_retry_after``, whichever is longer. With False, they don't wait.
+With None, a request may wait as long as its retry policy lets it wait in total. With True, as in
+batches, it may wait that long or for ``max_retry_after``, whichever is longer. With False, it
+doesn't wait.
 """
 
 BUDGETS: ContextVar[tuple[Any, ...]] = ContextVar("mellea_like_budgets", default=())

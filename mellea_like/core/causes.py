@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def caused_by(error: Exception, cause: BaseException) -> Exception:
-    """Give an error a cause, and return it. Return a copy if the error itself led to the cause.
+    """Give an error a cause and return the error, or a copy of it if the error led to the cause.
 
     For example, a judge's error about a spent budget may have led to the error of a draw. If the
     judge's error then got the draw's error as its cause, the causes would form a circle.

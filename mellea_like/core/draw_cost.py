@@ -63,7 +63,7 @@ def _with_other_costs(
 def _split(
     meter: Meter, reply: Generation | None, asked: str | None
 ) -> tuple[Usage, list[tuple[str | None, Usage]]]:
-    """Split a request's cost: first the model asked last, then each model asked before it."""
+    """Return the cost of the model that a request asked last, and of each model asked before it."""
     others = [pair for pair in meter.usage_by_model if pair[0] not in {None, asked}]
     own = sum((cost for model, cost in meter.usage_by_model if model in {None, asked}), _NO_USAGE)
     return (own if others else cost_of(meter, reply)), others

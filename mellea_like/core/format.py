@@ -292,7 +292,7 @@ def _only_block(text: str) -> str | None:
 
 
 def _value_inside(text: str, kinds: str) -> str | None:
-    """Find the only JSON value in a reply that begins with a bracket in ``kinds``; None if none."""
+    """Find a reply's only JSON value that begins with a bracket in ``kinds``, or return None."""
     rest = _after_thought(text)
     if not kinds:  # The type has no bracket of its own.
         block = _only_block(rest)

@@ -141,8 +141,8 @@ class Generation:
 
     Args:
         text: the output's text.
-        value: the parsed output. None means that the text is the value, or, if ``parsed`` is true,
-            that the parsed value is None.
+        value: the parsed output. If it is None, the text is the value, unless ``parsed`` is true:
+            then the parsed value itself is None.
         usage: the output's cost.
         model: the model that answered, if it is known.
         finish_reason: why the output ended, in OpenAI's words: ``"stop"``, ``"length"``,
@@ -189,7 +189,7 @@ class Generation:
 def why_incomplete(reply: Generation, *, tools: bool = False) -> str:
     """Explain, for people and the model, why a reply isn't a complete answer.
 
-    The explanation is empty if the reply is complete. ``tools`` tells whether it may call tools.
+    The explanation is empty if the reply is complete. With ``tools``, the reply may call tools.
     """
     ended = reply.finish_reason
     if ended in CUT:
@@ -265,8 +265,8 @@ class RequestMeter:
         """Update the counts while the reply is still arriving.
 
         Args:
-            input_tokens: tokens of the prompt counted so far; None leaves the count unchanged.
-            output_tokens: tokens of the reply counted so far; None leaves the count unchanged.
+            input_tokens: tokens of the prompt counted so far, or None to leave the count unchanged.
+            output_tokens: tokens of the reply counted so far, or None to leave the count unchanged.
         """
         if input_tokens is not None:
             self.input_tokens = input_tokens

@@ -53,9 +53,9 @@ class LedgerRow(NamedTuple):
         reasoning_tokens: the output tokens that the model spent on reasoning.
         cache_hits: replies that came from a `CachedBackend`'s file.
         stage: the stage of an escalation, 0-based; None with other strategies.
-        unpriced: requests of judges that have no price and are missing from ``cost``. If a record
-            does not name the judge's model, ``cost`` includes the judge's requests, at the price of
-            the model that drew.
+        unpriced: the number of judges' requests whose price is unknown. If the judge's model has no
+            price, ``cost`` lacks these requests. If a record does not name the judge's model,
+            ``cost`` includes them at the price of the model that drew.
     """
 
     iteration: int

@@ -19,7 +19,7 @@ Written: TypeAlias = "list[dict[str, Any]] | dict[str, Any]"
 
 
 class Prompts:
-    """Numbers conversations, and finds for each the longest earlier one that it continues.
+    """Gives each conversation an index, and finds the longest earlier one that it continues.
 
     The conversations form a tree with a message at each edge. To save comparisons, messages are
     looked up by their ``id()``, and conversations by the ``id()`` of their last message. So

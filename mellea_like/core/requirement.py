@@ -64,7 +64,7 @@ class Requirement:
     Args:
         description: the condition, in words that a model understands.
         validator: takes one `Candidate` and returns a bool, ``(bool, reason)`` or a
-            `ValidationResult`, or an awaitable of one. None leaves it to a judge model.
+            `ValidationResult`, or an awaitable of one. If it is None, a judge model decides.
         name: a short name for records and metrics. The default is the validator's name or the
             description.
         inline: run a plain function on the event loop itself. Use it for checks that take under 1
@@ -252,7 +252,10 @@ def _combined(operator: Operator, parts: tuple[Requirement, ...], number: int = 
 
 
 def or_else(first: Requirement, other: Requirement) -> Requirement:
-    """Require the second requirement if the first isn't met. Prompts contain only the second."""
+    """Make a requirement that either part can meet; the second is checked if the first isn't met.
+
+    Prompts contain only the second part.
+    """
     whole = _combined("or else", (first, other))
     vars(whole).update({name: getattr(other, name) for name in _SAME_AS_THE_OTHER})
     return whole

@@ -290,8 +290,8 @@ class SamplingResult(Generic[T]):
         The total is `usage`.
 
         Args:
-            prices: the price of each model, including judges, by its name; None leaves money out.
-                If a judge has no price, the cost is only a lower bound, shown with a ``≥``.
+            prices: the price of each model, including judges, by its name, or None to leave money
+                out. If a judge has no price, the cost is only a lower bound, shown with a ``≥``.
 
         Returns:
             The ledger: ``print`` shows it as a table.
@@ -324,7 +324,7 @@ class SamplingResult(Generic[T]):
 
         Args:
             data: the record as plain data.
-            format: the type of the parsed values; None leaves them as JSON has them.
+            format: the type of the parsed values, or None to leave them as JSON has them.
 
         Returns:
             The result. Its actions are `mellea_like.core.serialization.RecordedAction`, its

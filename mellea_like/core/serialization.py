@@ -83,9 +83,9 @@ def to_dict(result: SamplingResult[Any]) -> dict[str, Any]:
 def outline(
     result: SamplingResult[Any], write: Callable[[Message], dict[str, Any]] = Message.as_dict
 ) -> tuple[dict[str, Any], list[list[int]]]:
-    """Return a call's record as plain data, without its slices, and where their messages are.
+    """Return a call's record as plain data without its slices, and the places of their messages.
 
-    The cost of the slices is left out, too. The second value has, for each slice, its iteration and
+    The record lacks the cost of the slices, too. The places are, for each slice, its iteration and
     the indices of its context and its prompt in ``prompts``. ``write`` converts a message to plain
     data.
     """

@@ -71,8 +71,8 @@ class Slice:
         asked: the model that was asked, if the options or the backend name it.
         check_usage: the part of the usage that was not spent on the reply, as pairs of a model and
             its share. It includes judges, scorers, calls made by validators and tools, and the
-            models that failed before a `FallbackBackend` got a reply. None in a record that lacks
-            it.
+            models that failed before a `FallbackBackend` got a reply. None if the slice was read
+            from a record without this part.
     """
 
     iteration: int

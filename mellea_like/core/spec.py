@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from mellea_like.core.requirement import Requirement
 
 DECIDES = {"left_out": None}
-"""Metadata of settings that decide which draws are made or which one wins.
+"""Marks a setting that decides which draws are made or which one wins.
 
-So they are part of a batch's identity, unless they have the value that is left out.
+So the setting is part of a batch's identity, unless it has the value that is given here.
 """
 
 DECIDES_IF_TRUE = {"left_out": False}

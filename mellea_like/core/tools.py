@@ -111,8 +111,8 @@ class Tool:
             doesn't list are refused, unless ``"additionalProperties"`` is true or a schema.
         function: the function to run, or None if the tool runs elsewhere.
         read_only: whether the tool changes nothing, so that draws may run it before they win.
-        strict: whether OpenAI's servers must keep to the schema while they generate arguments;
-            None leaves it to the server.
+        strict: whether OpenAI's servers must keep to the schema while they generate arguments; by
+            default, the server decides.
 
     Raises:
         TypeError: an argument is of the wrong type.
@@ -253,7 +253,7 @@ def _of_mapping(kind: type[Tool], given: Mapping[str, Any], name: str | None) ->
 
 
 def resendable(call: ToolCall) -> ToolCall:
-    """Return a call with its arguments as a JSON object, because some servers refuse any others."""
+    """Return a call whose arguments are a JSON object, because some servers refuse other ones."""
     try:
         read = json.loads(call.arguments or "{}")
     except (ValueError, RecursionError):
