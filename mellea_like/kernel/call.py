@@ -62,7 +62,7 @@ class Call(ABC):
     concluded = False
     """Whether the call's outcome is known."""
     beside: tuple[tuple[str | None, Usage], ...] = ()
-    """What options spent on requests of no draw, with the models."""
+    """The cost of options' requests that belong to no draw, as pairs of a model and its cost."""
     _judges: tuple[tuple[Backend, int | None, Backend], ...] = ()
 
     def __init__(
@@ -163,7 +163,7 @@ class Call(ABC):
     # For its draws
 
     def draw_of(self, request: Request) -> Any:
-        """Return the `Draw` under way that a request belongs to, or None."""
+        """Return the running `Draw` that a request belongs to, or None."""
         iteration = request.meta.iteration
         running: list[Any] = self.race.running
         return next((d for d in running if d is not None and d.ask.iteration == iteration), None)

@@ -66,7 +66,7 @@ class Ask:
 
     @property
     def rank(self) -> tuple[int, int]:
-        """The draw's order if the winner must not depend on timing; the lowest wins."""
+        """The draw's rank. If timing must not matter, the passing draw of the lowest rank wins."""
         return self.depth, self.subsample
 
 
@@ -77,7 +77,7 @@ class Wait(NamedTuple):
 
 
 Next = Ask | Wait | None
-"""A plan's answer to a lane: a draw to start, or a wait. None ends the lane."""
+"""A plan's answer to a lane: a draw to start, or a wait, or None to end the lane."""
 
 
 class Stop(NamedTuple):
@@ -92,7 +92,7 @@ class Ruling(NamedTuple):
     """An option's decision about a race, such as to end it. The defaults change nothing."""
 
     over: bool = False
-    """Whether to cancel the running draws. Without a reason (``why``), the call is won."""
+    """Whether to end the race and cancel its draws. If ``why`` isn't set, the call is won."""
     stop: bool = False
     """Whether no further draw may start. Running draws continue."""
     drop: Callable[[Ask], bool] | None = None
