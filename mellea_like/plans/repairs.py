@@ -20,7 +20,7 @@ _PASSED, _FAILED = Outcome.PASSED, Outcome.FAILED
 
 
 class Chain(Enum):
-    """The state, after a draw, of a chain of draws that repair one another."""
+    """The state of a chain after one of its draws. In a chain, each draw repairs the one before."""
 
     GOES_ON = 1
     ENDED = 2

@@ -1,4 +1,4 @@
-"""The plan of a call whose schedule decides how many draws may start, and when it is asked again.
+"""The plan of a call with a schedule, which decides how many draws may start, and when.
 
 A chain that waits for its repair is only data in the plan, until an idle lane continues it. So
 there are only as many lanes as draws may run at the same time, however many chains wait.
@@ -112,7 +112,7 @@ class Scheduled:
     def next(self, lane: int, now: float) -> Next:  # noqa: ARG002 (chains are no lane's)
         """Return a draw that may start now, or how long to wait before the schedule is asked again.
 
-        None means that no further draw will start.
+        Return None if no further draw will start.
         """
         if now >= self._look_again - SLACK:
             now = max(now, self._look_again)
