@@ -30,7 +30,7 @@ class Rounds(Option):
         earlier: the slices of earlier rounds, in the order they were recorded.
         heard: called with each new slice in the step that records it; None for no callback.
         marks: maps the iterations of earlier draws to the scores or keys that a selection gave
-            them. The selection adds those of new draws. None if scores and keys aren't kept.
+            them. The selection adds the scores or keys of new draws. None if they aren't kept.
         wrap: a function that wraps each backend of the call in another one; see `Wrapped`.
     """
 

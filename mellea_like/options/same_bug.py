@@ -20,7 +20,7 @@ PATIENCE = 0.05
 
 
 class SameBug(Option):
-    """Ends the call when a validator bug has ended as many draws as there are lanes, at least 2.
+    """Ends the call once the same validator bug has ended enough draws: one per lane, at least 2.
 
     Args:
         lanes: the number of lanes.

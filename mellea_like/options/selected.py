@@ -37,16 +37,16 @@ ALIKE, LONG = 3, 200
 class Selected(Option):
     """Reports each draw to a selection, with the mark (score or key) of each passing candidate.
 
-    When all draws have ended, the selection settles. If its comparisons are cut short, the results
-    so far decide.
+    When all draws have ended, the selection settles: for example, it has a judge compare draws. If
+    the comparisons are cut short, the results so far decide.
 
     Args:
         selection: the configuration.
         state: the selection's state in this call.
         inputs: the call's inputs, including the budgets that a scorer's requests must fit into.
         settings: the strategy's configuration.
-        marks: maps the iterations of earlier draws to their scores or keys, if those were kept.
-            Those of new draws are added.
+        marks: maps the iterations of earlier draws to their scores or keys, if those were kept. The
+            scores or keys of new draws are added.
     """
 
     def __init__(
@@ -169,9 +169,9 @@ class Selected(Option):
         return Choice(place, won, decision, why)
 
     def _why_not_final(self, facts: Facts) -> Stop | None:
-        """Return what prevented draws or comparisons that might have changed the winner.
+        """Return why some draws or comparisons that might have changed the winner were not made.
 
-        None means that the selection doesn't know of such a reason.
+        Return None if the selection knows no such reason.
         """
         state = self.state
         halted = None if self._comparisons is None else self._comparisons.error
