@@ -130,7 +130,7 @@ class PluginSet:
     Args:
         name: the set's name in errors.
         plugins: plugins, marked functions, and further sets.
-        priority: the priority of all handlers in the set; None keeps that of each handler.
+        priority: the priority of all handlers in the set; by default, each handler keeps its own.
 
     Raises:
         TypeError: an item isn't a plugin, a marked function or a set, a handler does not take
