@@ -86,8 +86,8 @@ class BaseSamplingStrategy:
         judge_options: options for judges' requests. The default is temperature 0, unless the
             judge's model refuses that; ``{"temperature": None}`` takes the server's default.
         iteration_timeout: the longest a draw may take, in seconds. After that, the draw counts as
-            errored, and its lane continues. It is also the limit for a judge's comparison of two
-            draws, which then counts as a tie.
+            errored, and its lane continues. The limit also applies to a judge's comparison of two
+            draws. A comparison that takes longer counts as a tie.
         timeout: the longest a call may take, in seconds. After that, the call returns the result
             so far, with the stop reason ``"timeout"``.
         validate_all: check every requirement even after one has failed, and read a typed reply to
@@ -99,12 +99,12 @@ class BaseSamplingStrategy:
             the caller's task.
         retry: how to retry a request within its draw after a transient error. With None, such an
             error uses up the draw's attempt.
-        schedule: when draws may start. None, like ``Eager()``, starts all lanes together if a draw
-            can fail.
+        schedule: when draws may start. With None, as with ``Eager()``, all lanes start together if
+            a draw can fail.
         budget: a limit on the cost of all calls of this strategy together; a call can have its own
             budget, too.
-        give_up: when to stop because a requirement fails too often, as in ``PerRequirement()``;
-            None uses all attempts.
+        give_up: when to stop because a requirement fails too often, as in ``PerRequirement()``; by
+            default, a call never stops for this reason.
         accept_incomplete: whether to accept a reply that was cut off at its length limit, refused,
             withheld by a content filter, or empty (only white space, no tool call and no value),
             or that calls a tool although none were offered. By default, such a draw has failed,

@@ -84,8 +84,8 @@ class Toolbox:
     def checked(self, reply: Generation, rounds: int) -> Generation:
         """Return a reply with its tool calls parsed.
 
-        ``rounds`` is how often tools have already run in the draw. Raise ``ValueError`` if a call
-        is wrong, or if a call that ``tool_choice`` demands is missing.
+        ``rounds`` is how many times tools have already run in the draw. Raise ``ValueError`` if a
+        call is wrong, or if a call that ``tool_choice`` demands is missing.
         """
         calls = reply.tool_calls
         if self.choice == "none" and calls:
