@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 __all__ = ["BestOf", "Consensus", "word_overlap"]
 
 QUICK = 2000
-"""The most work to do on the event loop, which takes a millisecond or so.
+"""The most work to do on the event loop; this much takes about a millisecond.
 
-It is the number of texts times their total length, for which each text counts 5 characters more.
+Work is the number of texts times their total length, with 5 characters added to each text.
 """
 
 
@@ -183,7 +183,7 @@ class _ConsensusState(SelectionState):
             left.set()
 
     def _compare(self, left: Event) -> None:
-        """Compare all pairs, unless the call has left."""
+        """Compare all pairs; stop once ``left`` is set, because the call no longer waits."""
         n = len(self.passed)
         sums = [0.0] * n
         for i, j in combinations(range(n), 2):

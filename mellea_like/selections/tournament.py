@@ -32,7 +32,8 @@ class Tournament(BaseSelection):
         rounds: ``"knockout"`` compares n - 1 pairs, and the loser of a pair is out. ``"pivots"``
             compares each candidate with the ``pivots`` candidates of the lowest rank, and counts
             wins. It costs more, and is more reliable.
-        pivots: with ``rounds="pivots"``, how many candidates all others are compared with.
+        pivots: with ``rounds="pivots"``, the number of candidates that every other candidate is
+            compared with.
 
     Raises:
         TypeError: ``judge`` isn't a backend, or ``pivots`` isn't an int.

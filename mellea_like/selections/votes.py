@@ -50,15 +50,16 @@ class Vote(BaseSelection):
         confidence: how certain it must be that the leading answer is more frequent than the next
             one, from 0.5 to 1; see `majority_confidence`. For this, draws count in the order in
             which they started, up to the first one that hasn't ended. If all n draws start
-            together, stopping early would save nothing, so the vote doesn't stop early. None stops
-            only when the winner can't change.
-        weight: a scorer whose score, finite and not negative, is the weight of a draw's vote. All
-            n votes are then counted. ``"logprob"`` weighs a vote by the geometric mean of its
-            tokens' probabilities, from 0 to 1 (Wang et al. 2022, arXiv 2203.11171, section 3.1);
-            this needs ``options={"extra": {"logprobs": True}}``. None gives each vote the weight
-            1.
+            together, stopping early would save nothing, so the vote doesn't stop early. With
+            ``confidence=None``, the vote ends only when the remaining votes can't change the
+            winner.
+        weight: a scorer whose score, finite and not negative, is the weight of a draw's vote. All n
+            votes are then counted. ``"logprob"`` weighs a vote by the geometric mean of its tokens'
+            probabilities, from 0 to 1 (Wang et al. 2022, arXiv 2203.11171, section 3.1); this needs
+            ``options={"extra": {"logprobs": True}}``. By default, each vote has the weight 1.
         at_least: the share of all votes that the winner needs, above 0 and up to 1. If no answer
-            has it, there is no winner, and the call isn't a success. None accepts any share.
+            has it, there is no winner, and the call isn't a success. By default, any share is
+            enough.
 
     Raises:
         TypeError: ``key`` or ``weight`` is not callable, ``key`` is async, or ``at_least`` isn't a
