@@ -115,7 +115,7 @@ class SchedulePlan(ABC):
         and the same draw sends another one.
 
         Args:
-            restarts: how often the draw has already been restarted.
+            restarts: how many times the draw has already been restarted.
             model: the model that is asked, if it is known. In an `Escalate`, it is the stage's
                 model.
 

@@ -17,7 +17,10 @@ __all__ = ["SCHEDULES", "parse_schedule"]
 
 
 class _Form(NamedTuple):
-    """A kind of schedule as text: how it is written, an example, and how often it has a number."""
+    """A kind of schedule as text: its form, an example, and the function that makes it.
+
+    ``numbers`` are the allowed counts of numbers after the name: 0, 1 or both.
+    """
 
     written: str
     example: str

@@ -29,7 +29,7 @@ __all__ = [
 T = TypeVar("T")
 
 MOST_KEYS = 1000
-"""The most keys to remember, to limit memory. Then the least recently used key is forgotten."""
+"""The most keys to remember. If there are more, the least recently used one is forgotten."""
 
 RateKey: TypeAlias = "Hashable | Callable[[CallFacts], Hashable]"
 """The key under which a call's pass rate is kept, or a function that returns it."""
@@ -214,9 +214,9 @@ class Beta(NamedTuple):
 class PassRates:
     """Pass rates of draws, each with a Beta posterior. Several strategies can share one object.
 
-    Observations fade, so that a rate follows changes. With each new draw, all earlier draws count
-    less by a factor of ``1 - 1 / memory``, so together they never count as more than ``memory``
-    draws. If there are more than 1,000 keys, the least recently used one is forgotten.
+    Observations fade, so that a rate follows changes. With each new draw, the weight of each
+    earlier draw is multiplied by ``1 - 1 / memory``, so all draws together never count as more than
+    ``memory`` draws. If there are more than 1,000 keys, the least recently used one is forgotten.
 
     A rate is the share of draws that pass, so hard calls weigh more: they make more draws. 1 / mean
     is the average number of draws of a call, over hard and easy calls. If draws race, only the
