@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mellea_like.core.validation import Candidate
 
 Counter: TypeAlias = "Callable[[str, str], int]"
-"""Counts in an arriving reply, given the text so far and its newest piece."""
+"""A function that counts words or the like in a reply so far, given its text and newest piece."""
 
 _CLOSERS = r"[\"'”’»)\]}*_]*+"
 _SENTENCE_END = re.compile(
@@ -371,7 +371,7 @@ def _lines() -> Counter:
 
 
 def _begun(separator: re.Pattern[str], counts: Callable[[str], bool]) -> Counter:
-    """Return a counter of parts; a part counts as soon as any piece of it does."""
+    """Return a counter of parts. A part counts once ``counts`` accepts any piece of it."""
     number = 0
     counted = False  # Whether the last part counts.
 

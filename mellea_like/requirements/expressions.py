@@ -59,7 +59,7 @@ _LIMITS = {
     "<": ("at_most", -1),
     ">": ("at_least", 1),
 }
-"""For each operator, the argument of a count, and what to add to the number."""
+"""Maps each operator to an argument of the count checks, and to the amount to add to the number."""
 _COUNT = re.compile(r"\s*([A-Za-z]+)\s*([<>=!]+)\s*(\S.*?)?\s*", re.DOTALL)
 _MOST_DIGITS = 9
 

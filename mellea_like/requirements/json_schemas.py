@@ -49,7 +49,7 @@ def most_relevant(errors: list[Any]) -> Any:
 
 
 def schema_validator(schema: Mapping[str, Any]) -> Any:
-    """Return a schema's validator; for a wrong schema, raise what `json_schema` documents."""
+    """Return a schema's validator; a wrong schema raises the errors that `json_schema` lists."""
     package("jsonschema", "json_schema")
     from jsonschema import Draft202012Validator  # noqa: PLC0415 (an extra)
     from jsonschema.exceptions import SchemaError  # noqa: PLC0415

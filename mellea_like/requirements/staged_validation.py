@@ -270,7 +270,7 @@ def read(verdict: object) -> ValidationResult | None:
 
 
 def errored(requirement: Requirement, exc: BaseException) -> ValidationResult:
-    """Raise an exception of a check or turn it into a verdict, as ``on_error`` says."""
+    """Raise a check's exception, or turn it into a verdict, as ``on_error`` says."""
     if requirement.on_error == "raise":
         add_note(exc, f"raised by requirement {requirement.name!r}, whose on_error is 'raise'")
         raise exc
@@ -302,7 +302,7 @@ def line_of(exc: BaseException) -> str:
 
 
 def combined(whole: Requirement, results: Sequence[ValidationResult | None]) -> ValidationResult:
-    """Combine the verdicts on a requirement's parts; None means that a verdict wasn't needed."""
+    """Combine the verdicts on a requirement's parts; a verdict that wasn't needed is None."""
     # An error in a part is an error of the whole. A part that failed because of an exception
     # (on_error="fail") doesn't make its negation true.
     known = [result for result in results if result is not None]

@@ -67,7 +67,7 @@ def runs(
     Args:
         stdin: the program's standard input.
         stdout: the output that the program must print, compared line by line, ignoring white space
-            at the ends of lines and of the whole text. None accepts any output.
+            at the ends of lines and of the whole text. By default, any output is accepted.
         **settings: see `CodeSettings`, and `Requirement` for ``name``, ``weight`` and others.
 
     Returns:

@@ -36,7 +36,7 @@ def parses(
     Args:
         language: ``"python"`` or ``"sql"``.
         dialect: a SQL dialect of ``sqlglot``, such as ``"sqlite"``, ``"postgres"`` or ``"tsql"``.
-            None means sqlglot's own dialect, which accepts most of the others.
+            The default is sqlglot's own dialect, which accepts most of the others.
         fence: the fence to use if a reply has several; see `mellea_like.requirements.code`.
         **settings: ``name``, ``weight``, ``check_only``, ``on_error``, as for `Requirement`.
 
