@@ -32,7 +32,8 @@ class WaitingLanes:
     ) -> None:
         """Wait for ``seconds``, or for news; call ``before`` just before the wait.
 
-        A lane whose reason to wait concerns no other lane (``alone``) isn't woken by news.
+        With ``alone``, the lane waits for a reason that concerns no other lane, and news doesn't
+        wake it.
         """
         event = self._events[lane] = anyio.Event()
         if not alone:

@@ -136,7 +136,7 @@ class Telemetry:
         return self._instruments
 
     def _may_be_heard(self) -> bool:
-        """Return whether there may be a provider, without importing OpenTelemetry (30 ms)."""
+        """Return whether there may be a provider, without a 30 ms import of OpenTelemetry."""
         return (
             self._tracer_provider is not None
             or self._meter_provider is not None
