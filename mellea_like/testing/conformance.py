@@ -51,7 +51,7 @@ SHARES = (0.25, 0.5, 0.75)
 """The shares of a reply's duration after which a request is cancelled."""
 
 NOTICEABLE = 0.01
-"""If cancelled this many seconds after its start or earlier, a request may still be answered."""
+"""A request that is cancelled within this many seconds of its start may still be answered."""
 
 RACES = 1
 """How many requests may be answered despite cancellation, because the clock isn't exact."""

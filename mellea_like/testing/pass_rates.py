@@ -221,7 +221,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def _purse_of(config: pytest.Config) -> Purse:
-    """Return this process's share of ``--draws-budget``, and what is spent of it."""
+    """Return this process's share of ``--draws-budget``, with the amount spent so far."""
     from mellea_like.testing.trial import Purse  # noqa: PLC0415
 
     if _PURSE not in config.stash:

@@ -314,7 +314,7 @@ def _reason(exc: BaseException) -> str:
 
 
 def _text(value: object) -> str | None:
-    """Return a reply or message as short text without control characters; None for None."""
+    """Return a reply or message as short text without control characters; None stays None."""
     if value is None:
         return None
     try:

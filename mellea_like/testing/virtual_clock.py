@@ -103,7 +103,7 @@ class VirtualClock:
         raise DeadlockError(msg)
 
     def _at_standstill(self) -> bool:
-        """Cancel the deadlocked run; return False if none has begun or one was cancelled before."""
+        """Cancel the deadlocked run; return False if it hasn't begun, or was already cancelled."""
         if self._scope is None or self._stuck:
             return False
         self._stuck = [str(task.name) for task in anyio.get_running_tasks()]
