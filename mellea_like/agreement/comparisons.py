@@ -190,7 +190,7 @@ def _report(
 
 
 def _winner(one: float, other: float) -> str:
-    """Return "first", "second" or "neither", given the points of each reply when shown first."""
+    """Return the winner, given the points that each reply got when it was shown first."""
     return "first" if one > other else "second" if one < other else "neither"
 
 
