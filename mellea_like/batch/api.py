@@ -234,7 +234,7 @@ def sample_many(
             an outage of the server says nothing about the items.
         unique: whether the winning replies of different items must differ. A reply that equals
             another item's reply fails, and the reason names the other item. The failed reply's item
-            continues as after any failure. True compares the values of a ``format`` by ``==``, and
+            continues as after any failure. With True, parsed values are compared by ``==``, and
             texts regardless of case and spaces. A number between 0 and 1 also refuses
             near-duplicates. These are texts whose sets of three-word sequences have at least this
             Jaccard similarity, estimated by MinHash to within 0.1; this needs the extra
@@ -316,7 +316,10 @@ def sample_many(
 
 
 def check_takes_one(name: str, function: object, what: str) -> None:
-    """Make sure that an argument is None or a plain function of one argument, which is ``what``."""
+    """Raise a TypeError unless an argument is None or a plain function of one parameter.
+
+    The message is: ``name`` must be a plain function that takes ``what``.
+    """
     if function is None or (callable(function) and not is_async(function) and takes(function, 1)):
         return
     msg = f"{name} must be a plain function that takes {what}, not {function!r}"

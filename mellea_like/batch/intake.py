@@ -83,9 +83,10 @@ class Intake:
         await self._done.wait()
 
     async def take_all(self, resume: Callable[[Job, StoredItem], Job | None]) -> None:
-        """Take all items of the source, and queue those without a result in the journal.
+        """Take all items of the source, and queue those that have no result in the journal.
 
-        ``resume`` makes the job of an unfinished item; None if the item waits for a later round.
+        ``resume`` returns the job of an item that an earlier run left unfinished, or None if the
+        item waits for a later round.
         """
         earlier = None if self.journal is None else EarlierRun(self.journal)
         async with self.source.once() as next_item:

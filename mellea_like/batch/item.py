@@ -169,7 +169,7 @@ class Job(NamedTuple):
 
 
 class Paused(NamedTuple):
-    """The draws so far of an item that waits for a later round, and its call if it was kept."""
+    """An item that waits for a later round: its draws so far, and its call if that is kept."""
 
     slices: tuple[Slice, ...]
     call: CallInRounds[Any] | None = None
@@ -221,7 +221,7 @@ class Work(NamedTuple):
     async def call(
         self, job: Job, on_slice: Callable[[Slice], None] | None, *, draws: int | None = None
     ) -> TurnOutcome:
-        """Make ``draws`` more draws of an item, or all if None; return the outcome of this turn."""
+        """Make all remaining draws of an item, or only ``draws`` of them; return the outcome."""
         PATIENT.set(True)  # Otherwise, an outage would fail all items at once.
         try:
             with foreign(f"item {job.id}", MelleaError):
@@ -302,7 +302,7 @@ def _check_digest(item_id: int, stored: str, digest: str) -> None:
 
 
 class EarlierRun:
-    """Looks up items in a journal by ascending id; with ``now``, also those that this run added."""
+    """Looks up an earlier run's items, in the order of their ids; with ``now``, this run's too."""
 
     def __init__(self, journal: OpenJournal, *, now: bool = False) -> None:
         self._journal = journal

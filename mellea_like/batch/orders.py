@@ -37,7 +37,7 @@ class Order(Protocol):
     def __init__(self, intake: Intake) -> None: ...
 
     async def feed(self) -> None:
-        """Queue the items, each as often as it needs a turn."""
+        """Queue each item once for every turn that it needs."""
         ...
 
     async def work_on(self, job: Job, sample: Sample) -> None:

@@ -38,7 +38,7 @@ FULL = 2**20
 """The bytes that a child buffers before it waits for its parent to read them."""
 
 GRACE = 15.0
-"""The seconds that a child has to end after it was told to end. Then it is killed."""
+"""The seconds after which a child is killed if it was told to end and is still running."""
 
 COMMAND = (
     sys.executable,
@@ -63,7 +63,8 @@ class Gone(NamedTuple):
 class Processes:
     """Calls a function on each part of a run, in one child process per part.
 
-    Iterate over the children's messages in its ``async with`` block; ``printed`` gets their lines.
+    Iterate over the children's messages in its ``async with`` block. ``printed`` is called with
+    each line that a child prints.
     """
 
     def __init__(

@@ -166,7 +166,7 @@ class UniqueReplies:
         self._reserved.pop(item, None)
 
     async def load(self, journal: OpenJournal) -> None:
-        """Reserve the winning replies in a journal, then unfinished items' replies that passed."""
+        """Read a journal; reserve its winning replies, then the unfinished items' passing ones."""
         killed: list[tuple[int, int, Hashable]] = []
         first = 0
         while found := await journal.lookup(first, BLOCK):

@@ -40,14 +40,14 @@ BLOCK = 64
 """The number of waiting items to read from a journal at a time."""
 
 KEPT = 4096
-"""The most waiting items whose calls stay in memory, at about 3 KB each."""
+"""The maximum number of waiting items whose calls stay in memory, at about 3 KB each."""
 
 _WITH_WORDS = (Outcome.FAILED.value, Outcome.PASSED.value)
 _TO_GO_ON = (Outcome.FAILED, Outcome.ERRORED)
 
 
 def why_not_in_rounds(settings: Settings, *, marks: bool = False) -> str | None:
-    """Explain why a call can't be set aside between its draws; None if it can.
+    """Return the reason why a call can't be set aside between its draws; None if it can be.
 
     ``marks`` is whether the run stores the scores or weights that the selection gives to draws.
     """
@@ -72,8 +72,8 @@ def earlier_draws(stored: StoredItem, work: Work, *, passed: bool = False) -> Wa
 
     At the end of the record, draws are left out if they must be repeated: those that were
     cancelled, passed, or had a permanent error. There are two exceptions. Draws that passed are
-    kept with ``passed``, or if the selection waits for more draws. Draws with a permanent error are
-    kept in an escalation, where such an error ends only its own stage, unless that is the
+    kept if ``passed`` is true, or if the selection waits for more draws. Draws with a permanent
+    error are kept in an escalation, where such an error ends only its own stage, unless that is the
     escalation's last stage. If the journal lacks a text that a repair or a selection could need,
     all draws are left out.
     """
@@ -151,7 +151,7 @@ class Waiting:
         item is unfinished there, but isn't waiting."""
 
     def after_turn(self, job: Job, paused: Paused | None) -> None:
-        """Keep an item that is paused after its turn; None means that the item has ended."""
+        """Keep an item that is paused after its turn; ``paused`` is None if the item has ended."""
         if paused is None:
             self._ended.add(job.id)
             return
@@ -178,8 +178,9 @@ class Waiting:
             self._intake.tally.changed()
 
     async def _find(self, item_id: int, draws: int | None) -> WaitingItem | None:
-        """Return a waiting item for its next turn, or None; with ``draws``, only one with so many.
+        """Return an item for its next turn, or None if it isn't waiting.
 
+        If ``draws`` is given, also return None if the item has had a different number of draws.
         Within a round, callers must look up items in ascending order.
         """
         item = self._here.get(item_id)
@@ -203,7 +204,7 @@ class Waiting:
     ) -> None:
         """Go through the source again, and queue the waiting items that are due.
 
-        These are the items with so many ``draws``, or the items in ``due``.
+        These are the items in ``due`` or, with ``draws``, those that have had that many draws.
         """
         self._looked_up = -1
         self._block.clear()

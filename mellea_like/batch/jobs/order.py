@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["ByJobs"]
 
 GRACE = 5.0
-"""After this many seconds, a task of a round that ignores its cancellation is logged."""
+"""The seconds after which a task of a round is logged if it ignores its cancellation."""
 
 
 class ByJobs:

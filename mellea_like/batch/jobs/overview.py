@@ -123,7 +123,10 @@ def _known(job: StoredJob) -> KnownJob:
 
 
 def _money(spent: dict[str, Usage], prices: Any) -> tuple[float, str] | None:
-    """Return the total cost of the usage by place, and its currency; None if a price is unknown."""
+    """Return the total cost and its currency, or None if a price is unknown.
+
+    ``spent`` is the usage at each `BatchJobs.place`.
+    """
     models = {place: f"{place.split(' ')[1]}{IN_A_JOB}" for place in spent}
     found = [price_for(model, prices) for model in models.values()] if prices else [None]
     if not found or None in found:

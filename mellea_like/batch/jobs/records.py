@@ -52,7 +52,7 @@ class Answer(NamedTuple):
 
 
 class Known(NamedTuple):
-    """The answers to an item's requests by key, and the selection's marks of draws by iteration."""
+    """An item's answers, by the keys of its requests, and its draws' marks, by their iterations."""
 
     answers: dict[str, Answer]
     marks: dict[int, Any]

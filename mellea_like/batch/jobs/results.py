@@ -43,9 +43,9 @@ async def collect(
     """Store the results of a job that has ended; if a download is cut off, fetch them again.
 
     ``do`` runs a function in the store's thread. After ``tries`` jobs without an answer, a request
-    is given up. If even the last download is incomplete, raise if ``patient``, because the missing
-    results may still come. Otherwise, their requests go into another job, although they may have
-    been paid for.
+    is given up. Even the last download may be incomplete. With ``patient``, that is an error,
+    because the missing results may still come. Without it, their requests go into another job,
+    although they may have been paid for.
     """
     for download in range(1, DOWNLOADS + 1):
         chunk: list[tuple[JobResult, Usage]] = []

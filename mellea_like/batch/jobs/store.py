@@ -98,7 +98,7 @@ CREATE INDEX of_job ON requests (job, item, id) WHERE job IS NOT NULL;
 """
 
 _WAITING = "api = ? AND job IS NULL AND answer IS NULL AND sitting = ?"
-"""The condition for requests of a session that wait for a job of an API."""
+"""The SQL condition for the requests to one API, in one session, that wait for a job."""
 
 MANY = 500
 """The number of rows to read with one query."""
@@ -249,7 +249,7 @@ class JobStore:
             yield Waiting(*row)
 
     def _requests(self, columns: str, which: str, *given: object) -> Iterator[tuple[Any, ...]]:
-        """Yield the item, the id and further columns of requests by item, read in pages."""
+        """Yield each request's item, id and further columns, by item and id; read in pages."""
         rows: list[tuple[Any, ...]] = [(-1, -1)]
         while rows:
             with self._reading() as db:
@@ -269,7 +269,10 @@ class JobStore:
         return int(count)
 
     def waiting_items(self, api: str, most: int = 1) -> list[int]:
-        """Return the items of the first requests of this session that wait for a job of ``api``."""
+        """Return the items of this session's requests to ``api`` that wait for a job.
+
+        Only the first ``most`` requests count. An item with several requests occurs several times.
+        """
         with self._reading() as db:
             rows = db.execute(
                 f"SELECT item FROM requests WHERE {_WAITING} ORDER BY item LIMIT ?",  # noqa: S608
@@ -493,6 +496,9 @@ def _written(state: JobState) -> str:
 
 
 def _back(db: sqlite3.Connection, job: int, *, tried: bool) -> None:
-    """Let a job's open requests wait for another one; ``tried`` is whether it counts as a try."""
+    """Let a job's unanswered requests wait for another job.
+
+    ``tried`` is whether the job that they leave counts as a try.
+    """
     tries = "" if tried else ", tries = tries - 1"
     db.execute(f"UPDATE requests SET job = NULL{tries} WHERE job = ? AND answer IS NULL", (job,))  # noqa: S608 (a constant)

@@ -25,7 +25,7 @@ _OF_THE_RUN = frozenset({"strategy", "model"})
 
 
 class Difference(NamedTuple):
-    """A setting in which two runs differ, with its shortened value in each run, or None."""
+    """A setting in which two runs differ: its shortened value in each, None if it has no value."""
 
     name: str
     was: str | None

@@ -73,8 +73,8 @@ class Journal:
             and ``"none"`` keeps none. In any case, the journal keeps the winner's text and value,
             because they are the result. It also keeps every draw's outcome, verdicts with reasons,
             cost, error and times, and each item's label and input row.
-        prices: the prices of tokens by model, for `read_run` and for reports; None keeps the
-            prices of the resumed run.
+        prices: the prices of tokens by model, for `read_run` and for reports. With None, a resumed
+            run keeps the prices that its journal has.
 
     Raises:
         TypeError: the path isn't a path, or a price isn't a `Price`.
@@ -212,7 +212,10 @@ class OpenJournal:
     # --- what a run does -------------------------------------------------------------------------
 
     async def lookup(self, item_id: int, count: int, *, now: bool = False) -> Sequence[StoredItem]:
-        """Return the items of a range of ids; without ``now``, only if an earlier run got there."""
+        """Return the items with the ``count`` ids from ``item_id`` on.
+
+        Without ``now``, return none if ``item_id`` is beyond the last item of the earlier runs.
+        """
         file = self._usable()
         if item_id > file.last and not now:
             return ()

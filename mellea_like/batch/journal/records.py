@@ -215,7 +215,7 @@ def item_record(
     slices: Sequence[Row],
     data_of: Callable[[str], str] | None,
 ) -> tuple[dict[str, Any], tuple[tuple[int, dict[str, Any]], ...]]:
-    """Return the record of an item, given its rows, and the draws of an unfinished item."""
+    """Make an item's record from its rows; return it, and also an unfinished item's draws."""
     position, digest, label, written = item
     data = None if written is None else _read(written, data_of)
     own = own_text(data)

@@ -116,7 +116,7 @@ class RowWriter(ABC):
 
 
 def format_of(path: str | Path) -> RowFormat:
-    """Return the format of a file's rows, given its name; raise ValueError for other suffixes."""
+    """Return the format of a file with this name; raise ValueError if its suffix is unknown."""
     suffix = Path(path).suffix.lower()
     try:
         return _SUFFIXES[suffix]
