@@ -103,8 +103,8 @@ class Backends:
     def reply_type(self) -> type[Any] | None:
         """The type to pass as ``format`` so that requests include the JSON Schema of ``--schema``.
 
-        None if requests don't include it: there is no schema, the schema contains a ``$ref``, or
-        the backend is markov.
+        The value is None if requests don't include it: there is no schema, the schema contains a
+        ``$ref``, or the backend is markov.
         """
         schema = self._options.spec.json_schema
         if schema is None or self.kind == "markov" or '"$ref"' in json.dumps(schema):
@@ -278,7 +278,7 @@ class Backends:
         return openai_upstream(given["model"], url, names, price=given.get("price"))
 
     def _check_prices(self) -> None:
-        """Refuse options that need the prices of all models, in one currency, if one is missing."""
+        """Refuse options that need all models' prices if one is missing or in another currency."""
         spec = self._options.spec
         limited = spec.budget is not None and spec.budget.money is not None
         if not self._bigger or not (limited or spec.escalate_when == "cheaper"):

@@ -60,7 +60,7 @@ EPILOG = (
 )
 
 SHOWN = 10
-"""The maximum number of rows that did not pass to list below the table."""
+"""The most rows to list below the table, of those that did not pass."""
 
 
 @dataclass(frozen=True, kw_only=True)

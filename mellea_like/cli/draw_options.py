@@ -326,7 +326,7 @@ def requirements_of(
 ) -> list[Requirement]:
     """Make the requirements in ``spec``, and those for the code checks among ``checks``.
 
-    The requirement for the schema is named after its file, ``schema``.
+    ``schema`` is the path of the JSON Schema. The schema's requirement is named after this file.
     """
     made = spec.make_requirements(schema_name="" if schema is None else f"schema:{schema.name}")
     try:

@@ -32,7 +32,7 @@ STANDARD = "-"
 
 
 def ready_streams() -> None:
-    """Replace closed streams but standard output; escape characters that can't be encoded."""
+    """Replace standard input and error if closed; escape output that can't be encoded."""
     for name, mode in (("stdin", "r"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: PTH123, SIM115 (open to the end)

@@ -386,7 +386,10 @@ class BatchOptions(TemplatedChecks, DrawOptions):
 
 
 def _exclude(option: str, *others: tuple[object, str]) -> None:
-    """Refuse an option together with others: pairs of whether one is given, and its name."""
+    """Refuse an option if one of the ``others`` is given too.
+
+    Each of the ``others`` is a pair: whether it is given, and its name for the message.
+    """
     for given, name in others:
         if given:
             msg = f"{option} can't be combined with {name}"

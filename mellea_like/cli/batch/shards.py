@@ -47,7 +47,7 @@ TELL_EVERY = 0.1
 """The minimum time between two progress messages of a process, in seconds."""
 
 TOLD_FOR = 10.0
-"""How long, in seconds, the same message isn't shown again: several processes may send it."""
+"""The seconds before a repeated message is shown again, because several processes may send it."""
 
 
 class Part(NamedTuple):
@@ -136,7 +136,7 @@ class Shards:
         return [self._folder / f"shard-{n}-of-{count}.db" for n in range(1, count + 1)]
 
     def _store(self) -> Path | None:
-        """Return the file of the shared budget and rates, emptied; None if there are no limits."""
+        """Clear the file of the shared budget and rates; return it, or None without any limits."""
         options = self._options
         rates = options.requests_per_minute, options.tokens_per_minute
         if options.spec.budget is None and rates == (None, None):
@@ -260,7 +260,7 @@ class _ShardResults:
             self._view.tell(line)
 
     def _end(self, ended: _Ended) -> None:
-        """Raise the error that ended a process, but keep a spent budget's until all have ended."""
+        """Raise the error that ended a process, but keep a `LimitExceeded` until all have ended."""
         if isinstance(ended.error, LimitExceeded):
             self._spent = ended.error
         elif ended.error is not None:
