@@ -45,7 +45,7 @@ FLAKY_SECONDS = 10.0
 """If the server has answered within this many seconds, failures don't open the circuit breaker."""
 
 A_DAY = 86_400.0
-"""The longest wait that a server can ask for, in seconds; longer waits are cut to this."""
+"""If a server asks for a wait of more than this many seconds, the wait is cut to this length."""
 
 EXACT = 100.0
 """Messages show waits of this many seconds or more without fractions."""
@@ -68,8 +68,8 @@ class BackoffGateStatistics(NamedTuple):
 
     Attributes:
         waiting: the number of requests waiting at the gate now.
-        failures: how many of the latest requests in a row did not reach the backend or got a 5xx;
-            0 after any other answer.
+        failures: the number of failures in a row up to now (requests that did not reach the
+            backend, or got a 5xx); 0 after any other answer.
         unsent: the number of requests that failed without being sent, because the circuit stayed
             open for longer than they were allowed to wait.
     """
@@ -115,7 +115,7 @@ class BackoffGate:
 
     @property
     def down(self) -> bool:
-        """Whether the circuit breaker lets no request through now, not even a probe."""
+        """Whether the circuit breaker lets no request through now, not even to test the server."""
         return self.breaker.seconds_left(self._timeline.now()) > 0
 
     @property
@@ -197,10 +197,11 @@ class BackoffGate:
     def close(self, seconds: float, *, told: float | None = None) -> None:
         """Close the gate for ``seconds`` from now, unless it is already closed for longer.
 
-        ``told`` is the pause that the server asked for, in seconds; the default is ``seconds``.
-        A request that arrives while the gate is closed waits for the whole pause, or fails if it
-        isn't allowed to wait so long. After ``seconds``, which may be shorter than the pause, new
-        requests are sent immediately, to try the server again.
+        ``told`` is the number of seconds for which the server asked clients to wait, and may be
+        larger; the default is ``seconds``. A request that arrives while the gate is closed waits
+        until the time that the server asked for is over, or fails if it isn't allowed to wait so
+        long. A request that arrives after the gate has opened is sent immediately, even if that
+        time isn't over yet, to try the server again.
         """
         now = self._timeline.now()
         opens, back = now + seconds, now + (seconds if told is None else max(told, seconds))

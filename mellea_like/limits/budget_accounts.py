@@ -43,10 +43,10 @@ They are in the integer units in which money is counted (see `MONEY`).
 """
 
 Cancelled: TypeAlias = Literal["estimate", "reserved", "received"]
-"""How to charge the output of a request of unknown cost; see `Budget`."""
+"""How to charge the output of a request whose cost isn't fully known; see `Budget`."""
 
 CALLS_KNOWN = 128
-"""The most pairs of a call and a kind of request for which `Lengths` keeps separate sums."""
+"""The maximum number of pairs (call, kind of request) for which `Lengths` keeps separate sums."""
 
 Limits: TypeAlias = tuple[float, float, float, float]
 
@@ -270,8 +270,8 @@ class Lengths:
     def usual(self, call: str, kind: Hashable) -> tuple[int, int] | None:
         """Return the mean tokens of replies of a kind, and the mean tokens of their reasoning.
 
-        The means are those of this call or, if it has no complete reply yet, of all calls. None
-        means that no call has a complete reply of this kind.
+        The means are those of this call or, if it has no complete reply yet, of all calls. The
+        result is None if no call has a complete reply of this kind.
         """
         found = self._of_calls.get((call, kind)) or self._of_all.get(kind)
         return None if found is None else (-(-found[1] // found[0]), -(-found[2] // found[0]))

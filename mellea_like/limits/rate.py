@@ -31,10 +31,11 @@ class RateLimiter(QueuedLimit):
 
     Tokens are reserved before a request is sent: the `estimate_input_tokens` of its messages and,
     for the reply, ``options.max_tokens`` or else ``assume_output_tokens``. Once the request has
-    ended, its real cost is charged instead, which may leave a debt that later requests wait for. A
-    request of unknown cost (cancelled or broken) is charged its reservation or its known cost,
-    whichever is larger. A request that was never sent is charged nothing. A request that needs more
-    than a bucket can hold is sent when the bucket is full.
+    ended, its real cost is charged instead, which may leave a debt that later requests wait for. If
+    only a part of the cost is known, because the request was cancelled or broke off, this part is
+    charged or, if that is more, everything that was reserved. A request that was never sent is
+    charged nothing. A request that needs more than a bucket can hold is sent when the bucket is
+    full.
 
     After a 429, no request is sent until the time that the 429 names (at most 120 s), or for 0.2 s
     if it names none.
