@@ -88,7 +88,7 @@ class JsonWatch(ArrivingText):
             yield from self._value(start, self._root, ())
 
     def _start(self) -> Generator[None, None, int]:
-        """Return the index of the value's first character, or of one that can't begin a value."""
+        """Skip spaces, thoughts and the line of a fence; return where the value should begin."""
         at = yield from self._skip(SPACE, 0)
         if self._text[at] == "<":
             while len(self._text) < at + _LONGEST_TAG and ">" not in self._text[at:]:
