@@ -286,10 +286,12 @@ def majority_confidence(first: int, second: int) -> float:
     2109.05047).
 
     The proof: let n be the votes for both answers, and M = 2^n B(first + 1/2, second + 1/2) / pi.
-    M is the likelihood ratio of the votes against a fair coin, averaged over Beta(1/2, 1/2)
-    (Krichevsky and Trofimov 1981). Rates below 1/2 contribute at most 1/2, so over the rates above
-    1/2 the average is at least 2 M - 1. This average is a supermartingale that starts at 1, so the
-    chance that it ever exceeds 1 / (1 - c) is at most 1 - c (Ville's inequality).
+    M is the likelihood ratio of the votes against a fair coin, averaged over rates from 0 to 1 with
+    the weights of Beta(1/2, 1/2) (Krichevsky and Trofimov 1981). Half of the weight is on rates
+    below 1/2. There, the ratio is at most 1, because ``first`` is at least ``second``. So if U is
+    the average over the rates above 1/2, M is at most (1 + U) / 2, and U is at least 2 M - 1. As
+    votes come in, U is a supermartingale that starts at 1. So the chance that it ever exceeds
+    1 / (1 - c) is at most 1 - c (Ville's inequality).
 
     Args:
         first: the votes of the leading answer.
