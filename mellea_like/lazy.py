@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Generator, Mapping
 
 
 def lazy_exports(
@@ -39,6 +40,16 @@ def lazy_exports(
 def keep_installed(exports: list[str], **needs: str) -> None:
     """Remove names from an ``__all__`` if a package that they need isn't installed."""
     exports[:] = [n for n in exports if all(map(_installed, needs.get(n, "").split()))]
+
+
+@contextmanager
+def needs_extra(name: str, needs: str) -> Generator[None]:
+    """If an import in the block fails, raise an ImportError that says which extra to install."""
+    try:
+        yield
+    except ImportError as exc:
+        msg = f"{needs}: pip install 'mellea-like[{name}]'"
+        raise ImportError(msg) from exc
 
 
 def _installed(package: str) -> bool:

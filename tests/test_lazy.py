@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mellea_like import limits
-from mellea_like.lazy import lazy_exports
+from mellea_like.lazy import lazy_exports, needs_extra
 from mellea_like.requirements import checks
 
 PLACES = {
@@ -38,3 +38,11 @@ def test_a_name_that_moved_says_where_it_is_and_is_not_listed():
     with pytest.raises(ImportError, match=r"Gone is in mellea_like.batch now"):
         attribute("Gone")
     assert "Gone" not in listed()
+
+
+def test_a_failed_import_names_the_extra_and_keeps_the_library_s_own_error_as_its_cause():
+    own = ImportError("libssl.so.3: cannot open shared object file")
+    with pytest.raises(ImportError) as raised, needs_extra("report", "a page needs jinja2"):
+        raise own
+    assert str(raised.value) == "a page needs jinja2: pip install 'mellea-like[report]'"
+    assert raised.value.__cause__ is own

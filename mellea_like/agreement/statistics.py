@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from mellea_like.lazy import needs_extra
 from mellea_like.pass_rates import pass_rate_interval
 
 if TYPE_CHECKING:
@@ -156,8 +157,5 @@ def best_threshold(scores: Sequence[float], labels: Sequence[bool]) -> float | N
 
 def _metrics() -> Any:
     """Import and return scikit-learn's metrics; an ImportError names the missing extra."""
-    try:
+    with needs_extra("agreement", "measuring agreement needs scikit-learn"):
         return import_module("sklearn.metrics")
-    except ImportError as exc:
-        msg = "measuring agreement needs scikit-learn: pip install 'mellea-like[agreement]'"
-        raise ImportError(msg) from exc

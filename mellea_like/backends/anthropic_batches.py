@@ -7,13 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from mellea_like.backends.batch_api import JobLimits, JobOutcome, JobState
+from mellea_like.lazy import needs_extra
 
-try:
+with needs_extra("anthropic", "AnthropicBatches needs the official SDK"):
     import anthropic
     from anthropic.types.messages import MessageBatch
-except ImportError as exc:  # pragma: no cover
-    msg = "AnthropicBatches needs the official SDK: pip install 'mellea-like[anthropic]'"
-    raise ImportError(msg) from exc
 
 from mellea_like.backends.anthropic_messages import MessageReply, count_message, messages_body
 from mellea_like.backends.batch_files import JoinedLines, mapped, plain

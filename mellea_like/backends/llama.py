@@ -20,16 +20,15 @@ import anyio
 from mellea_like.core.argument_checks import real_number
 from mellea_like.core.backend import texts_only
 from mellea_like.errors import BackendError, BackendTimeout, BackendUnavailable
+from mellea_like.lazy import needs_extra
 from mellea_like.runtime.threads import run_in_thread
 
-MISSING = "LlamaCppBackend needs llama.cpp: pip install 'mellea-like[llama]'"
+NEEDS = "LlamaCppBackend needs llama.cpp"
 
-try:
+with needs_extra("llama", NEEDS):  # It speaks to its server through the SDK.
     from mellea_like.backends.loop_clients import LoopClients
     from mellea_like.backends.openai import OpenAIBackend
     from mellea_like.backends.openai_server import OpenAIServer
-except ImportError as _exc:  # It speaks to its server through the SDK.
-    raise ImportError(MISSING) from _exc
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Generator, Mapping
@@ -216,8 +215,10 @@ class LlamaCppBackend(OpenAIBackend):
         options: Options | Mapping[str, Any] | None = None,
         can_judge: bool = True,
     ) -> None:
-        if importlib.util.find_spec("xllamacpp") is None:
-            raise ImportError(MISSING)
+        with needs_extra("llama", NEEDS):
+            if importlib.util.find_spec("xllamacpp") is None:
+                msg = "No module named 'xllamacpp'"
+                raise ModuleNotFoundError(msg, name="xllamacpp")
         for name, value in (
             ("context_size", context_size),
             ("concurrency", concurrency),

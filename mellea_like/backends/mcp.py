@@ -30,15 +30,13 @@ from mellea_like.errors import (
     MalformedResponse,
     ShutdownError,
 )
+from mellea_like.lazy import needs_extra
 
-try:
+with needs_extra("mcp", "MCPSamplingBackend needs the official SDK"):
     import mcp_types as types
     from mcp.shared.exceptions import MCPError, NoBackChannelError
     from mcp.shared.message import ServerMessageMetadata
     from mcp_types.version import is_version_at_least
-except ImportError as exc:  # pragma: no cover
-    msg = "MCPSamplingBackend needs the official SDK: pip install 'mellea-like[mcp]'"
-    raise ImportError(msg) from exc
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping

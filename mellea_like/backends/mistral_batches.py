@@ -12,8 +12,9 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from mellea_like.backends.batch_api import JobError, JobLimits, JobOutcome, JobState
+from mellea_like.lazy import needs_extra
 
-try:
+with needs_extra("mistral", "MistralBatches needs the official SDK"):
     import httpx2
     from mistralai.client import Mistral
     from mistralai.client.models import (
@@ -22,9 +23,6 @@ try:
         CreateFileResponse,
         ListBatchJobsResponse,
     )
-except ImportError as exc:  # pragma: no cover
-    msg = "MistralBatches needs the official SDK: pip install 'mellea-like[mistral]'"
-    raise ImportError(msg) from exc
 
 from mellea_like.backends.batch_files import JSON_LINES, mapped, plain
 from mellea_like.backends.mistral_chat import mistral_body, readable

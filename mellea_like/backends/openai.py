@@ -14,15 +14,13 @@ import anyio
 from mellea_like.core.argument_checks import real_number, whole_number
 from mellea_like.core.backend import Options, insisted
 from mellea_like.errors import AuthenticationFailed, BackendError, InvalidRequest
+from mellea_like.lazy import needs_extra
 
-try:
+with needs_extra("openai", "OpenAIBackend needs the official SDK"):
     # httpx2 would load httpcore2 at the first request.
     import httpcore2  # noqa: F401  # pyright: ignore[reportUnusedImport]
     import httpx2  # The SDK's HTTP library since version 3.
     import openai
-except ImportError as exc:  # pragma: no cover
-    msg = "OpenAIBackend needs the official SDK: pip install 'mellea-like[openai]'"
-    raise ImportError(msg) from exc
 
 from mellea_like.backends.loop_clients import LoopClients
 from mellea_like.backends.openai_chat import request_body

@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import anyio
 
 from mellea_like.backends.batch_api import JobError, JobLimits, JobOutcome, JobState
+from mellea_like.lazy import needs_extra
 
-try:
+with needs_extra("openai", "OpenAIBatches needs the official SDK"):
     import openai
-except ImportError as exc:  # pragma: no cover
-    msg = "OpenAIBatches needs the official SDK: pip install 'mellea-like[openai]'"
-    raise ImportError(msg) from exc
 
 from mellea_like.backends.batch_files import JSON_LINES, mapped, plain
 from mellea_like.backends.openai_chat import request_body

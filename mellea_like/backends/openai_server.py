@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-try:
+from mellea_like.lazy import needs_extra
+
+with needs_extra("openai", "OpenAI's servers need the official SDK"):
     import openai
-except ImportError as exc:  # pragma: no cover
-    msg = "OpenAI's servers need the official SDK: pip install 'mellea-like[openai]'"
-    raise ImportError(msg) from exc
 
 from mellea_like.backends.sdk_errors import Translator
 from mellea_like.backends.server_address import OFFICIAL_URL, Server

@@ -14,15 +14,13 @@ from anyio.lowlevel import checkpoint
 from mellea_like.core.argument_checks import real_number
 from mellea_like.core.backend import Options, insisted
 from mellea_like.errors import BackendError, InvalidRequest
+from mellea_like.lazy import needs_extra
 
-try:
+with needs_extra("pydantic-ai", "PydanticAIBackend needs Pydantic AI"):
     from pydantic_ai import direct
     from pydantic_ai.exceptions import UserError
     from pydantic_ai.messages import ModelResponse, PartStartEvent
     from pydantic_ai.models import Model, infer_model
-except ImportError as exc:  # pragma: no cover
-    msg = "PydanticAIBackend needs Pydantic AI: pip install 'mellea-like[pydantic-ai]'"
-    raise ImportError(msg) from exc
 
 from mellea_like.backends.loop_clients import LoopClients
 from mellea_like.backends.pydantic_ai_wire import (

@@ -5,11 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-try:
+from mellea_like.lazy import needs_extra
+
+with needs_extra("openai", "RewardModel needs the official SDK"):
     import openai
-except ImportError as exc:  # pragma: no cover
-    msg = "RewardModel needs the official SDK: pip install 'mellea-like[openai]'"
-    raise ImportError(msg) from exc
 
 from mellea_like.backends.loop_clients import LoopClients
 from mellea_like.backends.sdk_errors import Translator

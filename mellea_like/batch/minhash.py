@@ -7,14 +7,13 @@ import zlib
 from operator import eq
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from mellea_like.lazy import needs_extra
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-try:  # It has no types.
+with needs_extra("dedupe", "finding near-duplicates needs datasketch"):  # It has no types.
     datasketch: Any = importlib.import_module("datasketch")
-except ImportError as exc:
-    message = "finding near-duplicates needs datasketch: pip install 'mellea-like[dedupe]'"
-    raise ImportError(message) from exc
 
 __all__ = ["NearTexts"]
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from mellea_like.cli.exit_codes import Exit, Problem
 from mellea_like.cli.signals import SignalHandler, terminable
 from mellea_like.cli.standard_streams import ready_streams, silence, warn
+from mellea_like.lazy import needs_extra
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,10 +30,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(argv: Sequence[str], signals: SignalHandler) -> int:
     try:
-        import typer  # noqa: PLC0415 (an extra)
-        from rich import console as _  # noqa: F401, PLC0415 (an extra)
-    except ImportError:
-        warn("mellea-like: the command line needs typer and rich: pip install 'mellea-like[cli]'")
+        with needs_extra("cli", "the command line needs typer and rich"):
+            import typer  # noqa: PLC0415 (an extra)
+            from rich import console as _  # noqa: F401, PLC0415 (an extra)
+    except ImportError as exc:
+        warn(f"mellea-like: {exc}")
         return Exit.SETUP
     from mellea_like.cli.app import app  # noqa: PLC0415
 

@@ -9,6 +9,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from mellea_like.lazy import needs_extra
 from mellea_like.report.markup import Html, patterns, visible
 from mellea_like.version import __version__
 
@@ -57,11 +58,8 @@ def page(template: str, **content: Any) -> str:
 @cache
 def environment() -> Environment:
     """Return jinja2's environment, or raise an ImportError that names the extra."""
-    try:
+    with needs_extra("report", "a report as HTML needs jinja2"):
         from jinja2 import Environment, FunctionLoader, StrictUndefined  # noqa: PLC0415 (an extra)
-    except ImportError as exc:
-        msg = "a report as HTML needs jinja2: pip install 'mellea-like[report]'"
-        raise ImportError(msg) from exc
     return Environment(
         loader=FunctionLoader(read),
         autoescape=True,

@@ -12,6 +12,7 @@ import anyio
 
 from mellea_like.core.display import quoted
 from mellea_like.core.requirement import Requirement
+from mellea_like.lazy import needs_extra
 from mellea_like.runtime.threads import run_in_thread
 
 if TYPE_CHECKING:
@@ -50,11 +51,8 @@ class CheckSettings(TypedDict, total=False):
 
 def package(name: str, user: str) -> Any:
     """Import a package of the extra ``checks``, which ``user`` needs."""
-    try:
+    with needs_extra("checks", f"{user} needs the {name} package"):
         return import_module(name)
-    except ImportError as exc:
-        msg = f"{user} needs the {name} package: pip install 'mellea-like[checks]'"
-        raise ImportError(msg) from exc
 
 
 def check(

@@ -27,11 +27,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-try:
+from mellea_like.lazy import needs_extra
+
+with needs_extra("testing", "mellea_like's fixtures need pytest"):
     import pytest
-except ImportError as exc:
-    msg = "mellea_like's fixtures need pytest: pip install 'mellea-like[testing]'"
-    raise ImportError(msg) from exc
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator

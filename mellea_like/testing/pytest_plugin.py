@@ -20,13 +20,11 @@ import functools
 import inspect
 from typing import TYPE_CHECKING, Any
 
+from mellea_like.lazy import needs_extra
 from mellea_like.testing.virtual_clock import VirtualClock
 
-try:
+with needs_extra("testing", "mellea_like's fixtures need pytest"):
     import pytest
-except ImportError as exc:
-    msg = "mellea_like's fixtures need pytest: pip install 'mellea-like[testing]'"
-    raise ImportError(msg) from exc
 
 if TYPE_CHECKING:
     from collections.abc import Generator

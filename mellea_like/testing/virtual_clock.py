@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, TypeVarTuple
 
 import anyio
 
+from mellea_like.lazy import needs_extra
 from mellea_like.limits.backoff_gate import JITTER
 from mellea_like.runtime.event_loops import context_for_thread, running_loop
 
@@ -198,12 +199,9 @@ class _JumpingSelector(selectors.DefaultSelector):
 
 def _trio_options(at_standstill: Callable[[], bool]) -> dict[str, Any]:
     """Return the arguments that make ``trio.run`` use virtual time: a clock and an instrument."""
-    try:
+    with needs_extra("testing", "virtual time on trio needs trio"):
         import trio  # noqa: PLC0415 (an extra)
         from trio.testing import MockClock  # noqa: PLC0415
-    except ImportError as exc:
-        msg = "virtual time on trio needs trio: pip install 'mellea-like[testing]'"
-        raise ImportError(msg) from exc
 
     class Watch(trio.abc.Instrument):
         """Detects a deadlock: no task can run, and no timer is set."""

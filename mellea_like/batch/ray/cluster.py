@@ -8,6 +8,8 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from mellea_like.lazy import needs_extra
+
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
     from pathlib import Path
@@ -44,13 +46,9 @@ class NoRoom(RuntimeError):
 
 def ray_module() -> Any:
     """Import and return Ray, including ``ray.data``; an ImportError names the missing extra."""
-    try:  # Its types are partly unknown.
-        ray = importlib.import_module("ray")
+    with needs_extra("ray", "sample_dataset needs Ray Data"):  # Its types are partly unknown.
         importlib.import_module("ray.data")
-    except ImportError as exc:
-        msg = "sample_dataset needs Ray Data: pip install 'mellea-like[ray]'"
-        raise ImportError(msg) from exc
-    return ray
+        return importlib.import_module("ray")
 
 
 def check_room(actors: int, cpus: float, others: Mapping[str, float]) -> None:

@@ -17,17 +17,15 @@ from mellea_like.batch.rows.formats import (
     flat,
     flat_names,
 )
+from mellea_like.lazy import needs_extra
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
     from typing import BinaryIO
 
-try:  # It has no types.
+with needs_extra("arrow", "Parquet files and Arrow tables need pyarrow"):  # It has no types.
     pa: Any = importlib.import_module("pyarrow")
     parquet: Any = importlib.import_module("pyarrow.parquet")
-except ImportError as exc:
-    message = "Parquet files and Arrow tables need pyarrow: pip install 'mellea-like[arrow]'"
-    raise ImportError(message) from exc
 
 __all__ = ["GroupWriter", "ParquetWriter", "pa", "parquet_columns", "read_parquet"]
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-try:
+from mellea_like.lazy import needs_extra
+
+with needs_extra("ray", "prompts made from rows need Jinja2"):
     from jinja2 import StrictUndefined, Template, TemplateSyntaxError, meta
     from jinja2.sandbox import SandboxedEnvironment
-except ImportError as exc:
-    msg = "prompts made from rows need Jinja2: pip install 'mellea-like[ray]'"
-    raise ImportError(msg) from exc
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -17,6 +17,7 @@ import anyio
 from mellea_like.coalescing.gathering_window import GatheringWindow, due_at
 from mellea_like.coalescing.rerun.gate import RerunGate
 from mellea_like.core.argument_checks import real_number, takes
+from mellea_like.lazy import needs_extra
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator
@@ -236,11 +237,8 @@ class _Files:
 
     def open(self) -> None:
         """Start watching. Every change from now on will be seen."""
-        try:
+        with needs_extra("watch", "watch needs watchfiles"):
             import watchfiles as _  # noqa: F401, PLC0415 (an extra)
-        except ImportError as exc:
-            msg = "watch needs watchfiles: pip install 'mellea-like[watch]'"
-            raise ImportError(msg) from exc
         for root in self._roots:
             if not os.path.exists(root):  # noqa: PTH110 (as above)
                 msg = f"can't watch {root}: there is no such file or directory"

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar, cast
 
 from pydantic import TypeAdapter, ValidationError
 
-try:
+from mellea_like.lazy import needs_extra
+
+with needs_extra("serve", "the gateway's configuration needs PyYAML"):
     import yaml
-except ImportError as exc:  # pragma: no cover
-    msg = "the gateway's configuration needs PyYAML: pip install 'mellea-like[serve]'"
-    raise ImportError(msg) from exc
 
 from mellea_like.gateway.config.cross_checks import MISPLACED, Parts, Problem, problems_between
 from mellea_like.gateway.config.gateway_config import (

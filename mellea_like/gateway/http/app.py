@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-try:
+from mellea_like.lazy import needs_extra
+
+with needs_extra("serve", "the gateway needs starlette, uvicorn and more"):
     from starlette.routing import Router
 
     from mellea_like.gateway.metrics import Metrics
-except ImportError as exc:  # pragma: no cover
-    msg = "the gateway needs starlette, uvicorn and more: pip install 'mellea-like[serve]'"
-    raise ImportError(msg) from exc
 
 from mellea_like.gateway.chat.caller_checks import Workers
 from mellea_like.gateway.config.upstreams import OpenUpstreams

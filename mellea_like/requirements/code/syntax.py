@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 from mellea_like.core.display import clipped, quoted
 from mellea_like.core.requirement import Requirement, ready_made
 from mellea_like.core.validation import ValidationResult
+from mellea_like.lazy import needs_extra
 from mellea_like.requirements.code.extract import fenced
 
 if TYPE_CHECKING:
@@ -90,11 +91,8 @@ _TOKEN = re.compile(r"<Token token_type: .*?, text: (.*?), line: \d+, col: .*?>"
 
 
 def _sql_parser(dialect: str | None) -> Callable[[str], str]:
-    try:
+    with needs_extra("code", "parses('sql') needs sqlglot"):
         sqlglot: Any = importlib.import_module("sqlglot")
-    except ImportError as exc:
-        msg = "parses('sql') needs sqlglot: pip install 'mellea-like[code]'"
-        raise ImportError(msg) from exc
     sqlglot.Dialect.get_or_raise(dialect)
     expressions = sqlglot.exp
     logging.getLogger("sqlglot").addFilter(_not_fallen_back)
