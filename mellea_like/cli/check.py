@@ -15,7 +15,6 @@ import anyio
 from mellea_like.batch import Journal, check_many
 from mellea_like.batch.rows.formats import BadRow, whole
 from mellea_like.cli.batch.output import Output
-from mellea_like.cli.batch.prompt import PromptTemplate
 from mellea_like.cli.console import live_view, make_console
 from mellea_like.cli.draw_options import CHECKS, COSTS, OUTPUT, TemplatedChecks, requirements_of
 from mellea_like.cli.errors import in_options, problems_of
@@ -133,6 +132,8 @@ class _Checks:
     """Runs ``mellea-like check`` once. Creating it checks the options, but reads nothing."""
 
     def __init__(self, options: CheckOptions) -> None:
+        from mellea_like.cli.batch.prompt import PromptTemplate  # noqa: PLC0415 (it needs jinja2)
+
         self._options = options
         self._requirements = requirements_of(
             options.spec, options.fixed_checks, options.json_schema

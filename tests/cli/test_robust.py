@@ -75,6 +75,7 @@ BATCH = ("-p", "Say {{ text }}", "-o", "out.jsonl", "--backend", "markov")
         ("openai", ["sample", "x", "-q", "--base-url", "http://127.0.0.1:9/v1"], "openai"),
         ("xllamacpp", ["sample", "x", "-q", "--gguf", "FILE"], "llama"),
         ("jinja2", ["batch", "FILE", *BATCH], "cli"),
+        ("jinja2", ["check", "FILE", "--check", "words<=3"], "cli"),
         ("pyarrow", ["batch", "FILE.parquet", *BATCH], "arrow"),
         ("starlette", ["serve", "-c", "FILE"], "serve"),
     ],

@@ -398,9 +398,6 @@ def _exclude(option: str, *others: tuple[object, str]) -> None:
 
 def run(options: BatchOptions, signals: SignalHandler) -> int:
     """Run ``mellea-like batch``."""
-    try:
-        from mellea_like.cli.batch.command import run_batch  # noqa: PLC0415 (jinja2, and all of a batch)
-    except ModuleNotFoundError as exc:
-        msg = f"batch needs {exc.name}: pip install 'mellea-like[cli]'"
-        raise Problem(msg) from exc
+    from mellea_like.cli.batch.command import run_batch  # noqa: PLC0415 (jinja2, and all of a batch)
+
     return run_batch(options, signals)

@@ -6,14 +6,17 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jinja2 import UndefinedError
-
 from mellea_like.batch.rows.formats import BadRow
-from mellea_like.batch.rows.template import RowTemplate
 from mellea_like.cli.exit_codes import Exit, Problem
 from mellea_like.cli.standard_streams import one_line
 from mellea_like.core.conversation import Conversation, Instruction, Message
+from mellea_like.lazy import needs_extra
 from mellea_like.requirements.expressions import parse_check
+
+with needs_extra("cli", "prompts and checks made from rows need jinja2"):
+    from jinja2 import UndefinedError
+
+    from mellea_like.batch.rows.template import RowTemplate
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
