@@ -31,7 +31,7 @@ from mellea_like.backends.openai_server import OpenAIServer
 from mellea_like.backends.output_mode import OutputModes
 from mellea_like.backends.sending import Sending
 from mellea_like.backends.server_address import digest, is_here, without_credentials
-from mellea_like.backends.server_errors import refuses_temperature
+from mellea_like.backends.server_errors import refuses_preferred
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Mapping
@@ -275,14 +275,14 @@ class OpenAIBackend:
     @asynccontextmanager
     async def _open(self, request: Request, choices: int | None = None) -> AsyncGenerator[Incoming]:
         """Send a request, and yield its reply; close the reply after the block."""
-        options = request.options.over(self.defaults)
+        named = request.options.model or self.defaults.model
         sending = Sending(request)
         ends = anyio.current_time() + (self._total_timeout or math.inf)
         try:
             async with self._clients.hold() as client:
-                model = options.model or self._model or await self._first_model(client)
+                model = named or self._model or await self._first_model(client)
                 response, tool = await self._ask(
-                    client, request, options, model, choices, sending=sending, ends=ends
+                    client, request, model, choices, sending=sending, ends=ends
                 )
                 reply = self._reply(sending.sent(), model, tool, choices)
                 if request.shows_calls and not isinstance(reply, Replies):
@@ -336,7 +336,6 @@ class OpenAIBackend:
         self,
         client: Client,
         request: Request,
-        options: Options,
         model: str,
         choices: int | None,
         *,
@@ -348,28 +347,27 @@ class OpenAIBackend:
         If the server refuses the output mode or a `Preferred` temperature, the request is sent
         again in the next mode or without this temperature.
         """
-        wanted = insisted(request.options)
-        prefers = wanted is not request.options
-        if prefers and model in self._refuse_temperature:
-            options, prefers = wanted.over(self.defaults), False
+        given = request.options
+        if model in self._refuse_temperature:
+            given = insisted(given)
         output = None
         if request.format is not None:
             host = urlsplit(self._where.url).hostname or ""
-            output = self._outputs.begin(request, model, options, host)
+            output = self._outputs.begin(request, model, given.over(self.defaults), host)
         while True:
             demand = None if output is None else output.demand
-            body = self._body(request, options, model, choices, demand)
+            body = self._body(request, given.over(self.defaults), model, choices, demand)
             try:
                 response = await self._send(client, body, model, sending, ends)
             except BackendError as exc:
-                if prefers and refuses_temperature(exc):
-                    options, prefers = wanted.over(self.defaults), False
+                if refuses_preferred(exc, given):
+                    given = insisted(given)
                 elif output is None or not output.refused(exc):
                     raise
                 sending.again()
                 await request.meter.readmit(request, exc)
             else:
-                if wanted is not request.options and not prefers:
+                if given is not request.options:
                     self._refuse_temperature.add(model)
                 if output is not None:
                     output.accepted()

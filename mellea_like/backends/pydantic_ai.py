@@ -34,7 +34,7 @@ from mellea_like.backends.pydantic_ai_wire import (
 )
 from mellea_like.backends.sending import Sending, notify_when_sent, reports_progress
 from mellea_like.backends.server_address import digest
-from mellea_like.backends.server_errors import never_sent, refuses_temperature
+from mellea_like.backends.server_errors import never_sent, refuses_preferred
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Generator, Mapping
@@ -183,17 +183,16 @@ class PydanticAIBackend:
 
         If a `Preferred` temperature is refused, the request is sent again without it.
         """
-        options, wanted = request.options, insisted(request.options)
-        if not self._refuses_temperature:
-            try:
-                asked = self._asked(model, request, options)
-                return await stack.enter_async_context(_answer(model, asked, asking))
-            except BackendError as exc:
-                if wanted is options or not refuses_temperature(exc):
-                    raise
-                asking.again()
-                await request.meter.readmit(request, exc)
-        asked = self._asked(model, request, wanted)
+        options = insisted(request.options) if self._refuses_temperature else request.options
+        try:
+            asked = self._asked(model, request, options)
+            return await stack.enter_async_context(_answer(model, asked, asking))
+        except BackendError as exc:
+            if not refuses_preferred(exc, options):
+                raise
+            asking.again()
+            await request.meter.readmit(request, exc)
+        asked = self._asked(model, request, insisted(options))
         pieces = await stack.enter_async_context(_answer(model, asked, asking))
         self._refuses_temperature = True
         return pieces

@@ -16,7 +16,7 @@ from mellea_like.backends.loop_clients import LoopClients
 from mellea_like.backends.openai_events import ReplyTooLongError, ServerError
 from mellea_like.backends.output_mode import OutputModes
 from mellea_like.backends.sdk_errors import Translator
-from mellea_like.backends.server_errors import kind_of_status, never_sent, refuses_temperature
+from mellea_like.backends.server_errors import kind_of_status, never_sent, refuses_preferred
 from mellea_like.core.argument_checks import real_number
 from mellea_like.core.backend import Options, insisted
 from mellea_like.core.generation import RequestMeter, Usage
@@ -185,8 +185,7 @@ class SDKBatches(ABC):
         kind, _ = kind_of_status(status)
         said = f"{self.where} answered {status}: {outcome.error}"
         error = kind(said, status=status, retryable=retryable)
-        if refuses_temperature(error) and insisted(request.options) is not request.options:
-            # The temperature is this library's own: the next job does without.
+        if refuses_preferred(error, request.options):  # The next job does without it.
             self._refuses_temperature = error.retryable = True
         return error
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, cast
 
+from mellea_like.core.backend import Preferred
 from mellea_like.errors import (
     AuthenticationFailed,
     BackendError,
@@ -18,6 +19,8 @@ from mellea_like.errors import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from mellea_like.core.backend import Options
+
 __all__ = [
     "REFUSALS",
     "causes_of",
@@ -25,7 +28,7 @@ __all__ = [
     "is_a",
     "kind_of_status",
     "never_sent",
-    "refuses_temperature",
+    "refuses_preferred",
 ]
 
 TRANSPORTS = ("httpx2", "httpcore2", "httpx", "httpcore", "h11", "h2", "anyio", "trio", "botocore")
@@ -64,15 +67,16 @@ REFUSALS = (400, 422)
 """The HTTP statuses with which a server says that something in the request is wrong."""
 
 
-def refuses_temperature(error: BackendError) -> bool:
-    """Return whether a server refused a request because of its temperature.
+def refuses_preferred(error: BackendError, options: Options) -> bool:
+    """Return whether a server refused a request because of the `Preferred` temperature in it.
 
     OpenAI says "Unsupported value: 'temperature' does not support 0 with this model" or
     "Unsupported parameter: 'temperature'", and Moonshot says "invalid temperature: only 1 is
     allowed for this model". Other servers use other words, but all of them contain "temperature".
     """
-    named = re.search(r"\btemperature\b", error.said, re.IGNORECASE)
-    return error.status in REFUSALS and named is not None
+    if error.status not in REFUSALS or not isinstance(options.temperature, Preferred):
+        return False
+    return re.search(r"\btemperature\b", error.said, re.IGNORECASE) is not None
 
 
 def failed_in_transport(exc: BaseException) -> bool:
