@@ -16,7 +16,15 @@ from mellea_like.batch import Journal, check_many
 from mellea_like.batch.rows.formats import BadRow, whole
 from mellea_like.cli.batch.output import Output
 from mellea_like.cli.console import live_view, make_console
-from mellea_like.cli.draw_options import CHECKS, COSTS, OUTPUT, TemplatedChecks, requirements_of
+from mellea_like.cli.draw_options import (
+    CHECK_HELP,
+    CHECKS,
+    COSTS,
+    DEBUG,
+    OUTPUT,
+    TemplatedChecks,
+    requirements_of,
+)
 from mellea_like.cli.errors import in_options, problems_of
 from mellea_like.cli.exit_codes import Exit, Problem
 from mellea_like.cli.judge_options import JUDGE, JudgeOptions
@@ -29,7 +37,7 @@ from mellea_like.core.generation import Usage
 from mellea_like.core.validation import ValidationStatus
 from mellea_like.errors import AuthenticationFailed, LimitExceeded
 from mellea_like.limits.backoff_gate import gate_of
-from mellea_like.requirements.expressions import CHECK_FORMS, CODE_FORMS, is_code_check
+from mellea_like.requirements.expressions import is_code_check
 from mellea_like.specification.strategy import StrategySpec
 from mellea_like.specification.upstream import open_upstream
 
@@ -72,9 +80,8 @@ class CheckOptions(TemplatedChecks, JudgeOptions):
     checks: list[str] = option(
         list,
         "--check EXPR",
-        f"A check: {'  '.join(CHECK_FORMS)}. Repeatable.\n\nChecks that run code, in a sandbox:"
-        f" {'  '.join(CODE_FORMS)}.\n\nA check that contains {{{{ }}}} is a Jinja template, and is"
-        " filled in for each row: contains:{{ answer }}.",
+        f"{CHECK_HELP}\n\nA check that contains {{{{ }}}} is a Jinja template, and is filled in for"
+        " each row: contains:{{ answer }}.",
         CHECKS,
     )
     requirements: list[str] = option(
@@ -102,7 +109,7 @@ class CheckOptions(TemplatedChecks, JudgeOptions):
     )
     force: bool = option(False, "--force", "Replace OUT if it exists.", OUTPUT)
     quiet: bool = option(False, "--quiet -q", "Print no table, and don't show progress.", OUTPUT)
-    debug: bool = option(False, "--debug", "Show log records and tracebacks.", OUTPUT)
+    debug: bool = option(*DEBUG)
 
     @cached_property
     def spec(self) -> StrategySpec:

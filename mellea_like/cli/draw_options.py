@@ -49,6 +49,23 @@ RESERVED = frozenset({"messages", "input", "stream", "stream_options", "n", "too
 JUDGING = {"temperature": float, "top-p": float, "max-tokens": int}
 """The names that ``--judge-option`` takes, with the types of their values."""
 
+CHECK_HELP = (
+    f"A check: {'  '.join(CHECK_FORMS)}. Repeatable.\n\nChecks that run code, in a sandbox:"
+    f" {'  '.join(CODE_FORMS)}."
+)
+"""The help text of ``--check``."""
+
+PRICE = (
+    None,
+    "--price IN,OUT",
+    "Dollars per million input and output tokens; 0.15,0.60,EUR for euros.",
+    COSTS,
+)
+"""The option ``--price`` of commands that ask models."""
+
+DEBUG = (False, "--debug", "Show log records and tracebacks.", OUTPUT)
+"""The option ``--debug`` of commands that ask models."""
+
 
 class TemplatedChecks:
     """Options whose checks may be templates, which are filled in for each row."""
@@ -73,13 +90,7 @@ class DrawOptions:
     requirements: list[str] = option(
         list, "--require TEXT", "A requirement in words, which a model judges. Repeatable.", CHECKS
     )
-    checks: list[str] = option(
-        list,
-        "--check EXPR",
-        f"A check: {'  '.join(CHECK_FORMS)}. Repeatable.\n\nChecks that run code, in a sandbox:"
-        f" {'  '.join(CODE_FORMS)}.",
-        CHECKS,
-    )
+    checks: list[str] = option(list, "--check EXPR", CHECK_HELP, CHECKS)
     json_schema: Path | None = option(
         None, "--schema FILE", "A JSON Schema that the reply must match.", CHECKS
     )
@@ -184,12 +195,7 @@ class DrawOptions:
         f"Limit for all requests together: {', '.join(BUDGETS)}. Repeatable.",
         COSTS,
     )
-    price: str | None = option(
-        None,
-        "--price IN,OUT",
-        "Dollars per million input and output tokens; 0.15,0.60,EUR for euros.",
-        COSTS,
-    )
+    price: str | None = option(*PRICE)
     max_tokens: int | None = option(None, "--max-tokens N", "Maximum tokens in one reply.", COSTS)
     retries: int = option(
         2,
@@ -249,7 +255,7 @@ class DrawOptions:
         BACKEND,
     )
     quiet: bool = option(False, "--quiet -q", "Don't show progress on stderr.", OUTPUT)
-    debug: bool = option(False, "--debug", "Show log records and tracebacks.", OUTPUT)
+    debug: bool = option(*DEBUG)
 
     @cached_property
     def spec(self) -> StrategySpec:

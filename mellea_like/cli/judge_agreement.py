@@ -20,7 +20,7 @@ from mellea_like.agreement import (
     score_agreement,
 )
 from mellea_like.cli.console import live_view
-from mellea_like.cli.draw_options import COSTS, OUTPUT, parse_budget
+from mellea_like.cli.draw_options import COSTS, DEBUG, OUTPUT, parse_budget
 from mellea_like.cli.errors import in_options
 from mellea_like.cli.exit_codes import Exit, Problem
 from mellea_like.cli.judge_options import JUDGE, JudgeOptions
@@ -121,7 +121,7 @@ class JudgeAgreementOptions(JudgeOptions):
     )
     as_json: bool = option(False, "--json", "Print the numbers as JSON.", OUTPUT)
     quiet: bool = option(False, "--quiet -q", "Don't show progress.", OUTPUT)
-    debug: bool = option(False, "--debug", "Show log records and tracebacks.", OUTPUT)
+    debug: bool = option(*DEBUG)
 
 
 def run(options: JudgeAgreementOptions, signals: SignalHandler) -> int:

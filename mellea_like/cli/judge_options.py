@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
 from mellea_like.cli.backends import openai_upstream
-from mellea_like.cli.draw_options import COSTS, JUDGING, parse_budget, parse_judge_options
+from mellea_like.cli.draw_options import COSTS, JUDGING, PRICE, parse_budget, parse_judge_options
 from mellea_like.cli.errors import BUDGETS
 from mellea_like.cli.exit_codes import Exit, Problem
 from mellea_like.cli.option_fields import option, option_names, read_section
@@ -52,12 +52,7 @@ class JudgeOptions:
         f"Limit for all judge requests together: {', '.join(BUDGETS)}. Repeatable.",
         COSTS,
     )
-    price: str | None = option(
-        None,
-        "--price IN,OUT",
-        "Dollars per million input and output tokens; 0.15,0.60,EUR for euros.",
-        COSTS,
-    )
+    price: str | None = option(*PRICE)
 
     def reply_of(self, row: dict[str, Any]) -> Any:
         """Return the reply in a row."""

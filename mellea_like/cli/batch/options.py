@@ -11,6 +11,7 @@ from mellea_like.batch.journal.records import KeptText  # noqa: TC001 (typer rea
 from mellea_like.batch.orders import OrderName  # noqa: TC001 (typer reads the annotations)
 from mellea_like.cli.draw_options import (
     ATTEMPTS,
+    CHECK_HELP,
     CHECKS,
     DRAWS,
     PANELS,
@@ -22,7 +23,6 @@ from mellea_like.cli.exit_codes import Exit, Problem
 from mellea_like.cli.option_fields import REQUIRED, argument, option, option_names
 from mellea_like.cli.standard_streams import STANDARD
 from mellea_like.export.example_selection import Drop, ExampleRules, Reasoning
-from mellea_like.requirements.expressions import CHECK_FORMS, CODE_FORMS
 from mellea_like.sampling import why_not_together
 
 if TYPE_CHECKING:
@@ -85,9 +85,8 @@ class BatchOptions(TemplatedChecks, DrawOptions):
     checks: list[str] = option(
         list,
         "--check EXPR",
-        f"A check: {'  '.join(CHECK_FORMS)}. Repeatable.\n\nChecks that run code, in a sandbox:"
-        f" {'  '.join(CODE_FORMS)}.\n\nA check that contains {{{{ }}}} is a Jinja template, and"
-        " isn't shown to the model: contains:{{ answer }}.",
+        f"{CHECK_HELP}\n\nA check that contains {{{{ }}}} is a Jinja template, and isn't shown to"
+        " the model: contains:{{ answer }}.",
         CHECKS,
     )
     prompt: str | None = option(
