@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args, overload
 
 from mellea_like.batch.batch_run import BatchRun
 from mellea_like.batch.item import Work
+from mellea_like.batch.jobs.backend import BatchJobs
 from mellea_like.batch.journal.identity import identity_of
 from mellea_like.batch.orders import BreadthFirst, DepthFirst, OrderName
 from mellea_like.batch.waiting import why_not_in_rounds
@@ -333,7 +334,7 @@ def _is_of_jobs(
 ) -> bool:
     used = [backend, *strategy.settings.backends]
     used += [r.judge for r in requirements if isinstance(r, Requirement)]
-    return any(getattr(innermost(one), "by_jobs", False) for one in used if one is not None)
+    return any(isinstance(innermost(one), BatchJobs) for one in used if one is not None)
 
 
 def _check_order(

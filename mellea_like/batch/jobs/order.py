@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import anyio
 
 from mellea_like.batch.item import Paused
-from mellea_like.batch.jobs.backend import PARKING, Parking
+from mellea_like.batch.jobs.backend import PARKING
+from mellea_like.batch.jobs.parking import Parking
 from mellea_like.batch.jobs.rounds import JobRounds
 from mellea_like.batch.jobs.store import JobStore
 from mellea_like.batch.waiting import Waiting, earlier_draws, not_refused
