@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Iterator
+from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args, overload
 
 from mellea_like.batch.batch_run import BatchRun
 from mellea_like.batch.item import Work
-from mellea_like.batch.jobs.backend import BatchJobs
+from mellea_like.batch.jobs.backend import BatchJobs, check_alike
 from mellea_like.batch.journal.identity import identity_of
 from mellea_like.batch.orders import BreadthFirst, DepthFirst, OrderName
 from mellea_like.batch.waiting import why_not_in_rounds
@@ -260,7 +261,8 @@ def sample_many(
 
     Raises:
         TypeError: an argument is of the wrong type, or unknown.
-        ValueError: an argument is out of range, or the strategy has no backend.
+        ValueError: an argument is out of range, the strategy has no backend, or two `BatchJobs` of
+            the same model have different settings.
         ImportError: ``unique`` is a number, and the extra ``dedupe`` is missing.
         RequirementError: a requirement needs a judge, and the backend can't judge.
     """
@@ -268,7 +270,7 @@ def sample_many(
     if not isinstance(strategy, BaseSamplingStrategy):
         msg = f"strategy must be a sampling strategy, not {strategy!r}"
         raise TypeError(msg)
-    of_jobs = _is_of_jobs(strategy, requirements, backend)
+    of_jobs = _uses_jobs(strategy, requirements, backend)
     record = _journal(journal)
     _check_order(order, strategy, items, record, of_jobs=of_jobs)
     check_takes_one("action", action, "an item and returns a text or an action")
@@ -327,14 +329,18 @@ def check_takes_one(name: str, function: object, what: str) -> None:
     raise TypeError(msg)
 
 
-def _is_of_jobs(
+def _uses_jobs(
     strategy: BaseSamplingStrategy,
     requirements: Sequence[Requirement | str],
     backend: Backend | None,
 ) -> bool:
     used = [backend, *strategy.settings.backends]
     used += [r.judge for r in requirements if isinstance(r, Requirement)]
-    return any(isinstance(innermost(one), BatchJobs) for one in used if one is not None)
+    inner = [innermost(one) for one in used if one is not None]
+    jobs = [one for one in inner if isinstance(one, BatchJobs)]
+    for one, other in combinations(jobs, 2):
+        check_alike(one, other)
+    return bool(jobs)
 
 
 def _check_order(

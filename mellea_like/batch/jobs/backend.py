@@ -20,9 +20,12 @@ if TYPE_CHECKING:
     from mellea_like.core.generation import Generation
     from mellea_like.limits import Budgets
 
-__all__ = ["PARKING", "BatchJobs"]
+__all__ = ["PARKING", "BatchJobs", "check_alike"]
 
 DAY = 24 * 3600.0
+
+OWN = ("api", "direct", "can_judge", "defaults")
+"""The attributes that may differ between two `BatchJobs` of the same model."""
 
 
 class BatchJobs:
@@ -31,7 +34,9 @@ class BatchJobs:
     It answers the requests of ``sample_many(..., order="breadth", journal=...)``, round after
     round. The requests of a round are collected and submitted as jobs. Once a job has ended, its
     replies are checked. The run may be stopped or killed at any time. A resumed run finds its jobs
-    again, and submits nothing twice.
+    again, and submits nothing twice. All requests to the same model at the same server share jobs,
+    so several `BatchJobs` for it, such as one for the draws and one for a judge, must have the same
+    settings.
 
     Args:
         api: the model and its provider, such as `OpenAIBatches`.
@@ -161,6 +166,20 @@ class BatchJobs:
 
     def __repr__(self) -> str:
         return f"<BatchJobs {self.place}>"
+
+
+def check_alike(one: BatchJobs, other: BatchJobs) -> None:
+    """Make sure that two backends whose requests share jobs have the same settings."""
+    theirs = vars(other)
+    differ = [
+        name for name, mine in vars(one).items() if name not in OWN and mine != theirs.get(name)
+    ]
+    if differ and one.place == other.place:
+        msg = (
+            f"two BatchJobs of {one.api.model!r} at {one.api.where} have different settings"
+            f" ({', '.join(differ)}), but their requests share jobs: pass the same settings to both"
+        )
+        raise ValueError(msg)
 
 
 PARKING: ContextVar[Parking | None] = ContextVar("mellea_like_parking", default=None)

@@ -16,6 +16,7 @@ from uuid import uuid4
 import anyio
 
 from mellea_like.backends import Intention, JobState
+from mellea_like.batch.jobs.backend import BatchJobs, check_alike
 from mellea_like.batch.jobs.records import UNDER_WAY, JobStage
 from mellea_like.batch.jobs.results import collect
 from mellea_like.batch.jobs.store import one_thread
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from mellea_like.batch.jobs.backend import BatchJobs
     from mellea_like.batch.jobs.records import Ask, Known, StoredJob, Waiting
     from mellea_like.batch.jobs.store import JobStore
     from mellea_like.core.generation import Usage
@@ -116,7 +116,7 @@ class JobRounds:
 
     async def ask(self, backend: BatchJobs, ask: Ask) -> None:
         """Record a request that waits for a job."""
-        self._providers.setdefault(backend.place, _Provider(backend))
+        check_alike(self._providers.setdefault(backend.place, _Provider(backend)).backend, backend)
         self._buffer.append(ask)
         if len(self._buffer) >= MANY:
             await self._flush()

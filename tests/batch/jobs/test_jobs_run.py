@@ -18,6 +18,7 @@ from mellea_like import (
     Generation,
     RejectionSamplingStrategy,
     RepairTemplateStrategy,
+    Requirement,
     Stage,
     Vote,
     judge_score,
@@ -173,6 +174,26 @@ async def test_results_may_be_wanted_in_order_and_unique(virtual_clock, path):
     found = await finish(strategy, words(3), path, unique=True, in_order=True)
     assert [item.id for item in found] == [0, 1, 2]
     assert len({item.result.text for item in found if item.success}) == 3
+
+
+async def test_one_models_requests_share_jobs_so_their_settings_must_be_the_same(provider, path):
+    settings = {"direct": ScriptedBackend(lambda r: "HELLO"), "direct_below": 5}
+    one, other = jobs(provider, **settings), jobs(provider, tries=2)
+    differ = r"two BatchJobs .*'small'.* different settings \(direct_below, tries\)"
+    for given in (
+        {"judge": other, "requirements": ["it is kind"]},
+        {"requirements": [Requirement("it is kind", judge=other)]},
+    ):
+        with pytest.raises(ValueError, match=differ):
+            await finish(RejectionSamplingStrategy(one, **given), words(2), path)
+    with pytest.raises(ValueError, match=differ):
+        await finish(Escalate([Stage(one), Stage(other)]), words(2), path)
+    assert await finish(Escalate([Stage(one), Stage(jobs(provider, **settings))]), words(2), path)
+    # A selection's judge is known when it is asked.
+    best = BestOf(judge_score("how kind it is", judge=other), n=2)
+    strategy = RejectionSamplingStrategy(one, loop_budget=2, selection=best)
+    found = await finish(strategy, words(2), path.with_name("scored.db"))
+    assert "different settings" in str(found[0].result.errors[0].__cause__)
 
 
 # --- what goes wrong at the provider
