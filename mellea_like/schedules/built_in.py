@@ -72,8 +72,8 @@ class Staggered(BaseSchedule):
     """Starts each lane ``delay`` seconds after the one before. Lanes don't share their attempts.
 
     A further lane costs nothing if an earlier one passes within the delay. If no lane is at work,
-    the next one starts immediately. ("Happy eyeballs" paces connection attempts in the same way:
-    RFC 8305, section 5.)
+    the next one starts immediately. With a single lane, there is no delay. ("Happy eyeballs" paces
+    connection attempts in the same way: RFC 8305, section 5.)
 
     The time at which a draw starts does not influence its outcome, so ``selection="ordered"`` is
     possible.
