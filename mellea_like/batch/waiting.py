@@ -40,7 +40,7 @@ BLOCK = 64
 """The number of waiting items to read from a journal at a time."""
 
 KEPT = 4096
-"""The maximum number of waiting items whose calls stay in memory, at about 3 KB each."""
+"""The maximum number of waiting items whose calls stay in memory, at about 6 KB each."""
 
 _WITH_WORDS = (Outcome.FAILED.value, Outcome.PASSED.value)
 _TO_GO_ON = (Outcome.FAILED, Outcome.ERRORED)
