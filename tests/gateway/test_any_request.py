@@ -113,21 +113,19 @@ JSON = FLAT | st.lists(FLAT, max_size=2) | st.dictionaries(WORDS | st.text(), FL
 def test_a_request_is_read_or_refused(body, read, data):
     place = data.draw(st.sampled_from(places(body)))
     given_ = changed(body, place, data.draw(JSON))
-    refusal = asked = None
+    refusal = request = None
     try:
-        asked = read(given_, FieldRules("forward"))
+        request = read(given_, FieldRules("forward"))
     except Refusal as exc:
         refusal = exc
     if refusal is not None:
         assert refusal.param.split(".")[0] in body
         assert refusal.message.startswith(f"{refusal.param}: ")
         return
-    request = getattr(asked, "chat", asked)
     assert request.conversation
     assert len(tools_of(request)) <= 1
 
 
 @pytest.mark.parametrize(("body", "read"), [(CHAT, read_chat), (RESPONSE, read_response)])
 def test_the_request_that_is_changed_is_a_right_one(body, read):
-    request = read(body)
-    assert len(getattr(request, "chat", request).conversation) == 4
+    assert len(read(body).conversation) == 4

@@ -181,7 +181,7 @@ def says(*content: dict, role: str = "user") -> dict:
 
 
 def read(rules: FieldRules = DEFAULTS, **fields):
-    return read_response({"model": "m", "input": "Hi.", **fields}, rules).chat
+    return read_response({"model": "m", "input": "Hi.", **fields}, rules)
 
 
 NAMESPACE = {"type": "namespace", "name": "n"}
@@ -247,8 +247,8 @@ def test_fields_become_those_of_chat_completions():
     assert (chat.max_completion_tokens, chat.stream, chat.mellea_like.attempts) == (7, True, 2)
     assert (chat.wanted_call, chat.parallel_tool_calls) == ("required", False)
     function = {"name": "weather", "parameters": PARAMETERS, "strict": True}
-    assert [tool.sent for tool in chat.tools] == [{"type": "function", "function": function}]
-    assert chat.format.sent == {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}
+    assert [tool.sent for tool in chat.functions] == [{"type": "function", "function": function}]
+    assert chat.format == {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}
     assert chat.passed_on == {
         "reasoning_effort": "low",
         "logprobs": True,
@@ -305,11 +305,11 @@ def test_fields_that_are_unknown_are_left_out_unless_they_are_to_be_refused():
         "tools": [{**WEATHER, "output_schema": {}, "defer_loading": True}],
         "input": [{"role": "user", "content": [part]}],
     }
-    [tool] = read(tools=[WEATHER]).tools
+    [tool] = read(tools=[WEATHER]).functions
     for said in ("forward", "drop"):
         chat = read(FieldRules(unknown=said), **asked)
         assert chat.passed_on == {}
-        assert [each.sent for each in chat.tools] == [tool.sent]
+        assert [each.sent for each in chat.functions] == [tool.sent]
     assert read(FieldRules(named={"top_k": "forward"}), top_k=5).passed_on == {"top_k": 5}
     for name in ("inptu", "client_metadata"):
         with pytest.raises(Refusal) as caught:

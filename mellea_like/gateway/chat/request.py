@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import (
     AfterValidator,
@@ -12,6 +13,7 @@ from pydantic import (
     Tag,
     ValidationInfo,
     field_validator,
+    model_validator,
 )
 
 from mellea_like.core.conversation import Message
@@ -37,7 +39,7 @@ from mellea_like.gateway.fields import CHAT_FIELDS, DEFAULTS, UNSUPPORTED, Field
 from mellea_like.gateway.refusal import refuse
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 MOST_TOOLS = 128
 """The maximum number of tools in a request, as on OpenAI's own servers."""
@@ -133,6 +135,13 @@ def carried(part: Mapping[str, Any], extra: Mapping[str, Any] = NO_EXTRA) -> Par
     return reject(problem)
 
 
+def joined(parts: Sequence[Any]) -> str | Sequence[Part]:
+    """Join texts to one, which every backend takes; leave other parts and extra fields alone."""
+    if all(isinstance(part, Text) and not part.extra for part in parts):
+        return "".join(part.text for part in parts)
+    return parts
+
+
 _AnyPart = Annotated[
     Annotated[_Text, Tag("<text>")]
     | Annotated[_Refused, Tag("<refusal>")]
@@ -197,17 +206,12 @@ class _Message(OpenFields):
     def read(self) -> Message:
         """Return the message for backends. If there is only a refusal, it becomes the text."""
         content: Any = self.refusal or "" if self.content is None else self.content
-        # Text parts become one text, which every backend takes, unless they have extra fields.
-        if not isinstance(content, str) and all(
-            isinstance(part, Text) and not part.extra for part in content
-        ):
-            content = "".join(part.text for part in content)
         extra = self.extra
         if self.reasoning is not None and self.reasoning_content in (None, self.reasoning):
             extra["reasoning"] = self.reasoning  # The upstream's own field.
         return Message(
             "system" if self.role == "developer" else self.role,
-            content,
+            content if isinstance(content, str) else joined(content),
             self.name,
             [
                 ToolCall(c.id, c.function.name, c.function.arguments, extra=c.extra or NO_EXTRA)
@@ -228,15 +232,34 @@ WORDS = ("none", "auto", "required")
 """The values of ``tool_choice`` that name no tool."""
 
 
-def _no_word(name: str) -> str:
-    if name in WORDS:
-        reject(f"a tool can't be named {name!r}: tool_choice: {name} has another meaning")
-    return name
+class Function(NamedTuple):
+    """A function that the model may call."""
+
+    place: str
+    """Its path within the request's ``tools``, such as ``0.function``."""
+    sent: dict[str, Any]
+    """The function as a tool in a chat completion request."""
+    called: Mapping[str, str] = NO_EXTRA
+    """The fields of a response's item for a call of it: ``type``, ``name``, ``namespace``."""
+
+    @property
+    def name(self) -> str:
+        """The function's name."""
+        return str(self.sent["function"]["name"])
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The JSON Schema of the function's arguments."""
+        schema: dict[str, Any] = self.sent["function"].get("parameters", NO_ARGUMENTS)
+        return schema
+
+
+FunctionName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
 
 
 class _Function(OpenFields):
     place: ClassVar[str] = "tool"
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$"), AfterValidator(_no_word)]
+    name: FunctionName
     description: str | None = None
     parameters: dict[str, Any] = NO_ARGUMENTS
     strict: bool | None = None
@@ -249,6 +272,10 @@ class Tool(OpenFields):
     type: Literal["function"]
     function: _Function
 
+    def functions(self, place: str) -> list[Function]:
+        """Return the only function of this tool, which is at ``place`` in the request."""
+        return [Function(f"{place}.function", self.sent)]
+
 
 class _Named(OpenFields):
     name: NotBlank
@@ -258,15 +285,31 @@ class _NamedFunction(OpenFields):
     type: Literal["function"]
     function: _Named
 
+    @property
+    def names(self) -> set[str]:
+        return {self.function.name}
+
+    @property
+    def wanted(self) -> str:
+        return self.function.name
+
 
 class _Allowed(OpenFields):
     mode: Literal["auto", "required"]
-    tools: Annotated[list[_NamedFunction], Field(min_length=1, max_length=MOST_TOOLS)]
+    tools: Annotated[list[_NamedFunction], Field(min_length=1)]
 
 
 class _AllowedTools(OpenFields):
     type: Literal["allowed_tools"]
     allowed_tools: _Allowed
+
+    @property
+    def names(self) -> set[str]:
+        return {tool.function.name for tool in self.allowed_tools.tools}
+
+    @property
+    def wanted(self) -> str:
+        return self.allowed_tools.mode
 
 
 ToolChoice = Annotated[
@@ -338,7 +381,7 @@ class ChatRequest(Fields):
     tools: Annotated[
         list[Annotated[Tool, of_type(("function",), "tools")]], Field(max_length=MOST_TOOLS)
     ] = []
-    tool_choice: ToolChoice | None = Field(default=None, validate_default=True)
+    tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     logprobs: bool = False
     top_logprobs: Annotated[int, Field(ge=0, le=20)] = 0
@@ -356,22 +399,31 @@ class ChatRequest(Fields):
             reject("requires logprobs: true")
         return top
 
-    @field_validator("tools")
-    @classmethod
-    def _have_names_of_their_own(cls, tools: list[Tool]) -> list[Tool]:
-        if len({tool.function.name for tool in tools}) < len(tools):
-            reject("two tools have the same name")
-        return tools
+    @model_validator(mode="after")
+    def _check_tools(self) -> Self:
+        functions, choice = self.all_functions, self.tool_choice
+        if len(functions) > MOST_TOOLS:
+            what = f"there are {len(functions)} tools: at most {MOST_TOOLS} are supported"
+            reject(what, field="tools")
+        for function in functions:
+            if (name := function.name) in WORDS:
+                what = f"a tool can't be named {name!r}: tool_choice: {name} has another meaning"
+                reject(what, field=f"tools.{function.place}.name")
+        names = {function.name for function in functions}
+        if len(names) < len(functions):
+            reject("two tools have the same name", field="tools")
+        if choice not in (None, "none", "auto") and not names:
+            reject("there are no tools to choose from", field="tool_choice")
+        if isinstance(choice, Fields) and (unknown := sorted(choice.names - names)):
+            reject(f"there is no tool named {unknown[0][:128]!r}", field="tool_choice")
+        return self
 
-    @field_validator("tool_choice")
-    @classmethod
-    def _is_of_these(cls, choice: Any, info: ValidationInfo) -> Any:
-        known = {tool.function.name for tool in info.data.get("tools", ())}
-        if choice not in (None, "none", "auto") and not known:
-            reject("there are no tools to choose from")
-        if unknown := sorted(_names_in(choice) - known):
-            reject(f"there is no tool named {unknown[0][:128]!r}")
-        return choice
+    @cached_property
+    def all_functions(self) -> list[Function]:
+        """The functions of all tools, even if ``tool_choice`` allows only some of them."""
+        return [
+            f for position, tool in enumerate(self.tools) for f in tool.functions(f"{position}")
+        ]
 
     @property
     def conversation(self) -> tuple[Message, ...]:
@@ -379,33 +431,30 @@ class ChatRequest(Fields):
         return tuple(message.read() for message in self.messages)
 
     @property
-    def format(self) -> ResponseFormat | None:
-        """The JSON format that the reply must have; None if any text will do."""
+    def format(self) -> dict[str, Any] | None:
+        """The JSON format that the reply must have, as a chat completion's ``response_format``.
+
+        None if any text will do.
+        """
         asked = self.response_format
-        return None if asked is None or asked.type == "text" else asked
+        return None if asked is None or asked.type == "text" else asked.sent
 
     @property
-    def allowed_tools(self) -> list[tuple[int, Tool]]:
-        """The tools that the model may call, each with its position in the request."""
-        tools = list(enumerate(self.tools))
-        if not isinstance(self.tool_choice, _AllowedTools):
-            return tools
-        names = _names_in(self.tool_choice)
-        return [(position, tool) for position, tool in tools if tool.function.name in names]
+    def functions(self) -> list[Function]:
+        """The functions that the model may call."""
+        choice = self.tool_choice
+        if isinstance(choice, str) or choice is None or choice.type != "allowed_tools":
+            return self.all_functions
+        return [function for function in self.all_functions if function.name in choice.names]
 
     @property
     def wanted_call(self) -> str | None:
-        """The wanted tool call: ``"auto"``, ``"none"``, ``"required"`` or a tool's name.
+        """The wanted tool call: ``"auto"``, ``"none"``, ``"required"`` or a function's name.
 
         None if the request has no ``tool_choice``.
         """
-        match self.tool_choice:
-            case _AllowedTools(allowed_tools=allowed):
-                return allowed.mode
-            case _NamedFunction(function=function):
-                return function.name
-            case word:
-                return word
+        choice = self.tool_choice
+        return choice if isinstance(choice, str) or choice is None else choice.wanted
 
     @property
     def passed_on(self) -> dict[str, Any]:
@@ -417,16 +466,6 @@ class ChatRequest(Fields):
         if self.tools and self.parallel_tool_calls is not None:
             wanted["parallel_tool_calls"] = self.parallel_tool_calls
         return {**checked, **wanted, **self.forwarded}
-
-
-def _names_in(choice: Any) -> set[str]:
-    match choice:
-        case _NamedFunction():
-            return {choice.function.name}
-        case _AllowedTools():
-            return {tool.function.name for tool in choice.allowed_tools.tools}
-        case _:
-            return set()
 
 
 def model_of(body: Mapping[str, Any]) -> str:

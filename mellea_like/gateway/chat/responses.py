@@ -15,8 +15,9 @@ from mellea_like.gateway.chat.answer import (
     tokens_of,
 )
 from mellea_like.gateway.chat.endpoint import Endpoint, Reading, event_of
-from mellea_like.gateway.chat.responses_request import read_response
+from mellea_like.gateway.chat.responses_request import name_of, read_response
 from mellea_like.gateway.chat.responses_tools import called_as
+from mellea_like.gateway.chat.strict_fields import Fields
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -40,10 +41,10 @@ class Responses(Endpoint):
 
     def read(self, body: Mapping[str, Any], rules: FieldRules) -> Reading:
         """Parse a request; raise a `Refusal` if it is invalid."""
-        own, chat = read_response(body, rules)
+        asked = read_response(body, rules)
         # A text's log-probabilities are known only when it is complete.
-        live = None if chat.logprobs else partial(LiveResponse, asked=own)
-        return Reading(chat, partial(Response, asked=own), _failed, own.name_of, live)
+        live = None if asked.logprobs else partial(LiveResponse, asked=asked)
+        return Reading(asked, partial(Response, asked=asked), _failed, name_of, live)
 
 
 def _failed(refusal: Refusal, number: int = 0) -> bytes:
@@ -62,13 +63,14 @@ class _Frame:
 
     def __init__(self, model: str, asked: ResponsesRequest, options: Options) -> None:
         penalties = ("presence_penalty", "frequency_penalty")
+        choice = asked.tool_choice
         self._fields: dict[str, Any] = {
             "id": _named("resp"),
             "object": "response",
             "created_at": int(time.time()),
             "error": None,
             "instructions": asked.instructions,
-            "max_output_tokens": asked.max_output_tokens,
+            "max_output_tokens": asked.max_completion_tokens,
             "max_tool_calls": None,
             "metadata": asked.metadata,
             "model": model,
@@ -82,9 +84,9 @@ class _Frame:
             "temperature": 1.0 if options.temperature is None else options.temperature,
             "top_p": 1.0 if options.top_p is None else options.top_p,
             **{name: options.extra.get(name, 0.0) for name in penalties},
-            "top_logprobs": asked.top_logprobs or 0,
+            "top_logprobs": asked.top_logprobs,
             "text": asked.text.echoed,
-            "tool_choice": asked.sent.get("tool_choice", "auto"),
+            "tool_choice": choice.sent if isinstance(choice, Fields) else choice or "auto",
             "tools": [tool.echoed for tool in asked.tools if tool.echoed],
             "truncation": "disabled",
             **asked.labels,
@@ -256,10 +258,9 @@ def _items(
         message = _message(shown or _named("msg"), status, *content)
         items.insert(len(items) if shown is None else 0, message)
     for call in said.get("tool_calls", ()):
-        kind, fields = called_as(asked.names, **call["function"])
-        prefix = "fc" if kind == "function_call" else "ctc"
-        begun = {"id": _named(prefix), "type": kind, "status": status}
-        items.append({**begun, "call_id": call["id"], **fields})
+        fields = called_as(asked.all_functions, **call["function"])
+        name = _named("fc" if fields["type"] == "function_call" else "ctc")
+        items.append({"id": name, "status": status, "call_id": call["id"], **fields})
     return items
 
 

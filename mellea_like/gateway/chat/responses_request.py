@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, cast
 
 from pydantic import (
     AfterValidator,
+    BaseModel,
     BeforeValidator,
     Field,
     Tag,
     ValidationInfo,
+    model_validator,
 )
 
+from mellea_like.core.conversation import Message
+from mellea_like.core.tools import ToolCall
 from mellea_like.gateway.chat.request import (
     MOST_TOOLS,
     ChatRequest,
-    Extensions,
     WebUrl,
     carried,
+    joined,
     model_of,
 )
 from mellea_like.gateway.chat.responses_tools import (
@@ -27,19 +31,13 @@ from mellea_like.gateway.chat.responses_tools import (
     Choice,
     Sent,
     Tool,
-    ToolName,
     drops_hosted,
     function_name,
-    functions_of,
     input_as_arguments,
-    names_of,
-    places_of,
 )
 from mellea_like.gateway.chat.strict_fields import (
     BY_TYPE,
-    Fields,
     NotBlank,
-    Penalty,
     Positive,
     of_type,
     read_as,
@@ -53,7 +51,7 @@ from mellea_like.gateway.fields import (
     FieldRules,
     read_fields,
 )
-from mellea_like.gateway.refusal import Refusal, refuse
+from mellea_like.gateway.refusal import refuse
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -73,6 +71,10 @@ LABELS = ("safety_identifier", "prompt_cache_key", "user")
 class _TextPart(Sent):
     type: str
     text: str
+    # The last three are of a server's text, which is sent back.
+    annotations: Any = None
+    logprobs: Any = None
+    parsed: Any = None
 
     @property
     def chat(self) -> dict[str, Any]:
@@ -95,8 +97,7 @@ class _InputImage(Sent):
 
     @property
     def chat(self) -> dict[str, Any]:
-        detail = {} if self.detail is None else {"detail": self.detail}
-        return {"type": "image_url", "image_url": {"url": self.image_url, **detail}}
+        return {"type": "image_url", "image_url": {"url": self.image_url, "detail": self.detail}}
 
 
 class _InputFile(Sent):
@@ -107,13 +108,7 @@ class _InputFile(Sent):
 
     @property
     def chat(self) -> dict[str, Any]:
-        return {"type": "file", "file": {n: v for n, v in self.sent.items() if n != "type"}}
-
-
-def _carriable(part: Any) -> Any:
-    """Reject a part that backends can't take, while pydantic still knows the part's place."""
-    carried(part.chat)
-    return part
+        return {"type": "file", "file": self.sent}
 
 
 _Part = Annotated[
@@ -124,7 +119,7 @@ _Part = Annotated[
     | Annotated[_InputFile, Tag("<input_file>")],
     BY_TYPE,
     of_type(("input_text", "output_text", "refusal", "input_image", "input_file"), "parts"),
-    AfterValidator(_carriable),
+    AfterValidator(lambda part: carried(part.chat)),
 ]
 
 
@@ -138,47 +133,45 @@ _Parts = Annotated[Annotated[list[_Part], Field(min_length=1)], BeforeValidator(
 # --- items ---------------------------------------------------------------------------------------
 
 
-class _MessageItem(Sent):
+class _Item(Sent):
+    type: str
+    # Servers add these to the items of a response.
+    id: Any = None
+    status: Any = None
+
+
+class _MessageItem(_Item):
     type: str = "message"
     role: Literal["system", "developer", "user", "assistant"]
     content: _Parts
+    phase: Any = None
 
 
-class _CallItem(Sent):
-    type: str
+class _CallItem(_Item):
     call_id: NotBlank
     name: NotBlank
     namespace: NotBlank | None = None
 
-    def called_with(self, arguments: str) -> dict[str, Any]:
-        name = function_name(self.name, self.namespace)
-        function = {"name": name, "arguments": arguments}
-        return {"id": self.call_id, "type": "function", "function": function}
-
 
 class _FunctionCallItem(_CallItem):
     arguments: str
-
-    @property
-    def chat(self) -> dict[str, Any]:
-        return self.called_with(self.arguments)
+    parsed_arguments: Any = None
 
 
 class _CustomCallItem(_CallItem):
     input: str
 
     @property
-    def chat(self) -> dict[str, Any]:
-        return self.called_with(input_as_arguments(self.input))
+    def arguments(self) -> str:
+        return input_as_arguments(self.input)
 
 
-class _OutputItem(Sent):
-    type: str
+class _OutputItem(_Item):
     call_id: NotBlank
     output: _Parts
 
 
-class _SkippedItem(Sent):
+class _SkippedItem(BaseModel):
     """An input item that is ignored: a server's reasoning, or an action of a hosted tool."""
 
     type: str
@@ -194,23 +187,20 @@ ITEMS = (
 )
 
 
-SKIPPED = {"type": "reasoning"}
-
-
 def _readable(given: Any, info: ValidationInfo) -> Any:
     kind = type_of(given)
     if kind == "item_reference":
         reject("the gateway stores nothing: send the item itself", UNSUPPORTED)
     if kind in HOSTED_ITEMS:
         if drops_hosted(info):
-            return SKIPPED
+            return {"type": "reasoning"}
         reject(f"{kind!r} belongs to a hosted tool, and this model has none; {HINT}", UNSUPPORTED)
     if isinstance(given, dict) and "role" in given:
         return {"type": "message", **cast("dict[str, Any]", given)}
     return cast("Any", given)
 
 
-_Item = Annotated[
+_AnyItem = Annotated[
     Annotated[_MessageItem, Tag("<message>")]
     | Annotated[_FunctionCallItem, Tag("<function_call>")]
     | Annotated[_CustomCallItem, Tag("<custom_tool_call>")]
@@ -227,6 +217,9 @@ def _as_items(given: Any) -> Any:
     return [{"role": "user", "content": given}] if isinstance(given, str) else given
 
 
+_Items = Annotated[list[_AnyItem], Field(min_length=1, max_length=2000), BeforeValidator(_as_items)]
+
+
 # --- formats -------------------------------------------------------------------------------------
 
 
@@ -237,12 +230,12 @@ class _Format(Sent):
     strict: bool | None = None
     description: str | None = None
 
-    @property
-    def chat(self) -> dict[str, Any]:
-        described = {name: value for name, value in self.sent.items() if name != "type"}
-        if self.type != "json_schema":
-            return {"type": self.type}
-        return {"type": self.type, "json_schema": described}
+    @model_validator(mode="after")
+    def _check_schema(self) -> Self:
+        for name in ("name", "schema"):
+            if self.type == "json_schema" and name not in self.sent:
+                reject("Field required", field=name)
+        return self
 
 
 class _Text(Sent):
@@ -269,127 +262,92 @@ def _includable(name: str, info: ValidationInfo) -> str:
     return name
 
 
-class ResponsesRequest(Fields):
-    """A request to ``/v1/responses``."""
+class ResponsesRequest(ChatRequest):
+    """A request to ``/v1/responses``: a chat completion request with other names and forms."""
 
-    model: NotBlank
-    input: Annotated[
-        Annotated[list[_Item], Field(min_length=1, max_length=2000)], BeforeValidator(_as_items)
-    ]
+    messages: _Items = Field(alias="input")  # type: ignore[assignment]
     instructions: str | None = None
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    max_output_tokens: Positive | None = None
-    presence_penalty: Penalty | None = None
-    frequency_penalty: Penalty | None = None
-    tools: Annotated[list[Tool], Field(max_length=MOST_TOOLS)] = Field(default_factory=list[Any])
-    tool_choice: Choice | None = None
-    parallel_tool_calls: bool | None = None
+    max_completion_tokens: Positive | None = Field(default=None, alias="max_output_tokens")
+    tools: list[Tool] = Field(default_factory=list[Any], max_length=MOST_TOOLS)  # type: ignore[assignment]
+    tool_choice: Choice | None = None  # type: ignore[assignment]
     text: _Text = _Text()
     reasoning: _Reasoning = _Reasoning()
     include: list[Annotated[str, AfterValidator(_includable)]] = Field(default_factory=list[str])
-    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     metadata: dict[str, str] = Field(default_factory=dict[str, str])
-    stream: bool = False
-    stream_options: dict[str, Any] | None = None
-    mellea_like: Extensions = Extensions()
+    stream_options: dict[str, Any] | None = None  # type: ignore[assignment]
     labels: dict[str, str | None] = Field(default_factory=dict[str, str | None])
     """The values of the fields in `LABELS`, which the response repeats."""
 
     @property
-    def names(self) -> Mapping[str, ToolName]:
-        """Maps the name of a function in chat completions to the caller's name for the tool."""
-        return names_of(self.tools)
-
-    def name_of(self, param: str) -> str:
-        """Translate a field's name in chat completions to its name in ``/v1/responses``."""
-        for pattern, name in NAMES:
-            param = re.sub(pattern, name, param)
-        places = places_of(self.tools)
-        return re.sub(r"^tools\.(\d+)", lambda found: f"tools.{places[int(found[1])]}", param)
-
-    @property
-    def chat(self) -> dict[str, Any]:
-        """The same request in the form of a chat completion request."""
-        choice, format = self.tool_choice, self.text.format
-        fields: dict[str, Any] = {
-            **{name: getattr(self, name) for name in SAME},
-            "messages": self._messages(),
-            "max_completion_tokens": self.max_output_tokens,
-            "tools": functions_of(self.tools),
-            "tool_choice": choice if choice is None or isinstance(choice, str) else choice.chat,
-            "response_format": None if format is None else format.chat,
-            "reasoning_effort": self.reasoning.effort,
-            "logprobs": LOGPROBS in self.include or bool(self.top_logprobs),
-            "mellea_like": self.mellea_like.sent,
-        }
-        return {name: value for name, value in fields.items() if value is not None}
-
-    def _messages(self) -> list[dict[str, Any]]:
-        messages: list[dict[str, Any]] = []
+    def conversation(self) -> tuple[Message, ...]:
+        """The request's messages for backends, beginning with the instructions."""
+        said: list[dict[str, Any]] = []
         if self.instructions:
-            messages.append({"role": "system", "content": self.instructions})
-        for item in self.input:
+            said.append({"role": "system", "content": self.instructions})
+        for item in self.messages:
             match item:
                 case _MessageItem():
-                    content = [part.chat for part in item.content]
-                    messages.append({"role": item.role, "content": content})
+                    role = "system" if item.role == "developer" else item.role
+                    said.append({"role": role, "content": joined(item.content)})
                 case _FunctionCallItem() | _CustomCallItem():
                     # The assistant's text and calls between two other messages become one message.
-                    if not messages or messages[-1]["role"] != "assistant":
-                        messages.append({"role": "assistant"})
-                    messages[-1].setdefault("tool_calls", []).append(item.chat)
+                    if not said or said[-1]["role"] != "assistant":
+                        said.append({"role": "assistant", "content": ""})
+                    name = function_name(item.name, item.namespace)
+                    call = ToolCall(item.call_id, name, item.arguments)
+                    said[-1].setdefault("tool_calls", []).append(call)
                 case _OutputItem():
-                    content = [part.chat for part in item.output]
-                    said = {"tool_call_id": item.call_id, "content": content}
-                    messages.append({"role": "tool", **said})
-                case _SkippedItem():
+                    answered = {"content": joined(item.output), "tool_call_id": item.call_id}
+                    said.append({"role": "tool", **answered})
+                case _:  # It is skipped.
                     pass
-        return messages
+        return tuple(Message(**message) for message in said)
+
+    @property
+    def format(self) -> dict[str, Any] | None:
+        """The JSON format that the reply must have, as a chat completion's ``response_format``."""
+        match self.text.format:
+            case None | _Format(type="text"):
+                return None
+            case _Format(type="json_object"):
+                return {"type": "json_object"}
+            case asked:
+                described = {name: value for name, value in asked.sent.items() if name != "type"}
+                return {"type": "json_schema", "json_schema": described}
+
+    @property
+    def passed_on(self) -> dict[str, Any]:
+        """The fields that go to the upstream unchanged, under their names in chat completions."""
+        told = {"reasoning_effort": self.reasoning.effort, "verbosity": self.text.verbosity}
+        return {**super().passed_on, **{n: value for n, value in told.items() if value is not None}}
 
 
-class AskedResponse(NamedTuple):
-    """A request to ``/v1/responses``, and the same request as a chat completion request."""
-
-    own: ResponsesRequest
-    chat: ChatRequest
-
-
-def read_response(body: Mapping[str, Any], rules: FieldRules = DEFAULTS) -> AskedResponse:
+def read_response(body: Mapping[str, Any], rules: FieldRules = DEFAULTS) -> ResponsesRequest:
     """Parse a ``/v1/responses`` request under the model's rules."""
     model_of(body)
     honoured, forwarded = read_fields(body, RESPONSES_FIELDS, rules.of_responses)
     labels = {name: text if isinstance(text := body.get(name), str) else None for name in LABELS}
-    own = read_as(ResponsesRequest, {**honoured, "labels": labels}, rules)
-    if own.text.verbosity is not None:
-        forwarded["verbosity"] = own.text.verbosity
-    fields = own.chat
-    if not fields["messages"] or fields["messages"][-1]["role"] == "assistant":
+    include = body.get("include")
+    wanted = isinstance(include, list) and LOGPROBS in include
+    more = {"labels": labels, "logprobs": wanted or bool(body.get("top_logprobs"))}
+    request = read_as(ResponsesRequest, {**honoured, **more, "forwarded": forwarded}, rules)
+    conversation = request.conversation
+    if not conversation or conversation[-1].role == "assistant":
         refuse("input", "must end with an item to answer, not with one from the assistant")
-    try:
-        return AskedResponse(own, read_as(ChatRequest, {**fields, "forwarded": forwarded}, rules))
-    except Refusal as refusal:
-        refusal.rename(own.name_of)
-        raise
+    return request
 
 
-SAME = (
-    "model",
-    "temperature",
-    "top_p",
-    "presence_penalty",
-    "frequency_penalty",
-    "parallel_tool_calls",
-    "top_logprobs",
-    "stream",
-)
-"""Fields with the same name in requests to ``/v1/responses`` and ``/v1/chat/completions``."""
+def name_of(param: str) -> str:
+    """Translate a field's name in chat completions to its name in ``/v1/responses``."""
+    for pattern, name in NAMES:
+        param = re.sub(pattern, name, param)
+    return param
+
 
 NAMES = (
     (r"^max_completion_tokens", "max_output_tokens"),
     (r"^messages(\.\d+)?", "input"),
     (r"^response_format(\.json_schema)?", "text.format"),
     (r"^reasoning_effort", "reasoning.effort"),
-    (r"^(tools\.\d+|tool_choice)\.function", r"\1"),
 )
 """Patterns for field names of chat completions, each with its replacement in ``/v1/responses``."""

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field, Tag, ValidationInfo
+from pydantic import BeforeValidator, Field, Tag, ValidationInfo
 
-from mellea_like.gateway.chat.request import MOST_TOOLS, NO_ARGUMENTS
+from mellea_like.gateway.chat.request import NO_ARGUMENTS, Function, FunctionName
 from mellea_like.gateway.chat.strict_fields import (
     BY_TYPE,
     WORD_OR_BY_TYPE,
@@ -27,7 +27,9 @@ from mellea_like.gateway.chat.strict_fields import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Sequence
+
+    from mellea_like.gateway.fields import FieldRules
 
 LONGEST_NAME = 64
 """The maximum length of a function's name in chat completions."""
@@ -72,17 +74,11 @@ HINT = "hosted_tools: drop in the model's overrides ignores it"
 
 
 class Sent(Fields):
-    """The base class of the JSON objects in a request. Undeclared fields are ignored."""
+    """An object whose unknown fields are dropped."""
 
-    model_config: ClassVar[ConfigDict] = ConfigDict(extra="ignore")
-
-
-class ToolName(NamedTuple):
-    """A tool's name and namespace in the caller's request, and whether it is a custom tool."""
-
-    name: str
-    namespace: str | None = None
-    custom: bool = False
+    @classmethod
+    def _keeps(cls, name: str, rules: FieldRules) -> bool:  # noqa: ARG003
+        return False
 
 
 def drops_hosted(info: ValidationInfo) -> bool:
@@ -105,21 +101,37 @@ def function_name(name: str, namespace: str | None = None) -> str:
 
 # --- tools ---------------------------------------------------------------------------------------
 
-Identifier = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
 
+class _Callable(Sent):
+    """A tool that the caller runs."""
 
-class _Function(Sent):
     type: str
-    name: Identifier
+    name: FunctionName
     description: str | None = None
+    call_type: ClassVar[str]
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """The function's fields in a chat completion request, except for its name."""
+        raise NotImplementedError
+
+    def functions(self, place: str, namespace: str | None = None) -> list[Function]:
+        """Return the only function of this tool, which is at ``place`` in the request."""
+        function = {"name": function_name(self.name, namespace), **self.about}
+        called = {"type": self.call_type, "name": self.name}
+        if namespace is not None:
+            called["namespace"] = namespace
+        return [Function(place, {"type": "function", "function": function}, called)]
+
+
+class _Function(_Callable):
+    call_type = "function_call"
     parameters: dict[str, Any] = NO_ARGUMENTS
     strict: bool | None = None
 
     @property
     def about(self) -> dict[str, Any]:
-        """The function's fields in a chat completion request, except for its name."""
-        named = ("type", "name")
-        return {name: value for name, value in self.sent.items() if name not in named}
+        return {name: value for name, value in self.sent.items() if name not in ("type", "name")}
 
     @property
     def echoed(self) -> dict[str, Any]:
@@ -133,10 +145,8 @@ class _Grammar(Sent):
     definition: str | None = None
 
 
-class _Custom(Sent):
-    type: str
-    name: Identifier
-    description: str | None = None
+class _Custom(_Callable):
+    call_type = "custom_tool_call"
     format: _Grammar | None = None
 
     @property
@@ -154,18 +164,20 @@ class _Custom(Sent):
 
 class _Namespace(Sent):
     type: str
-    name: Identifier
+    name: FunctionName
     description: str | None = None
-    tools: Annotated[
-        list[
-            Annotated[
-                Annotated[_Function, Tag("<function>")] | Annotated[_Custom, Tag("<custom>")],
-                BY_TYPE,
-                of_type(("function", "custom"), "tools"),
-            ]
-        ],
-        Field(max_length=MOST_TOOLS),
+    tools: list[
+        Annotated[
+            Annotated[_Function, Tag("<function>")] | Annotated[_Custom, Tag("<custom>")],
+            BY_TYPE,
+            of_type(("function", "custom"), "tools"),
+        ]
     ]
+
+    def functions(self, place: str) -> list[Function]:
+        """Return the functions of the namespace's tools."""
+        inside = enumerate(self.tools)
+        return [f for n, tool in inside for f in tool.functions(f"{place}.tools.{n}", self.name)]
 
     @property
     def echoed(self) -> dict[str, Any]:
@@ -175,6 +187,10 @@ class _Namespace(Sent):
 class _Hosted(Sent):
     type: str
     echoed: ClassVar[dict[str, Any]] = {}
+
+    def functions(self, _: str) -> list[Function]:
+        """Return nothing: the tool is left out."""
+        return []
 
 
 OWN = ("function", "custom", "namespace")
@@ -197,40 +213,6 @@ Tool = Annotated[
 """A tool in a request: a function, a custom tool, a namespace or a hosted tool."""
 
 
-def _each(tools: Sequence[Any]) -> Iterator[tuple[str, str | None, _Function | _Custom]]:
-    """Yield each tool that the caller runs: its place in the request, its namespace, the tool."""
-    for position, tool in enumerate(tools):
-        match tool:
-            case _Namespace():
-                for within, inner in enumerate(tool.tools):
-                    yield f"{position}.tools.{within}", tool.name, inner
-            case _Hosted():
-                pass
-            case _:
-                yield f"{position}", None, tool
-
-
-def functions_of(tools: Sequence[Any]) -> list[dict[str, Any]]:
-    """Convert tools to the functions of a chat completion request, without hosted tools."""
-    return [
-        {"type": "function", "function": {"name": function_name(tool.name, space), **tool.about}}
-        for _, space, tool in _each(tools)
-    ]
-
-
-def places_of(tools: Sequence[Any]) -> list[str]:
-    """Return each tool's place in the request, such as ``0.tools.1``, in `functions_of`'s order."""
-    return [place for place, _, _ in _each(tools)]
-
-
-def names_of(tools: Sequence[Any]) -> dict[str, ToolName]:
-    """Return a map from the names of the tools' functions to the caller's names for the tools."""
-    return {
-        function_name(tool.name, space): ToolName(tool.name, space, isinstance(tool, _Custom))
-        for _, space, tool in _each(tools)
-    }
-
-
 # --- calls ---------------------------------------------------------------------------------------
 
 
@@ -239,17 +221,14 @@ def input_as_arguments(text: str) -> str:
     return json.dumps({INPUT: text})
 
 
-def called_as(
-    names: Mapping[str, ToolName], name: str, arguments: str
-) -> tuple[str, dict[str, Any]]:
+def called_as(functions: Sequence[Function], name: str, arguments: str) -> dict[str, Any]:
     """Return the type and the fields of the response's item for a function call."""
-    tool = names.get(name) or ToolName(name)
-    named = {"name": tool.name}
-    if tool.namespace is not None:
-        named["namespace"] = tool.namespace
-    if tool.custom:
-        return "custom_tool_call", {**named, "input": _input(arguments)}
-    return "function_call", {**named, "arguments": arguments}
+    # A failed reply may call a function that doesn't exist.
+    named = next((f.called for f in functions if f.name == name), {"type": "function_call"})
+    item: dict[str, Any] = {"name": name, **named}
+    if item["type"] == "custom_tool_call":
+        return {**item, "input": _input(arguments)}
+    return {**item, "arguments": arguments}
 
 
 def _input(arguments: str) -> str:
@@ -269,20 +248,26 @@ class _Named(Sent):
     namespace: NotBlank | None = None
 
     @property
-    def chat(self) -> dict[str, Any]:
-        name = function_name(self.name, self.namespace)
-        return {"type": "function", "function": {"name": name}}
+    def wanted(self) -> str:
+        return function_name(self.name, self.namespace)
+
+    @property
+    def names(self) -> set[str]:
+        return {self.wanted}
 
 
 class _Allowed(Sent):
     type: Literal["allowed_tools"]
     mode: Literal["auto", "required"]
-    tools: Annotated[list[_Named], Field(min_length=1, max_length=MOST_TOOLS)]
+    tools: Annotated[list[_Named], Field(min_length=1)]
 
     @property
-    def chat(self) -> dict[str, Any]:
-        allowed = {"mode": self.mode, "tools": [tool.chat for tool in self.tools]}
-        return {"type": "allowed_tools", "allowed_tools": allowed}
+    def wanted(self) -> str:
+        return self.mode
+
+    @property
+    def names(self) -> set[str]:
+        return {tool.wanted for tool in self.tools}
 
 
 Choice = Annotated[

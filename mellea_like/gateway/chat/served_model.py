@@ -358,14 +358,15 @@ class ServedModel:
         given: dict[str, str | Mapping[str, Any]] = {
             f"mellea_like.checks.{position}": text for position, text in enumerate(asked.checks)
         }
-        if format is not None and format.json_schema is not None:
-            given["response_format.json_schema.schema"] = format.json_schema.schema_
+        schema = None if format is None else format.get("json_schema")
+        if schema is not None:
+            given["response_format.json_schema.schema"] = schema["schema"]
         # An upstream that gets the schema in a field doesn't need it in the prompt.
         early, check_only = self.config.early, self._constrains
         checks: list[Requirement] = []
         if given:
             checks = await callers.make(given, early=early, check_only=check_only)
-        if format is not None and format.json_schema is None:
+        if format is not None and schema is None:
             checks.append(json_schema(ANY_OBJECT, early=early, check_only=check_only))
         return _for_texts((*checks, *asked.requirements), tools=bool(request.tools))
 
@@ -390,7 +391,7 @@ class ServedModel:
         found |= {name: f"options.extra.{name}" for name in config.options.extra}
         if config.json_schema is not None and request.format is None:
             found["response_format"] = "json_schema"
-        sent = {*request.model_fields_set, *request.forwarded}
+        sent = {*request.model_fields_set, *request.passed_on}
         if request.format is None:
             sent.discard("response_format")
         if sent & LENGTHS:
@@ -401,7 +402,7 @@ class ServedModel:
         if not self._constrains:
             return {}
         if request.format is not None:
-            return {"response_format": request.format.sent}
+            return {"response_format": request.format}
         if self.config.json_schema is None:
             return {}
         described = {"name": "reply", "schema": self.config.json_schema}

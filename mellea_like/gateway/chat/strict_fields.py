@@ -41,9 +41,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-def reject(message: str, kind: LiteralString = "wrong") -> NoReturn:
-    """Raise pydantic's error for an invalid value. Call this only in a validator."""
-    raise PydanticCustomError(kind, "{message}", {"message": message})
+def reject(message: str, kind: LiteralString = "wrong", field: str = "") -> NoReturn:
+    """Raise pydantic's error for an invalid value. Call this only in a validator.
+
+    ``field`` is the path from the value to the part of it that is wrong.
+    """
+    raise PydanticCustomError(kind, "{message}", {"message": message, "field": field})
 
 
 def of_type(kinds: tuple[str, ...], what: str, *, or_text: bool = False) -> BeforeValidator:
@@ -118,8 +121,6 @@ class Fields(BaseModel):
     """
 
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", frozen=True, strict=True)
-    place: ClassVar[str] = ""
-    """The kind of object (``message``, ``part``, ``tool`` or none of these), for `why_kept_out`."""
 
     @model_validator(mode="before")
     @classmethod
@@ -127,17 +128,22 @@ class Fields(BaseModel):
         if not isinstance(data, dict):
             reject("must be a JSON object")
         known = {field.alias or name for name, field in cls.model_fields.items()}
-        takes_more = cls.model_config.get("extra") == "allow"
         given: dict[str, Any] = {}
         for name, value in cast("dict[str, Any]", data).items():
             if name in known:
                 if value is not None:
                     given[name] = value
-            elif not says_nothing(value) and not (takes_more and _drops(cls.place, name, info)):
+            elif not says_nothing(value):
                 if renamed := why_renamed(name, known):
-                    _refuse_inside(name, renamed, UNKNOWN)
-                given[name] = value
+                    reject(renamed, UNKNOWN, name)
+                if cls._keeps(name, rules_of(info)):
+                    given[name] = value
         return given
+
+    @classmethod
+    def _keeps(cls, name: str, rules: FieldRules) -> bool:  # noqa: ARG003
+        """Return True to keep an unknown field, and False to drop it; otherwise reject it."""
+        reject("there is no such field here", UNKNOWN, name)
 
     @property
     def sent(self) -> dict[str, Any]:
@@ -149,6 +155,16 @@ class OpenFields(Fields):
     """An object that may have extra fields for the upstream, if the model's rules allow them."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow")
+    place: ClassVar[str] = ""
+    """The kind of object (``message``, ``part``, ``tool`` or none of these), for `why_kept_out`."""
+
+    @classmethod
+    def _keeps(cls, name: str, rules: FieldRules) -> bool:
+        if why := why_kept_out(cls.place, name):
+            reject(f"the gateway doesn't support this: {why}", UNSUPPORTED, name)
+        if rules.deep == "refuse" or is_kept_back(name):
+            super()._keeps(name, rules)
+        return rules.deep == "forward"
 
     @property
     def extra(self) -> dict[str, Any]:
@@ -165,25 +181,9 @@ class OpenFields(Fields):
         return found
 
 
-def _drops(place: str, name: str, info: ValidationInfo) -> bool:
-    """Return True to drop an unknown field, and False to forward it; otherwise reject the field."""
-    if is_kept_back(name):
-        _refuse_inside(name, "there is no such field here", UNKNOWN)
-    if why := why_kept_out(place, name):
-        _refuse_inside(name, f"the gateway doesn't support this: {why}", UNSUPPORTED)
-    use = rules_of(info).deep
-    if use == "refuse":
-        _refuse_inside(name, "there is no such field here", UNKNOWN)
-    return use == "drop"
-
-
 def rules_of(info: ValidationInfo) -> FieldRules:
     """Return the rules under which `read_as` parses a request."""
     return cast("FieldRules", info.context)
-
-
-def _refuse_inside(name: str, message: str, code: LiteralString) -> NoReturn:
-    raise PydanticCustomError(code, "{message}", {"message": message, "field": name})
 
 
 F = TypeVar("F", bound=Fields)
@@ -200,17 +200,9 @@ def read_as(kind: type[F], given: Mapping[str, Any], rules: FieldRules) -> F:
 
 def _refusal(error: ValidationError) -> Refusal:
     first = error.errors(include_url=False, include_input=False)[0]
-    place, message, code = first["loc"], first["msg"], None
-    if first["type"] == "extra_forbidden":
-        message, code = "there is no such field here", UNKNOWN
-    elif first["type"] in (UNKNOWN, UNSUPPORTED):
-        code = first["type"]
-        place = (*place, *filter(None, [first.get("ctx", {}).get("field")]))
-    param = _place(place)
-    return Refusal(400, f"{param}: {message}", param=param, code=code)
-
-
-def _place(steps: tuple[int | str, ...]) -> str:
+    steps = (*first["loc"], first.get("ctx", {}).get("field"))
     # Pydantic adds the tag of a union's member.
-    place = ".".join(str(step) for step in steps if not str(step).startswith("<"))
-    return place[:LONGEST_PARAM]
+    place = ".".join(str(step) for step in steps if step not in (None, "") and str(step)[0] != "<")
+    param = place[:LONGEST_PARAM]
+    code = first["type"] if first["type"] in (UNKNOWN, UNSUPPORTED) else None
+    return Refusal(400, f"{param}: {first['msg']}", param=param, code=code)

@@ -50,13 +50,13 @@ def tools_of(request: ChatRequest, *, early: bool = False) -> tuple[CallersTool,
     """Make the tools that a reply may call. With ``early``, calls are checked while they arrive."""
     return tuple(
         CallersTool(
-            tool.function.name,
-            tool.function.description or "",
-            tool.function.parameters,
-            sent=tool.sent,
-            watch=partial(_watch, tool.function.parameters) if early else None,
+            function.name,
+            function.sent["function"].get("description", ""),
+            function.parameters,
+            sent=function.sent,
+            watch=partial(_watch, function.parameters) if early else None,
         )
-        for _, tool in request.allowed_tools
+        for function in request.functions
     )
 
 
@@ -70,9 +70,9 @@ async def check_calls(request: ChatRequest, checks: CallersChecks) -> Requiremen
     A schema that is itself invalid is refused.
     """
     schemas: dict[str, dict[str, Any]] = {}
-    for position, tool in request.allowed_tools:
-        schema = schemas[tool.function.name] = tool.function.parameters
-        await checks.accept(f"tools.{position}.function.parameters", schema)
+    for function in request.functions:
+        schema = schemas[function.name] = function.parameters
+        await checks.accept(f"tools.{function.place}.parameters", schema)
 
     async def decide(calls: Sequence[ToolCall]) -> ValidationResult:
         if request.parallel_tool_calls is False and len(calls) > 1:
