@@ -317,6 +317,55 @@ def test_fields_that_are_unknown_are_left_out_unless_they_are_to_be_refused():
         assert (caught.value.status, caught.value.param) == (400, name)
 
 
+STRICT = FieldRules(unknown_of_responses="refuse")
+NAMED = {"type": "function", "name": "weather"}
+ODD = {"odd": 1}
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"input": [{"role": "user", "content": "x", **ODD}]}, "input.0.odd"),
+        ({"input": [says({"type": "input_text", "text": "x", **ODD})]}, "input.0.content.0.odd"),
+        (
+            {"input": [{"type": "function_call_output", "call_id": "1", "output": "x", **ODD}]},
+            "input.0.odd",
+        ),
+        ({"tools": [{**WEATHER, **ODD}]}, "tools.0.odd"),
+        ({"tools": [{**NAMESPACE, "tools": [{**WEATHER, **ODD}]}]}, "tools.0.tools.0.odd"),
+        ({"tools": [WEATHER], "tool_choice": {**NAMED, **ODD}}, "tool_choice.odd"),
+        ({"text": ODD}, "text.odd"),
+        ({"text": {"format": {"type": "text", **ODD}}}, "text.format.odd"),
+        ({"reasoning": ODD}, "reasoning.odd"),
+    ],
+)
+def test_unknown_fields_inside_objects_are_refused_only_if_they_are_to_be(fields, param):
+    assert read(**fields).conversation
+    with pytest.raises(Refusal) as caught:
+        read(STRICT, **fields)
+    assert (caught.value.param, caught.value.code) == (param, "unknown_parameter")
+
+
+def test_items_of_a_response_may_be_sent_back_even_if_unknown_fields_are_refused(client, upstream):
+    upstream.replies = [
+        Generation("a", logprobs=LOGPROBS, reasoning="Hm."),
+        call(),
+        '{"city":"Rome"}',
+    ]
+    said = [
+        item
+        for fields in ({}, {"tools": [WEATHER]}, {"text_format": City})
+        for item in client.responses.parse(model="mine", input="Hi.", **fields).to_dict()["output"]
+    ]
+    kinds = ["reasoning", "message", "function_call", "message"]
+    assert [item["type"] for item in said] == kinds
+    hosted = {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {}}
+    rules = STRICT._replace(hosted_tools="drop")
+    sent_back = [*said, hosted, {"role": "user", "content": "Hi."}]
+    roles = [message.role for message in read(rules, input=sent_back).conversation]
+    assert roles == ["assistant", "assistant", "user"]
+
+
 @pytest.mark.anyio
 @pytest.mark.parametrize(
     ("fields", "param"),

@@ -74,11 +74,11 @@ HINT = "hosted_tools: drop in the model's overrides ignores it"
 
 
 class Sent(Fields):
-    """An object whose unknown fields are dropped."""
+    """An object whose unknown fields the model's rules drop or refuse, but never forward."""
 
     @classmethod
-    def _keeps(cls, name: str, rules: FieldRules) -> bool:  # noqa: ARG003
-        return False
+    def _keeps(cls, name: str, rules: FieldRules) -> bool:
+        return rules.unknown_of_responses == "refuse" and super()._keeps(name, rules)
 
 
 def drops_hosted(info: ValidationInfo) -> bool:

@@ -59,8 +59,7 @@ class Overrides(Section):
             ``openai`` and ``llama``. For other kinds, None refuses them at the top level of a
             request, and drops them inside messages, parts, tool calls and tools. If unknown fields
             of a request are forwarded, those of its reply are returned, too. ``/v1/responses``
-            never forwards unknown fields: it drops all of them, except that ``refuse`` refuses
-            those at the top level.
+            never forwards unknown fields: it drops them, unless this is ``refuse``.
         media_urls: whether a web URL may be given for an image. The upstream fetches it; the
             gateway never does. None allows it only for OpenAI's own servers.
         hosted_tools: what to do with tools that OpenAI's servers run, such as ``web_search``, in a
