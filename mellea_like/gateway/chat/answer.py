@@ -35,10 +35,11 @@ from mellea_like.gateway.refusal import (
 from mellea_like.gateway.upstream_codes import CONTEXT_LENGTH, known_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from mellea_like.core.generation import Generation, TokenLogprob
     from mellea_like.core.slice import Slice
+    from mellea_like.gateway.chat.request import ChatRequest
     from mellea_like.gateway.chat.served_model import Choice, PreparedRequest, ReplyOutcome
 
 logger = logging.getLogger("mellea_like.gateway")
@@ -57,12 +58,19 @@ CALLERS_FAULT = frozenset({400, 413, 422})
 
 
 class Answer(ABC):
-    """Formats the replies to one request for an endpoint, as a whole or as a stream of events."""
+    """The answer to one request, as a whole or as a stream of events, in an endpoint's format.
 
-    # Raises a Refusal if there is no reply to show.
-    def __init__(
-        self, model: str, prepared: PreparedRequest, outcomes: Sequence[ReplyOutcome]
-    ) -> None:
+    `take` comes before `whole` and `rest`. `piece` may be called before it.
+    """
+
+    def __init__(self, request: ChatRequest, model: str, prepared: PreparedRequest) -> None:
+        self.request = request
+        self.model = model
+        self.prepared = prepared
+
+    def take(self, outcomes: Sequence[ReplyOutcome]) -> None:
+        """Take the replies, or raise a `Refusal` if there is none to show."""
+        prepared = self.prepared
         most = prepared.n if prepared.collects else 1
         self.shown: list[Choice] = [
             choice
@@ -70,9 +78,7 @@ class Answer(ABC):
             for choice in outcome.choices(most, failures=prepared.best)
         ]
         if not self.shown:
-            raise refusal_of(model, prepared, outcomes)
-        self.carries = prepared.carries
-        self.model = model
+            raise refusal_of(self.model, prepared, outcomes)
         self.summary = _summary(outcomes)
         self.usage = _spent(outcomes)
         self.headers = {PASSED: "true" if self.summary["passed"] else "false"}
@@ -82,8 +88,16 @@ class Answer(ABC):
         """Return the complete answer, for a request that isn't streamed."""
 
     @abstractmethod
-    def events(self) -> Iterator[bytes]:
-        """Return the events of a streamed answer."""
+    def piece(self, text: str) -> bytes:
+        """Return the events for a piece of the only reply's text, while the reply arrives."""
+
+    @abstractmethod
+    def rest(self) -> bytes:
+        """Return the events after the pieces, or all events if there were no pieces."""
+
+    @abstractmethod
+    def failed(self, refusal: Refusal) -> bytes:
+        """Format a refusal as the last event of a stream that has begun."""
 
 
 # --- the contents of a reply ---------------------------------------------------------------------

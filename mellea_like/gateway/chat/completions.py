@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 import time
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mellea_like.gateway.chat.answer import (
@@ -16,15 +15,14 @@ from mellea_like.gateway.chat.answer import (
     told,
     usage_of,
 )
-from mellea_like.gateway.chat.endpoint import Endpoint, Reading, event_of
-from mellea_like.gateway.chat.request import read_chat
+from mellea_like.gateway.chat.endpoint import event_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from mellea_like.core.slice import Slice
+    from mellea_like.gateway.chat.request import ChatRequest
     from mellea_like.gateway.chat.served_model import Choice, PreparedRequest, ReplyOutcome
-    from mellea_like.gateway.fields import FieldRules
     from mellea_like.gateway.refusal import Refusal
 
 
@@ -32,32 +30,18 @@ END = b"data: [DONE]\n\n"
 """The end of a streamed completion."""
 
 
-class ChatCompletions(Endpoint):
-    """The endpoint ``/v1/chat/completions``."""
-
-    def read(self, body: Mapping[str, Any], rules: FieldRules) -> Reading:
-        """Parse a request; raise a `Refusal` if it is invalid."""
-        request = read_chat(body, rules)
-        usage = request.stream_options.include_usage
-        write = partial(Completion, include_usage=usage)
-        # A text's log-probabilities are known only when it is complete.
-        live = None if request.logprobs else partial(LiveCompletion, include_usage=usage)
-        return Reading(request, write, _failed, begin=live)
-
-
-def _failed(refusal: Refusal) -> bytes:
-    return b"data: " + refusal.body() + b"\n\n"
-
-
 class Completion(Answer):
     """An answer in the format of OpenAI's chat completions."""
 
-    def __init__(
-        self, *given: Any, include_usage: bool, frame: Mapping[str, Any] | None = None
-    ) -> None:
-        super().__init__(*given)
-        self._include_usage = include_usage
-        self._frame = _frame(self.model) if frame is None else frame
+    def __init__(self, request: ChatRequest, model: str, prepared: PreparedRequest) -> None:
+        super().__init__(request, model, prepared)
+        name = f"chatcmpl-{secrets.token_hex(12)}"
+        self._frame: dict[str, Any] = {"id": name, "created": int(time.time()), "model": model}
+        self._begun = False
+
+    def take(self, outcomes: Sequence[ReplyOutcome]) -> None:
+        """Take the replies, or raise a `Refusal` if there is none to show."""
+        super().take(outcomes)
         if len(self.shown) == 1:
             self._frame = {**self._further(self.shown[0], "reply"), **self._frame}
 
@@ -67,7 +51,7 @@ class Completion(Answer):
             {
                 **self._further(choice, "choice"),
                 "index": index,
-                "message": message_of(choice.reply, further=self.carries),
+                "message": message_of(choice.reply, further=self.prepared.carries),
                 "logprobs": _logprobs(choice.reply),
                 "finish_reason": finish_reason(choice.reply),
                 "mellea_like": told(choice),
@@ -78,24 +62,36 @@ class Completion(Answer):
         return {**self._frame, "object": "chat.completion", "choices": choices, **known}
 
     def _further(self, choice: Choice, place: str) -> dict[str, Any]:
-        return further_of(choice.reply, place) if self.carries else {}
+        return further_of(choice.reply, place) if self.prepared.carries else {}
 
     def _spent(self) -> dict[str, Any]:
         # The upstream's details are about one request, so they are used only if there was one.
         alone = self.usage.requests == 1
         return usage_of(self.usage, self._further(self.shown[0], "usage") if alone else {})
 
-    def events(self) -> Iterator[bytes]:
-        """Yield the chunks of a streamed completion, and its end."""
-        yield from map(event_of, self._chunks())
-        yield END
+    def piece(self, text: str) -> bytes:
+        """Return the chunk for a piece of the text. The first chunk also has the role."""
+        role = {} if self._begun else {"role": "assistant"}
+        self._begun = True
+        return event_of(_chunk(self._frame, 0, {**role, "content": text}))
+
+    def rest(self) -> bytes:
+        """Return the chunks after the pieces, and the end of the stream."""
+        return b"".join([*map(event_of, self._chunks()), END])
+
+    def failed(self, refusal: Refusal) -> bytes:
+        """Format a refusal as the last event of a stream that has begun."""
+        return b"data: " + refusal.body() + b"\n\n"
 
     def _chunks(self) -> Iterator[dict[str, Any]]:
         for index, choice in enumerate(self.shown):
-            yield _chunk(self._frame, index, {"role": "assistant", "content": ""})
-            for delta in _deltas(choice.reply, further=self.carries):
+            if not self._begun:
+                yield _chunk(self._frame, index, {"role": "assistant", "content": ""})
+            for delta in _deltas(choice.reply, further=self.prepared.carries):
                 chunk = _chunk(self._frame, index, delta)
                 if "content" in delta:
+                    if self._begun:
+                        continue
                     chunk["choices"][0]["logprobs"] = _logprobs(choice.reply)
                 yield chunk
             yield from self._last(index)
@@ -108,47 +104,8 @@ class Completion(Answer):
         if last:
             chunk["mellea_like"] = self.summary
         yield chunk
-        if last and self._include_usage:
+        if last and self.request.stream_options.include_usage:
             yield {**_chunk(self._frame, 0, {}), "choices": [], "usage": self._spent()}
-
-    def rest(self) -> Iterator[bytes]:
-        """Yield the chunks and the end that remain once the text of the only reply was sent."""
-        for delta in _deltas(self.shown[0].reply, further=self.carries):
-            if "content" not in delta:
-                yield event_of(_chunk(self._frame, 0, delta))
-        yield from map(event_of, self._last(0))
-        yield END
-
-
-class LiveCompletion:
-    """A completion that is sent while its reply arrives."""
-
-    def __init__(self, model: str, prepared: PreparedRequest, *, include_usage: bool) -> None:
-        self.begun = False
-        self._given = (model, prepared)
-        self._frame = _frame(model)
-        self._include_usage = include_usage
-
-    def piece(self, text: str) -> bytes:
-        """Return the chunk for a piece of the text. The first chunk also has the role."""
-        role = {} if self.begun else {"role": "assistant"}
-        self.begun = True
-        return event_of(_chunk(self._frame, 0, {**role, "content": text}))
-
-    def end(self, outcomes: Sequence[ReplyOutcome]) -> bytes:
-        """Return the events after the text, or raise a `Refusal` if there is no reply to show."""
-        given = (*self._given, outcomes)
-        answer = Completion(*given, include_usage=self._include_usage, frame=self._frame)
-        return b"".join(answer.rest())
-
-    def failed(self, refusal: Refusal) -> bytes:
-        """Format a refusal as the last event of the stream."""
-        return _failed(refusal)
-
-
-def _frame(model: str) -> dict[str, Any]:
-    name = f"chatcmpl-{secrets.token_hex(12)}"
-    return {"id": name, "created": int(time.time()), "model": model}
 
 
 def _chunk(

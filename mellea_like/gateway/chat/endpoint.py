@@ -1,12 +1,10 @@
-"""The base class of the endpoints, which turn an admitted request into the bytes of an answer."""
+"""The endpoints, which turn an admitted request into the bytes of an answer."""
 
 from __future__ import annotations
 
 import json
-from abc import ABC, abstractmethod
 from contextlib import asynccontextmanager
-from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
@@ -28,62 +26,26 @@ if TYPE_CHECKING:
     from mellea_like.gateway.fields import FieldRules
     from mellea_like.gateway.metrics import Metrics
 
-    Write = Callable[[str, PreparedRequest, Sequence[ReplyOutcome]], Answer]
 
-
-class LiveAnswer(Protocol):
-    """An answer that is sent while the reply arrives."""
-
-    @property
-    def begun(self) -> bool:
-        """Whether anything has been sent."""
-        ...
-
-    def piece(self, text: str) -> bytes:
-        """Return the events for a piece of the text."""
-        ...
-
-    def end(self, outcomes: Sequence[ReplyOutcome]) -> bytes:
-        """Return the events after the text, or raise a `Refusal` if there is no reply to show."""
-        ...
-
-    def failed(self, refusal: Refusal) -> bytes:
-        """Format a refusal as the last event of the stream."""
-        ...
-
-
-class Reading(NamedTuple):
-    """A parsed request, and the endpoint's functions that format the answer to this request."""
-
-    request: ChatRequest
-    write: Write
-    """Makes the answer from the outcomes; raises a `Refusal` if there is no reply to show."""
-    failed: Callable[[Refusal], bytes]
-    """Formats a refusal as the last event of a stream that has begun."""
-    named: Callable[[str], str] = str
-    """Translates the name of a field in chat completions to the endpoint's name for that field."""
-    begin: Callable[[str, PreparedRequest], LiveAnswer] | None = None
-    """Begins an answer that is sent while the reply arrives; None if the request prevents this."""
-
-
-class Endpoint(ABC):
+class Endpoint:
     """The ASGI application of one route. Models that join ``models`` later are served, too."""
 
+    # ``read`` parses a request or raises a `Refusal`, and ``answer`` begins the answer to it.
     def __init__(
         self,
+        read: Callable[[Mapping[str, Any], FieldRules], ChatRequest],
+        answer: Callable[[Any, str, PreparedRequest], Answer],
         models: Mapping[str, ServedModel],
         metrics: Metrics,
         streaming: StreamingConfig,
         workers: Workers,
     ) -> None:
+        self._read = read
+        self._answer = answer
         self._models = models
         self._metrics = metrics
         self._streaming = streaming
         self._workers = workers
-
-    @abstractmethod
-    def read(self, body: Mapping[str, Any], rules: FieldRules) -> Reading:
-        """Parse a request; raise a `Refusal` if it is invalid."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request (ASGI)."""
@@ -92,64 +54,57 @@ class Endpoint(ABC):
         model = self._models.get(name) if caller.limits.allows(name) else None
         if model is None:
             raise unknown_model()
-        reading = self.read(caller.body, model.rules)
+        request = self._read(caller.body, model.rules)
 
-        async def answer() -> None:
+        async def work() -> None:
             try:
-                prepared = await model.prepare(reading.request, caller, self._workers)
-                if reading.request.stream:
-                    await self._stream(name, prepared, reading, send)
+                prepared = await model.prepare(request, caller, self._workers)
+                answer = self._answer(request, name, prepared)
+                if request.stream:
+                    await self._stream(answer, send)
                 else:
-                    await self._whole(name, prepared, reading, send)
+                    await self._whole(answer, send)
             except Refusal as refusal:
-                refusal.rename(reading.named)
+                refusal.rename(request.name_of)
                 raise
 
-        await while_here(receive, answer)
+        await while_here(receive, work)
 
-    async def _whole(
-        self, name: str, prepared: PreparedRequest, reading: Reading, send: Send
-    ) -> None:
-        answer = reading.write(name, prepared, await self._sample(name, prepared))
+    async def _whole(self, answer: Answer, send: Send) -> None:
+        answer.take(await self._sample(answer))
         body = json.dumps(answer.whole()).encode("ascii")
         fields = {"content-type": "application/json", "content-length": str(len(body))}
         await _start(send, {**fields, **answer.headers})
         await send({"type": "http.response.body", "body": body})
 
-    async def _stream(
-        self, name: str, prepared: PreparedRequest, reading: Reading, send: Send
-    ) -> None:
+    async def _stream(self, answer: Answer, send: Send) -> None:
         events = EventStream(send)
-        live = show = None
-        if self._streaming.release == "prefix" and reading.begin and prepared.n == 1:
-            live = reading.begin(name, prepared)
-            show = partial(_send_piece, events, live)
+
+        async def show(text: str) -> None:
+            await events.write(answer.piece(text))
+
+        # A text's log-probabilities are known only when it is complete.
+        live = answer.prepared.n == 1 and not answer.request.logprobs
+        live = live and self._streaming.release == "prefix"
         async with events.kept_alive(self._streaming.keep_alive):
-            outcomes = await self._sample(name, prepared, show)
-        failed = reading.failed
+            outcomes = await self._sample(answer, show if live else None)
         try:
-            if live is not None and live.begun:
-                failed = live.failed
-                end = live.end(outcomes)
-            else:
-                answer = reading.write(name, prepared, outcomes)
-                events.headers |= answer.headers
-                # It is sent in one piece, because each piece costs a system call.
-                end = b"".join(answer.events())
+            answer.take(outcomes)
+            events.headers |= answer.headers
+            # It is sent in one piece, because each piece costs a system call.
+            end = answer.rest()
         except Refusal as refusal:
             if not events.begun:
                 raise
-            refusal.rename(reading.named)
-            end = failed(refusal)
+            refusal.rename(answer.request.name_of)
+            end = answer.failed(refusal)
         await events.write(end, more=False)
 
     async def _sample(
-        self,
-        name: str,
-        prepared: PreparedRequest,
-        show: Callable[[str], Awaitable[object]] | None = None,
+        self, answer: Answer, show: Callable[[str], Awaitable[object]] | None = None
     ) -> Sequence[ReplyOutcome]:
         """Sample the replies, and count the calls. ``show`` gets a reply's text as it arrives."""
+        name, prepared = answer.model, answer.prepared
         try:
             outcomes = await prepared.sample() if show is None else [await prepared.stream(show)]
         except BaseException:
@@ -161,10 +116,6 @@ class Endpoint(ABC):
             if result is not None:
                 CURRENT.get().sampling_ids.append(result.sampling_id)
         return outcomes
-
-
-async def _send_piece(events: EventStream, live: LiveAnswer, text: str) -> None:
-    await events.write(live.piece(text))
 
 
 def unknown_model() -> Refusal:

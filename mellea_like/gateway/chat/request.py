@@ -456,6 +456,10 @@ class ChatRequest(Fields):
         choice = self.tool_choice
         return choice if isinstance(choice, str) or choice is None else choice.wanted
 
+    def name_of(self, param: str) -> str:
+        """Translate the name of a field in chat completions to the endpoint's name for it."""
+        return param
+
     @property
     def passed_on(self) -> dict[str, Any]:
         """The fields that go to the upstream unchanged, as `Options` has no arguments for them."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 import time
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mellea_like.gateway.chat.answer import (
@@ -14,20 +13,17 @@ from mellea_like.gateway.chat.answer import (
     message_of,
     tokens_of,
 )
-from mellea_like.gateway.chat.endpoint import Endpoint, Reading, event_of
-from mellea_like.gateway.chat.responses_request import name_of, read_response
+from mellea_like.gateway.chat.endpoint import event_of
 from mellea_like.gateway.chat.responses_tools import called_as
 from mellea_like.gateway.chat.strict_fields import Fields
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from mellea_like.core.backend import Options
     from mellea_like.core.generation import Usage
     from mellea_like.core.slice import Slice
     from mellea_like.gateway.chat.responses_request import ResponsesRequest
     from mellea_like.gateway.chat.served_model import PreparedRequest, ReplyOutcome
-    from mellea_like.gateway.fields import FieldRules
     from mellea_like.gateway.refusal import Refusal
 
     Event = tuple[str, dict[str, Any]]
@@ -36,47 +32,30 @@ INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 """Maps the finish reason of an incomplete reply to the Responses API's name for this reason."""
 
 
-class Responses(Endpoint):
-    """The endpoint ``/v1/responses``."""
+class ModelResponse(Answer):
+    """An answer in the format of OpenAI's Responses API."""
 
-    def read(self, body: Mapping[str, Any], rules: FieldRules) -> Reading:
-        """Parse a request; raise a `Refusal` if it is invalid."""
-        asked = read_response(body, rules)
-        # A text's log-probabilities are known only when it is complete.
-        live = None if asked.logprobs else partial(LiveResponse, asked=asked)
-        return Reading(asked, partial(Response, asked=asked), _failed, name_of, live)
-
-
-def _failed(refusal: Refusal, number: int = 0) -> bytes:
-    error = refusal.error
-    named = {name: error[name] for name in ("code", "message", "param")}
-    # This is an event of type error, with the error where OpenAI's clients look for it in any
-    # stream.
-    return event_of({"type": "error", "sequence_number": number, **named, "error": error}, "error")
-
-
-# --- the response --------------------------------------------------------------------------------
-
-
-class _Frame:
-    """Builds response objects from the fields that stay the same while the status changes."""
-
-    def __init__(self, model: str, asked: ResponsesRequest, options: Options) -> None:
+    def __init__(self, request: ResponsesRequest, model: str, prepared: PreparedRequest) -> None:
+        super().__init__(request, model, prepared)
+        self._asked = request
+        self._next = 0  # The number of the next event; 0 if nothing was sent.
+        self._item = _message(_named("msg"), "in_progress", _text_part(""))
+        self._where = {**_place(0, self._item), "content_index": 0}
+        options, choice = prepared.options, request.tool_choice
         penalties = ("presence_penalty", "frequency_penalty")
-        choice = asked.tool_choice
         self._fields: dict[str, Any] = {
             "id": _named("resp"),
             "object": "response",
             "created_at": int(time.time()),
             "error": None,
-            "instructions": asked.instructions,
-            "max_output_tokens": asked.max_completion_tokens,
+            "instructions": request.instructions,
+            "max_output_tokens": request.max_completion_tokens,
             "max_tool_calls": None,
-            "metadata": asked.metadata,
+            "metadata": request.metadata,
             "model": model,
-            "parallel_tool_calls": asked.parallel_tool_calls is not False,
+            "parallel_tool_calls": request.parallel_tool_calls is not False,
             "previous_response_id": None,
-            "reasoning": {"effort": asked.reasoning.effort, "summary": None},
+            "reasoning": {"effort": request.reasoning.effort, "summary": None},
             "store": False,
             "background": False,
             "service_tier": "default",
@@ -84,15 +63,15 @@ class _Frame:
             "temperature": 1.0 if options.temperature is None else options.temperature,
             "top_p": 1.0 if options.top_p is None else options.top_p,
             **{name: options.extra.get(name, 0.0) for name in penalties},
-            "top_logprobs": asked.top_logprobs,
-            "text": asked.text.echoed,
+            "top_logprobs": request.top_logprobs,
+            "text": request.text.echoed,
             "tool_choice": choice.sent if isinstance(choice, Fields) else choice or "auto",
-            "tools": [tool.echoed for tool in asked.tools if tool.echoed],
+            "tools": [tool.echoed for tool in request.tools if tool.echoed],
             "truncation": "disabled",
-            **asked.labels,
+            **request.labels,
         }
 
-    def written(
+    def _written(
         self, status: str, output: Sequence[dict[str, Any]] = (), **known: Any
     ) -> dict[str, Any]:
         """Return the whole response object. Fields in ``known`` replace its default values."""
@@ -100,48 +79,18 @@ class _Frame:
         by_now: dict[str, Any] = {"status": status, "completed_at": done, "output": [*output]}
         return {**self._fields, **by_now, "incomplete_details": None, "usage": None, **known}
 
-    def begun(self) -> Iterator[Event]:
-        """Yield the events with which a stream begins."""
-        response = self.written("in_progress")
-        yield "response.created", {"response": response}
-        yield "response.in_progress", {"response": response}
-
-
-class _Numbered:
-    """Formats events, and numbers them within the stream."""
-
-    def __init__(self) -> None:
-        self.next = 0
-
-    def __call__(self, events: Iterable[Event]) -> Iterator[bytes]:
-        for kind, fields in events:
-            yield event_of({"type": kind, "sequence_number": self.next, **fields}, kind)
-            self.next += 1
-
-
-class Response(Answer):
-    """An answer in the format of OpenAI's Responses API."""
-
-    def __init__(
-        self,
-        model: str,
-        prepared: PreparedRequest,
-        outcomes: Sequence[ReplyOutcome],
-        *,
-        asked: ResponsesRequest,
-        frame: _Frame | None = None,
-        shown: str | None = None,
-    ) -> None:
-        super().__init__(model, prepared, outcomes)
-        self._frame = frame or _Frame(model, asked, prepared.options)
+    def take(self, outcomes: Sequence[ReplyOutcome]) -> None:
+        """Take the only reply, or raise a `Refusal` if there is none to show."""
+        super().take(outcomes)
         [choice] = self.shown
         self._why = INCOMPLETE.get(finish_reason(choice.reply))
         self._status = "completed" if self._why is None else "incomplete"
-        self._output = _items(choice.reply, self._status, asked, shown)
+        shown = self._item["id"] if self._next else None
+        self._output = _items(choice.reply, self._status, self._asked, shown)
 
     def whole(self) -> dict[str, Any]:
         """Return the response."""
-        return self._frame.written(
+        return self._written(
             self._status,
             self._output,
             incomplete_details=None if self._why is None else {"reason": self._why},
@@ -149,60 +98,52 @@ class Response(Answer):
             mellea_like=self.summary,
         )
 
-    def events(self) -> Iterator[bytes]:
-        """Return the events of a streamed response."""
-        return _Numbered()([*self._frame.begun(), *self._events()])
-
-    def rest(self) -> Iterator[Event]:
-        """Yield the events that remain once the text has been sent piece by piece."""
-        item, part = self._output[0], self._output[0]["content"][0]
-        yield from _ended_part({**_place(0, item), "content_index": 0}, part)
-        yield from _ended_item(0, item, after=1)
-        yield from self._events(after=1)
-
-    def _events(self, after: int = 0) -> Iterator[Event]:
-        for index, item in enumerate(self._output[after:], after):
-            yield from _begun_item(index, item)
-            yield from _ended_item(index, item)
-        yield f"response.{self._status}", {"response": self.whole()}
-
-
-class LiveResponse:
-    """A response that is sent while its reply arrives."""
-
-    def __init__(self, model: str, prepared: PreparedRequest, *, asked: ResponsesRequest) -> None:
-        self._given = (model, prepared)
-        self._asked = asked
-        self._frame = _Frame(model, asked, prepared.options)
-        self._numbered = _Numbered()
-        self._item = _message(_named("msg"), "in_progress", _text_part(""))
-        self._where = {**_place(0, self._item), "content_index": 0}
-
-    @property
-    def begun(self) -> bool:
-        """Whether anything has been sent."""
-        return self._numbered.next > 0
-
     def piece(self, text: str) -> bytes:
         """Return the events for a piece of the text. The first piece also begins the response."""
-        return b"".join(self._numbered(self._piece(text)))
+        events: list[Event] = []
+        if not self._next:
+            events += self._begun()
+            events += _begun_item(0, self._item)
+            events += _begun_part(self._where, self._item["content"][0])
+        said = {"delta": text, "logprobs": list[Any]()}
+        events.append(("response.output_text.delta", {**self._where, **said}))
+        return self._numbered(events)
 
-    def _piece(self, text: str) -> Iterator[Event]:
-        if not self.begun:
-            yield from self._frame.begun()
-            yield from _begun_item(0, self._item)
-            yield from _begun_part(self._where, self._item["content"][0])
-        yield "response.output_text.delta", {**self._where, "delta": text, "logprobs": []}
-
-    def end(self, outcomes: Sequence[ReplyOutcome]) -> bytes:
-        """Return the events after the text, or raise a `Refusal` if there is no reply to show."""
-        shown = self._item["id"]
-        answer = Response(*self._given, outcomes, asked=self._asked, frame=self._frame, shown=shown)
-        return b"".join(self._numbered(answer.rest()))
+    def rest(self) -> bytes:
+        """Return the events after the pieces."""
+        events: list[Event] = []
+        first, output = 0, self._output
+        if self._next:
+            first = 1
+            events += _ended_part(self._where, output[0]["content"][0])
+            events += _ended_item(0, output[0], after=1)
+        else:
+            events += self._begun()
+        for index, item in enumerate(output[first:], first):
+            events += _begun_item(index, item)
+            events += _ended_item(index, item)
+        events.append((f"response.{self._status}", {"response": self.whole()}))
+        return self._numbered(events)
 
     def failed(self, refusal: Refusal) -> bytes:
-        """Format a refusal as the last event of the stream."""
-        return _failed(refusal, self._numbered.next)
+        """Format a refusal as the last event of a stream that has begun."""
+        error = refusal.error
+        named = {name: error[name] for name in ("code", "message", "param")}
+        # The event has the error where OpenAI's clients look for it in any stream, too.
+        return self._numbered([("error", {**named, "error": error})])
+
+    def _begun(self) -> Iterator[Event]:
+        response = self._written("in_progress")
+        yield "response.created", {"response": response}
+        yield "response.in_progress", {"response": response}
+
+    def _numbered(self, events: Iterable[Event]) -> bytes:
+        """Format events, and number them within the stream."""
+        lines: list[bytes] = []
+        for kind, fields in events:
+            lines.append(event_of({"type": kind, "sequence_number": self._next, **fields}, kind))
+            self._next += 1
+        return b"".join(lines)
 
 
 def _usage(usage: Usage) -> dict[str, Any]:

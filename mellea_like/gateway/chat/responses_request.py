@@ -321,6 +321,12 @@ class ResponsesRequest(ChatRequest):
         told = {"reasoning_effort": self.reasoning.effort, "verbosity": self.text.verbosity}
         return {**super().passed_on, **{n: value for n, value in told.items() if value is not None}}
 
+    def name_of(self, param: str) -> str:
+        """Translate the name of a field in chat completions to the endpoint's name for it."""
+        for pattern, name in NAMES:
+            param = re.sub(pattern, name, param)
+        return param
+
 
 def read_response(body: Mapping[str, Any], rules: FieldRules = DEFAULTS) -> ResponsesRequest:
     """Parse a ``/v1/responses`` request under the model's rules."""
@@ -335,13 +341,6 @@ def read_response(body: Mapping[str, Any], rules: FieldRules = DEFAULTS) -> Resp
     if not conversation or conversation[-1].role == "assistant":
         refuse("input", "must end with an item to answer, not with one from the assistant")
     return request
-
-
-def name_of(param: str) -> str:
-    """Translate a field's name in chat completions to its name in ``/v1/responses``."""
-    for pattern, name in NAMES:
-        param = re.sub(pattern, name, param)
-    return param
 
 
 NAMES = (

@@ -9,9 +9,11 @@ import anyio
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, Router
 
-from mellea_like.gateway.chat.completions import ChatCompletions
-from mellea_like.gateway.chat.endpoint import unknown_model
-from mellea_like.gateway.chat.responses import Responses
+from mellea_like.gateway.chat.completions import Completion
+from mellea_like.gateway.chat.endpoint import Endpoint, unknown_model
+from mellea_like.gateway.chat.request import read_chat
+from mellea_like.gateway.chat.responses import ModelResponse
+from mellea_like.gateway.chat.responses_request import read_response
 from mellea_like.gateway.chat.served_model import ServedModel, warm_up
 from mellea_like.gateway.current_request import admitted
 from mellea_like.gateway.http.guard import Guard
@@ -49,10 +51,12 @@ class Serving:
         self._under_way = 0
         self._ended = anyio.Event()
         given = (self._models, metrics, config.streaming, workers)
+        chat = Endpoint(read_chat, Completion, *given)
+        responses = Endpoint(read_response, ModelResponse, *given)
         routes = Router(
             [
-                Route("/v1/chat/completions", ChatCompletions(*given), methods=["POST"]),
-                Route("/v1/responses", Responses(*given), methods=["POST"]),
+                Route("/v1/chat/completions", chat, methods=["POST"]),
+                Route("/v1/responses", responses, methods=["POST"]),
                 Route("/v1/models", self._list_models),
                 Route("/v1/models/{name:path}", self._one_model),
                 Route("/healthz", self._health),
