@@ -6,7 +6,7 @@ Clients use them to decide whether to shorten a conversation, use another model,
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from mellea_like.backends.output_mode import refuses
 
@@ -90,28 +90,18 @@ _TOO_LONG = re.compile(
 _PLACE = re.compile(r"[A-Za-z_][\w.\[\]-]{0,199}", re.ASCII)
 
 
-class Known(NamedTuple):
-    """The parts of an upstream's error that a caller may see. A part that isn't known is None."""
-
-    code: str | None = None
-    param: str | None = None
-    kind: str | None = None
-    about_format: bool = False
-    """Whether the error is about the JSON Schema that the reply should meet."""
-
-
-def known_of(error: BackendError) -> Known:
-    """Return the parts that `keep_known` has copied to an error, or else an empty `Known`."""
-    known = vars(error).get("known")
-    return known if isinstance(known, Known) else Known()
+SCHEMA = "json_schema"
+"""The field that an upstream means if it refuses a JSON Schema without naming a field."""
 
 
 def keep_known(error: BackendError, of: BackendError) -> None:
-    """Add to ``error`` those parts of ``of``, an upstream's error, that callers may see."""
+    """Give ``error`` the code, the field and the type of ``of`` that callers may see."""
     code = of.code if of.code in CODES else None
     if code is None and of.status in (400, 413, 422) and _TOO_LONG.search(of.said):
         code = CONTEXT_LENGTH
-    param = of.param if of.param is not None and _PLACE.fullmatch(of.param) else None
-    kind = of.kind if of.kind in TYPES else None
-    about_format = param is None and refuses("json_schema", of)
-    vars(error)["known"] = Known(code, param, kind, about_format)
+    error.code = code
+    error.kind = of.kind if of.kind in TYPES else None
+    if of.param is not None and _PLACE.fullmatch(of.param):
+        error.param = of.param
+    elif refuses("json_schema", of):
+        error.param = SCHEMA

@@ -33,7 +33,7 @@ def upstreams(**configs: object):
 @asynccontextmanager
 async def open_upstreams(specs):
     async with OpenUpstreams({}, spent=lambda usage, price: None) as upstreams:
-        yield {held.upstream.name: held.upstream for held in await upstreams.open(specs)}
+        yield {upstream.name: upstream for upstream in await upstreams.open(specs)}
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ from mellea_like.gateway.refusal import (
     retry_after,
     too_many,
 )
-from mellea_like.gateway.upstream_codes import CONTEXT_LENGTH, known_of
+from mellea_like.gateway.upstream_codes import CONTEXT_LENGTH, SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -268,11 +268,11 @@ def _of_error(model: str, prepared: PreparedRequest, error: Exception) -> Refusa
 
 def _of_upstream(model: str, prepared: PreparedRequest, error: BackendError) -> Refusal:
     words, status, code = disclosure_of(error)
-    message, known = f"the upstream {words}", known_of(error)
+    message = f"the upstream {words}"
     if isinstance(error, RateLimited):
-        wait = error.retry_after or (NO_BUDGET_SOON if known.code == BUDGET_SPENT else 1.0)
-        refusal = too_many(f"{message}: try again later", wait, known.code or code)
-        refusal.kind = known.kind or refusal.kind
+        wait = error.retry_after or (NO_BUDGET_SOON if error.code == BUDGET_SPENT else 1.0)
+        refusal = too_many(f"{message}: try again later", wait, error.code or code)
+        refusal.kind = error.kind or refusal.kind
         refusal.headers |= {} if error.retryable else NO_RETRY
         return refusal
     if isinstance(error, InvalidRequest) and error.status in CALLERS_FAULT:
@@ -302,10 +302,10 @@ def _of_refused_request(model: str, prepared: PreparedRequest, error: InvalidReq
 
     The status is 502 if the configuration set the rejected field, and 400 otherwise.
     """
-    code, param, kind, about_format = known_of(error)
+    code, param, kind = error.code, error.param, error.kind
     field = (param or "").replace("[", ".").partition(".")[0]
-    if about_format and not prepared.tools:
-        field = "response_format"
+    if param == SCHEMA:  # It may also be the schema of a tool.
+        param, field = None, "" if prepared.tools else "response_format"
     if place := prepared.configured.get(field):
         logger.warning(
             "the upstream of the model %r rejected %s (HTTP %s), which no caller sent: change"

@@ -418,8 +418,8 @@ class ServedModel:
         found: dict[str, Price] = {}
         for upstream, named in names:
             model = named or getattr(upstream.backend, "model", None)
-            if upstream.price is not None and model is not None:
-                found[model] = upstream.price
+            if upstream.spec.price is not None and model is not None:
+                found[model] = upstream.spec.price
             elif budget is not None and budget.money is not None:
                 msg = (
                     f"upstreams.{upstream.name}: its backend doesn't name its model, so a budget of"

@@ -34,16 +34,27 @@ if TYPE_CHECKING:
     """A callback that gets a request's usage, as far as it is known, and the upstream's price."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)
 class Upstream:
     """An open upstream of the configuration. Its backend applies the upstream's limits."""
 
     name: str
+    spec: UpstreamSpec
     backend: Backend
     judges: bool
-    constrains: bool  # Whether it gets a JSON Schema in ``response_format``.
-    official: bool  # Whether it is OpenAI's own server.
-    price: Price | None
+    opened: AsyncExitStack
+    users: int = 0
+    """The number of configurations that use it."""
+
+    @property
+    def constrains(self) -> bool:
+        """Whether it gets a JSON Schema in ``response_format``."""
+        return self.spec.kind in {"openai", "llama"}
+
+    @property
+    def official(self) -> bool:
+        """Whether it is OpenAI's own server."""
+        return isinstance(self.spec, OpenAIUpstream) and self.spec.official
 
 
 def check_upstreams(specs: Mapping[str, UpstreamSpec | None]) -> list[Problem]:
@@ -68,17 +79,7 @@ def check_upstreams(specs: Mapping[str, UpstreamSpec | None]) -> list[Problem]:
     return problems
 
 
-@dataclass(slots=True)
-class _Held:
-    """An open upstream, and the number of configurations that use it."""
-
-    spec: UpstreamSpec
-    upstream: Upstream
-    opened: AsyncExitStack
-    users: int = 0
-
-
-Used: TypeAlias = "Sequence[_Held]"
+Used: TypeAlias = "Sequence[Upstream]"
 """The upstreams that a configuration uses until it passes them to `OpenUpstreams.release`."""
 
 
@@ -97,7 +98,7 @@ class OpenUpstreams:
         self._given = backends
         self._spent = spent
         self._log_errors = log_errors
-        self._held: list[_Held] = []
+        self._held: list[Upstream] = []
 
     async def __aenter__(self) -> Self:
         return self
@@ -110,10 +111,10 @@ class OpenUpstreams:
 
     async def open(self, specs: Mapping[str, UpstreamSpec]) -> Used:
         """Return a configuration's upstreams: opened now, or already open with equal settings."""
-        used: list[_Held] = []
+        used: list[Upstream] = []
         try:
             for name, spec in specs.items():
-                found = [h for h in self._held if (h.upstream.name, h.spec) == (name, spec)]
+                found = [h for h in self._held if (h.name, h.spec) == (name, spec)]
                 held = found[0] if found else await self._open(name, spec)
                 held.users += 1
                 used.append(held)
@@ -131,7 +132,7 @@ class OpenUpstreams:
                 self._held.remove(held)
                 await held.opened.aclose()
 
-    async def _open(self, name: str, spec: UpstreamSpec) -> _Held:
+    async def _open(self, name: str, spec: UpstreamSpec) -> Upstream:
         stack = AsyncExitStack()
         if name in self._given:
             backend = self._given[name]
@@ -139,15 +140,9 @@ class OpenUpstreams:
             backend = await stack.enter_async_context(open_upstream(spec, f"upstreams.{name}."))
         secret = spec.key if isinstance(spec, OpenAIUpstream) else ""
         redacted: Backend = RedactedBackend(backend, name, tell=self._log_errors, secret=secret)
-        upstream = Upstream(
-            name,
-            LimitedBackend(redacted, *self._limits(name, spec), _Counted(spec.price, self._spent)),
-            spec.judges and can_judge(backend),
-            spec.kind in {"openai", "llama"},
-            isinstance(spec, OpenAIUpstream) and spec.official,
-            spec.price,
-        )
-        held = _Held(spec, upstream, stack)
+        limits = [*self._limits(name, spec), _Counted(spec.price, self._spent)]
+        judges = spec.judges and can_judge(backend)
+        held = Upstream(name, spec, LimitedBackend(redacted, *limits), judges, stack)
         self._held.append(held)
         return held
 

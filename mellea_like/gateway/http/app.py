@@ -171,7 +171,7 @@ class Gateway:
     async def _begin(self, serving: Serving) -> Used:
         used = await self._upstreams.open(serving.config.upstreams)
         try:
-            opened = {held.upstream.name: held.upstream for held in used}
+            opened = {upstream.name: upstream for upstream in used}
             await run_in_thread(serving.begin, opened)
         except BaseException:
             with anyio.CancelScope(shield=True):
