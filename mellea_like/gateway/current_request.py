@@ -14,9 +14,6 @@ if TYPE_CHECKING:
     from mellea_like.gateway.config.gateway_config import KeyLimits
     from mellea_like.limits import Budget
 
-IN_SCOPE = "mellea_like.gateway"
-"""The key in the ASGI scope under which the guard stores an `Admitted`."""
-
 REQUEST_ID = b"x-request-id"
 
 SANE_ID = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._-]{7,63}")
@@ -25,10 +22,14 @@ SANE_ID = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._-]{7,63}")
 
 @dataclass(slots=True)
 class CurrentRequest:
-    """One request, for logs and metrics. The key and the model are set once they are known."""
+    """One request. The guard fills in its parts as soon as they are known."""
 
     id: str
-    key: str | None = None
+    key: str = ""
+    limits: KeyLimits = field(init=False, repr=False)
+    budget: Budget | None = None
+    body: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)
+    """The parsed body of a POST."""
     model: object = None
     tokens: int = 0
     """The tokens that upstreams have counted for this request so far."""
@@ -45,19 +46,3 @@ def request_id_of(headers: Iterable[tuple[bytes, bytes]]) -> str:
     if len(given) == 1 and SANE_ID.fullmatch(given[0]):
         return given[0].decode("ascii")
     return secrets.token_hex(16)
-
-
-@dataclass(frozen=True, slots=True)
-class Admitted:
-    """A request that the guard admitted: its key, its limits and the parsed body of a POST."""
-
-    key: str
-    limits: KeyLimits
-    budget: Budget | None = None
-    body: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)
-
-
-def admitted(scope: Mapping[str, Any]) -> Admitted:
-    """Return the `Admitted` that the guard stored in a request's scope."""
-    found: Admitted = scope[IN_SCOPE]
-    return found

@@ -61,7 +61,7 @@ class Metrics:
         said = "What those tokens cost, where the upstream has a price."
         self._cost = Counter("cost", said, ("model", "key", "currency"), **common)
 
-    def requested(self, model: object, key: str | None, status: int, seconds: float) -> None:
+    def requested(self, model: object, key: str, status: int, seconds: float) -> None:
         """Count a request that has ended; an unknown model or no key counts as ``other``."""
         name = self.model_name(model)
         self._requests.labels(name, key or OTHER, status).inc()
@@ -81,7 +81,7 @@ class Metrics:
         self._calls.labels(model, outcome).inc()
         self._iterations.labels(model).observe(iterations)
 
-    def spent(self, model: object, key: str | None, usage: Usage, price: Price | None) -> None:
+    def spent(self, model: object, key: str, usage: Usage, price: Price | None) -> None:
         """Count the cost of a request to an upstream, as far as it is known."""
         labels = self.model_name(model), key or OTHER
         self._tokens.labels(*labels, "input").inc(usage.input_tokens)

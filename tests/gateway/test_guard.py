@@ -16,7 +16,7 @@ from mellea_like.backends import FunctionBackend
 from mellea_like.core.backend import Request
 from mellea_like.core.conversation import Message
 from mellea_like.gateway.config.gateway_config import KeyConfig, ServerConfig
-from mellea_like.gateway.current_request import admitted
+from mellea_like.gateway.current_request import CURRENT
 from mellea_like.gateway.http.body import BodyMemory
 from mellea_like.gateway.http.guard import Guard
 from mellea_like.gateway.refusal import Refusal
@@ -33,7 +33,7 @@ async def ask(guard: Guard, body: Any = None, *, token: str = TOKEN, **more: Any
 
 
 async def fine(scope: Any, receive: Any, send: Any) -> None:
-    known = admitted(scope)
+    known = CURRENT.get()
     answer = json.dumps([known.key, dict(known.body)]).encode()
     await send({"type": "http.response.start", "status": 200, "headers": []})
     await send({"type": "http.response.body", "body": answer})

@@ -18,7 +18,7 @@ import anyio
 import anyio.lowlevel
 
 from mellea_like.gateway.config.gateway_config import KeyConfig, ServerConfig
-from mellea_like.gateway.current_request import admitted
+from mellea_like.gateway.current_request import CURRENT
 from mellea_like.gateway.http.guard import Guard
 from mellea_like.gateway.http.key_state import KeyState
 from mellea_like.gateway.http.server import listen, serve
@@ -52,7 +52,7 @@ class TinyApp:
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        known = admitted(scope) if scope["path"] != "/healthz" else None
+        known = CURRENT.get() if scope["path"] != "/healthz" else None
         self.calls.append(known.body if known is not None else {})
         self.inside += 1
         self.most = max(self.most, self.inside)

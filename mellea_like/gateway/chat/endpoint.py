@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from mellea_like.gateway.chat.request import model_of
-from mellea_like.gateway.current_request import CURRENT, admitted
+from mellea_like.gateway.current_request import CURRENT
 from mellea_like.gateway.refusal import Refusal
 from mellea_like.web import while_here
 
@@ -47,9 +47,9 @@ class Endpoint:
         self._streaming = streaming
         self._workers = workers
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, _: Scope, receive: Receive, send: Send) -> None:
         """Answer one request (ASGI)."""
-        caller = admitted(scope)
+        caller = CURRENT.get()
         name = model_of(caller.body)
         model = self._models.get(name) if caller.limits.allows(name) else None
         if model is None:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from mellea_like.gateway.chat.request import ChatRequest
     from mellea_like.gateway.config.gateway_config import ModelConfig, Overrides, StageConfig
     from mellea_like.gateway.config.upstreams import Upstream
-    from mellea_like.gateway.current_request import Admitted
+    from mellea_like.gateway.current_request import CurrentRequest
     from mellea_like.limits.budget import Budget
     from mellea_like.sampling.base import BaseSamplingStrategy
     from mellea_like.sampling.escalate import Stage
@@ -241,7 +241,7 @@ class ServedModel:
         """The rules by which fields of requests for this model are used, forwarded or refused."""
 
     async def prepare(
-        self, request: ChatRequest, caller: Admitted, workers: Workers
+        self, request: ChatRequest, caller: CurrentRequest, workers: Workers
     ) -> PreparedRequest:
         """Prepare a request for sampling; refuse it if it exceeds a limit of the model or key."""
         config, asked, limits = self.config, request.mellea_like, caller.limits

@@ -19,9 +19,7 @@ from mellea_like.gateway.config.gateway_config import ANONYMOUS
 from mellea_like.gateway.config.tokens import METRICS_KEY, Tokens, digest
 from mellea_like.gateway.current_request import (
     CURRENT,
-    IN_SCOPE,
     REQUEST_ID,
-    Admitted,
     CurrentRequest,
     request_id_of,
 )
@@ -118,7 +116,7 @@ CONNECTION: ContextVar[Connection] = ContextVar("connection", default=Connection
 class Guard:
     """An ASGI app that passes allowed requests on to another app, and refuses all others."""
 
-    # The app inside gets what it needs from `admitted`, and reads no body. After the guard,
+    # The app inside gets what it needs from `CURRENT`, and reads no body. After the guard,
     # ``receive`` only waits for the caller to leave.
     def __init__(
         self,
@@ -262,10 +260,9 @@ class _Exchange:
             await guard.app(scope, self._receive, self._send)
             return
         self._key = key = guard.authorize(scope)
-        self._current.key = key.name
+        self._current.key, self._current.limits = key.name, key.limits
         self._connection.owner_known()
         if asks:
-            scope[IN_SCOPE] = Admitted(key.name, key.limits)
             await guard.app(scope, self._receive, self._send)
         elif scope["method"] == "POST":
             await self._handle_post(key)
@@ -273,19 +270,20 @@ class _Exchange:
             raise HTTPException(405, headers={"allow": "GET, HEAD, POST"})
 
     async def _handle_post(self, key: KeyState) -> None:
-        scope, guard, limits = self._scope, self._guard, key.limits
+        guard, current = self._guard, self._current
         key.check_budget()
         with key.queued(), guard.bodies.share() as take:
             body = await self._read(take)
-            self._current.model = body.get("model")
+            current.model = body.get("model")
             charge = await key.count(body)
             self._headers = charge.headers
-            scope[IN_SCOPE] = Admitted(key.name, limits, key.budget, body)
+            current.body, current.budget = body, key.budget
             try:
                 async with key.turn(self._receive):
-                    await guard.app(scope, self._receive, self._send)
+                    await guard.app(self._scope, self._receive, self._send)
             finally:
-                charge.settle(self._current.tokens)
+                current.body = {}  # An upstream's connection may keep the current request.
+                charge.settle(current.tokens)
 
     async def _read(self, take: Take) -> dict[str, Any]:
         server = self._guard.server

@@ -15,7 +15,7 @@ from mellea_like.gateway.chat.request import read_chat
 from mellea_like.gateway.chat.responses import ModelResponse
 from mellea_like.gateway.chat.responses_request import read_response
 from mellea_like.gateway.chat.served_model import ServedModel, warm_up
-from mellea_like.gateway.current_request import admitted
+from mellea_like.gateway.current_request import CURRENT
 from mellea_like.gateway.http.guard import Guard
 
 if TYPE_CHECKING:
@@ -106,14 +106,14 @@ class Serving:
     def _described(self, name: str) -> dict[str, object]:
         return {"id": name, "object": "model", "created": STARTED, "owned_by": "mellea-like"}
 
-    async def _list_models(self, request: Request) -> Response:
-        limits = admitted(request.scope).limits
+    async def _list_models(self, _: Request) -> Response:
+        limits = CURRENT.get().limits
         data = [self._described(name) for name in self.config.models if limits.allows(name)]
         return JSONResponse({"object": "list", "data": data})
 
     async def _one_model(self, request: Request) -> Response:
         name = request.path_params["name"]
-        if name not in self.config.models or not admitted(request.scope).limits.allows(name):
+        if name not in self.config.models or not CURRENT.get().limits.allows(name):
             raise unknown_model()
         return JSONResponse(self._described(name))
 
