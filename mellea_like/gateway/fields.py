@@ -271,25 +271,29 @@ def why_not(name: str, use: FieldUse) -> str:
 class FieldRules(NamedTuple):
     """A model's rules for the fields of requests, including web URLs and hosted tools."""
 
-    unknown: FieldUse = "refuse"
-    """The rule for fields that are neither in `CHAT_FIELDS` nor in `RESPONSES_FIELDS`."""
+    unknown: FieldUse | None = None
+    """The configured rule for fields in no table. If None, it depends on the upstreams."""
     named: Mapping[str, FieldUse] = MappingProxyType({})
+    forwards: bool = False
+    """Whether the model's upstreams can take unknown fields."""
     media_urls: bool = False
-    unknown_of_responses: Literal["drop", "refuse"] = "drop"
-    """The rule for unknown fields of ``/v1/responses``, which are never forwarded."""
     hosted_tools: Literal["drop", "refuse"] = "refuse"
-    inside: FieldUse | None = None
-    """The rule for unknown fields inside messages, parts, calls and tools; if None, ``unknown``."""
 
     @property
-    def of_responses(self) -> FieldRules:
-        """These rules, adapted to requests to ``/v1/responses``."""
-        return self._replace(unknown=self.unknown_of_responses)
+    def outside(self) -> FieldUse:
+        """The rule for unknown fields at the top of a chat completion request."""
+        # A new field at the top asks for something. One inside an object only adds to it.
+        return self.unknown or ("forward" if self.forwards else "refuse")
 
     @property
-    def deep(self) -> FieldUse:
-        """The rule for unknown fields of objects in a request: ``inside``, or else ``unknown``."""
-        return self.unknown if self.inside is None else self.inside
+    def inside(self) -> FieldUse:
+        """The rule for unknown fields inside messages, parts, calls and tools."""
+        return self.unknown or ("forward" if self.forwards else "drop")
+
+    @property
+    def of_responses(self) -> FieldUse:
+        """The rule for unknown fields of ``/v1/responses``, which are never forwarded."""
+        return "refuse" if self.unknown == "refuse" else "drop"
 
 
 DEFAULTS = FieldRules()
@@ -303,17 +307,21 @@ def says_nothing(value: object) -> bool:
 
 
 def read_fields(
-    body: Mapping[str, Any], table: Mapping[str, Field], rules: FieldRules
+    body: Mapping[str, Any],
+    table: Mapping[str, Field],
+    named: Mapping[str, FieldUse],
+    unknown: FieldUse,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the body's fields that the gateway uses, and those that it forwards unchanged.
 
-    A field that the rules refuse raises a `Refusal`.
+    ``named`` has the rules for fields by name, and ``unknown`` is the rule for those in no table.
+    A field that is refused raises a `Refusal`.
     """
     honoured: dict[str, Any] = {}
     forwarded: dict[str, Any] = {}
     for name, value in body.items():
         field = table.get(name)
-        fate = _fate(name, table, rules)
+        fate = _FATES[named[name]] if name in named else _fate(name, table, unknown)
         if fate == "honoured":
             honoured[name] = value
         elif value is None or value == [] or fate == "dropped":
@@ -349,17 +357,14 @@ def _refuse_unknown(name: str) -> NoReturn:
     refuse(name, "the gateway doesn't know this field", UNKNOWN)
 
 
-def _fate(name: str, table: Mapping[str, Field], rules: FieldRules) -> Fate:
-    if (said := rules.named.get(name)) is not None:
-        return _FATES[said]
+def _fate(name: str, table: Mapping[str, Field], unknown: FieldUse) -> Fate:
     if (field := table.get(name)) is not None:
         return field.fate
     # A field of the other endpoint has a meaning there, and upstreams would take it for that.
-    if is_kept_back(name) or plain_name(name) in _FORMATS:
+    elsewhere = name in CHAT_FIELDS or name in RESPONSES_FIELDS
+    if elsewhere or is_kept_back(name) or plain_name(name) in _FORMATS:
         return "refused"
-    if name in CHAT_FIELDS or name in RESPONSES_FIELDS:
-        return "refused"
-    return _FATES[rules.unknown]
+    return _FATES[unknown]
 
 
 def why_kept_out(place: str, name: str) -> str:

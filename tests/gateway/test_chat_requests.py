@@ -9,9 +9,10 @@ from mellea_like.core.parts import Audio, File, Image, Text
 from mellea_like.core.tools import ToolCall
 from mellea_like.gateway.chat.request import read_chat
 from mellea_like.gateway.chat.responses_request import read_response
-from mellea_like.gateway.fields import DEFAULTS, FieldRules
+from mellea_like.gateway.fields import FieldRules
 from mellea_like.gateway.refusal import Refusal
 
+REFUSE = FieldRules("refuse")
 USER = [{"role": "user", "content": "Hi."}]
 FIRST = "messages.0.content.0"
 CALL = {"id": "1", "type": "function", "function": {"name": "clock", "arguments": "{}"}}
@@ -41,7 +42,7 @@ def says(content: object, role: str = "user", **more) -> dict:
     return {"role": role, "content": content, **more}
 
 
-def read(rules: FieldRules = DEFAULTS, **fields):
+def read(rules: FieldRules = REFUSE, **fields):
     return read_chat({"model": "m", "messages": USER, **fields}, rules)
 
 

@@ -313,11 +313,11 @@ def test_fields_that_are_unknown_are_left_out_unless_they_are_to_be_refused():
     assert read(FieldRules(named={"top_k": "forward"}), top_k=5).passed_on == {"top_k": 5}
     for name in ("inptu", "client_metadata"):
         with pytest.raises(Refusal) as caught:
-            read(FieldRules(unknown_of_responses="refuse"), **{name: asked[name]})
+            read(FieldRules("refuse"), **{name: asked[name]})
         assert (caught.value.status, caught.value.param) == (400, name)
 
 
-STRICT = FieldRules(unknown_of_responses="refuse")
+STRICT = FieldRules("refuse")
 NAMED = {"type": "function", "name": "weather"}
 ODD = {"odd": 1}
 

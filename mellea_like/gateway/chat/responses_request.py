@@ -331,7 +331,7 @@ class ResponsesRequest(ChatRequest):
 def read_response(body: Mapping[str, Any], rules: FieldRules = DEFAULTS) -> ResponsesRequest:
     """Parse a ``/v1/responses`` request under the model's rules."""
     model_of(body)
-    honoured, forwarded = read_fields(body, RESPONSES_FIELDS, rules.of_responses)
+    honoured, forwarded = read_fields(body, RESPONSES_FIELDS, rules.named, rules.of_responses)
     labels = {name: text if isinstance(text := body.get(name), str) else None for name in LABELS}
     include = body.get("include")
     wanted = isinstance(include, list) and LOGPROBS in include

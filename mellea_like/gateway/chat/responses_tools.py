@@ -78,7 +78,7 @@ class Sent(Fields):
 
     @classmethod
     def _keeps(cls, name: str, rules: FieldRules) -> bool:
-        return rules.unknown_of_responses == "refuse" and super()._keeps(name, rules)
+        return rules.of_responses == "refuse" and super()._keeps(name, rules)
 
 
 def drops_hosted(info: ValidationInfo) -> bool:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from mellea_like.core.slice import Slice
     from mellea_like.gateway.chat.caller_checks import Workers
     from mellea_like.gateway.chat.request import ChatRequest
-    from mellea_like.gateway.config.gateway_config import ModelConfig, Overrides, StageConfig
+    from mellea_like.gateway.config.gateway_config import ModelConfig, StageConfig
     from mellea_like.gateway.config.upstreams import Upstream
     from mellea_like.gateway.current_request import CurrentRequest
     from mellea_like.limits.budget import Budget
@@ -236,8 +236,15 @@ class ServedModel:
         self._after = ExpectedCost(self.prices or {}) if cheaper else None
         self._requirements = config.make_requirements(check_only=self._constrains)
         self._strategy = lru_cache(maxsize=32)(self._make_strategy)
+        may, urls = config.overrides, config.overrides.media_urls
         official = all(upstream.official for upstream in self._upstreams)
-        self.rules = _rules(config.overrides, constrains=self._constrains, official=official)
+        self.rules = FieldRules(
+            may.unknown_fields,
+            may.fields,
+            forwards=self._constrains,
+            media_urls=official if urls is None else urls == "forward",
+            hosted_tools=may.hosted_tools,
+        )
         """The rules by which fields of requests for this model are used, forwarded or refused."""
 
     async def prepare(
@@ -279,7 +286,7 @@ class ServedModel:
             collects=collects,
             best=(asked.when_nothing_passed or config.when_nothing_passed) == "best",
             retried=attempts * lanes * (config.retries + 1) > 1 or bool(config.escalate),
-            carries=self.rules.deep == "forward",
+            carries=self.rules.inside == "forward",
             configured=self._configured(request),
         )
 
@@ -427,20 +434,6 @@ class ServedModel:
                 )
                 raise ValueError(msg)
         return found or None
-
-
-def _rules(overrides: Overrides, *, constrains: bool, official: bool) -> FieldRules:
-    use = overrides.unknown_fields
-    urls = overrides.media_urls
-    return FieldRules(
-        unknown=use or ("forward" if constrains else "refuse"),
-        named=overrides.fields,
-        media_urls=official if urls is None else urls == "forward",
-        unknown_of_responses="refuse" if use == "refuse" else "drop",
-        hosted_tools=overrides.hosted_tools,
-        # A new field at the top asks for something. One inside an object only adds to it.
-        inside=None if use or constrains else "drop",
-    )
 
 
 def _least(*bounds: int | None) -> int | None:

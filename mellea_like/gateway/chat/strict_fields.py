@@ -162,9 +162,9 @@ class OpenFields(Fields):
     def _keeps(cls, name: str, rules: FieldRules) -> bool:
         if why := why_kept_out(cls.place, name):
             reject(f"the gateway doesn't support this: {why}", UNSUPPORTED, name)
-        if rules.deep == "refuse" or is_kept_back(name):
+        if rules.inside == "refuse" or is_kept_back(name):
             super()._keeps(name, rules)
-        return rules.deep == "forward"
+        return rules.inside == "forward"
 
     @property
     def extra(self) -> dict[str, Any]:
