@@ -76,7 +76,12 @@ class Refusal(Exception):
             "content-length": str(len(self.body())),
             **{name.lower(): value for name, value in self.headers.items()},
         }
-        return [(name.encode("ascii"), value.encode("ascii")) for name, value in fields.items()]
+        return encoded(fields)
+
+
+def encoded(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+    """Encode headers for ASGI."""
+    return [(name.encode("ascii"), value.encode("ascii")) for name, value in headers.items()]
 
 
 def refuse(param: str, message: str, code: str | None = None) -> NoReturn:

@@ -10,7 +10,7 @@ import anyio
 
 from mellea_like.gateway.chat.request import model_of
 from mellea_like.gateway.current_request import CURRENT
-from mellea_like.gateway.refusal import Refusal
+from mellea_like.gateway.refusal import Refusal, encoded
 from mellea_like.web import while_here
 
 if TYPE_CHECKING:
@@ -125,8 +125,7 @@ def unknown_model() -> Refusal:
 
 
 async def _start(send: Send, fields: Mapping[str, str]) -> None:
-    headers = [(name.encode("ascii"), value.encode("ascii")) for name, value in fields.items()]
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.start", "status": 200, "headers": encoded(fields)})
 
 
 _encode = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode

@@ -482,7 +482,6 @@ def model_of(body: Mapping[str, Any]) -> str:
 
 def read_chat(body: Mapping[str, Any], rules: FieldRules = DEFAULTS) -> ChatRequest:
     """Parse a chat completion request under the rules of the model's configuration."""
-    model_of(body)
     honoured, forwarded = read_fields(body, CHAT_FIELDS, rules.named, rules.outside)
     checked = {name: forwarded.pop(name) for name in CHECKED if name in forwarded}
     request = read_as(ChatRequest, {**honoured, **checked, "forwarded": forwarded}, rules)

@@ -23,7 +23,6 @@ from mellea_like.gateway.chat.request import (
     WebUrl,
     carried,
     joined,
-    model_of,
 )
 from mellea_like.gateway.chat.responses_tools import (
     HINT,
@@ -330,7 +329,6 @@ class ResponsesRequest(ChatRequest):
 
 def read_response(body: Mapping[str, Any], rules: FieldRules = DEFAULTS) -> ResponsesRequest:
     """Parse a ``/v1/responses`` request under the model's rules."""
-    model_of(body)
     honoured, forwarded = read_fields(body, RESPONSES_FIELDS, rules.named, rules.of_responses)
     labels = {name: text if isinstance(text := body.get(name), str) else None for name in LABELS}
     include = body.get("include")

@@ -201,22 +201,6 @@ class _InformedMessages(Instruction):
         return (*context.messages, asked, *after)
 
 
-class _Shape(NamedTuple):
-    """The parts of a strategy that depend on a request. Equal shapes share one strategy."""
-
-    attempts: int
-    lanes: int
-    timeout: float
-    bare: bool
-    """Whether neither the model nor the request has requirements."""
-    collected: int | None
-    """The number of replies that one call collects; None if each reply has its own call."""
-    most: int | None
-    """The key's ``max_tokens`` for the stages of an escalation; None without a limit or stages."""
-    tools: bool
-    """Whether a reply may call tools."""
-
-
 class ServedModel:
     """Turns requests for one model of the configuration into sampling calls."""
 
@@ -271,11 +255,17 @@ class ServedModel:
         if tools:
             requirements = (*requirements, await check_calls(request, callers))
         collects = request.n > 1 and config.selection.kind == "first" and not config.escalate
-        collected = request.n if collects else None
-        longest = limits.max_tokens if config.escalate else None
-        shape = _Shape(attempts, lanes, timeout, bare, collected, longest, bool(tools))
+        strategy = self._strategy(
+            attempts,
+            lanes,
+            timeout,
+            bare=bare,
+            collected=request.n if collects else None,
+            most=limits.max_tokens if config.escalate else None,
+            tools=bool(tools),
+        )
         return PreparedRequest(
-            strategy=self._strategy(shape),
+            strategy=strategy,
             action=action,
             context=context,
             requirements=requirements,
@@ -304,13 +294,27 @@ class ServedModel:
             return Context(messages[:-1]), messages[-1]
         return Context(messages[:at]), _InformedMessages(messages[at].text, messages=messages[at:])
 
-    def _make_strategy(self, shape: _Shape) -> BaseSamplingStrategy:
-        collected, most, lanes = shape.collected, shape.most, shape.lanes
+    def _make_strategy(
+        self,
+        attempts: int,
+        lanes: int,
+        timeout: float,
+        *,
+        bare: bool,
+        collected: int | None,
+        most: int | None,
+        tools: bool,
+    ) -> BaseSamplingStrategy:
+        """Make the strategy of a call that collects ``collected`` replies, or ends with the first.
+
+        ``bare`` means that neither the model nor the request has requirements. ``most`` limits the
+        tokens of a reply in an escalation. With ``tools``, a reply may call tools.
+        """
         config = self.config.model_copy(
-            update={"attempts": shape.attempts, "lanes": lanes, "timeout": shape.timeout}
+            update={"attempts": attempts, "lanes": lanes, "timeout": timeout}
         )
         # Without requirements, a truncated reply is accepted, as on any other server.
-        incomplete = shape.bare if config.accept_incomplete is None else config.accept_incomplete
+        incomplete = bare if config.accept_incomplete is None else config.accept_incomplete
         # One call has the attempts of all n, and ends when n have passed.
         several: dict[str, Any] = {}
         if collected is not None:
@@ -323,10 +327,10 @@ class ServedModel:
             several = {"after": self._after}
         return config.make_strategy(
             self._backends[0],
-            self._stages(most, tools=shape.tools),
+            self._stages(most, tools=tools),
             first=self._own_options(config, most) if config.escalate else None,
             judge=self._judge_backends[0],
-            requirements=_for_texts(self._requirements, tools=shape.tools),
+            requirements=_for_texts(self._requirements, tools=tools),
             schedule=self._schedule,
             accept_incomplete=incomplete,
             **several,

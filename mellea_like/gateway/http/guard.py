@@ -24,7 +24,7 @@ from mellea_like.gateway.current_request import (
     request_id_of,
 )
 from mellea_like.gateway.http.body import BodyMemory, check_headers, parse, read_body
-from mellea_like.gateway.refusal import Refusal, retry_after
+from mellea_like.gateway.refusal import Refusal, encoded, retry_after
 from mellea_like.telemetry import Telemetry
 
 if TYPE_CHECKING:
@@ -276,7 +276,7 @@ class _Exchange:
             body = await self._read(take)
             current.model = body.get("model")
             charge = await key.count(body)
-            self._headers = charge.headers
+            self._headers = encoded(charge.told)
             current.body, current.budget = body, key.budget
             try:
                 async with key.turn(self._receive):

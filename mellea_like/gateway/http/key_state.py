@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import partial
 from math import ceil, inf, isfinite
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -164,14 +165,14 @@ class KeyState:
         return charge
 
     async def _take_rates(self, body: Mapping[str, Any]) -> Charge:
-        rates = self._rates
+        rates, store = self._rates, self._stores.rates
         if not rates:
-            return Charge(self._stores.rates, None, 0, [])
+            return Charge(store)
         asked = [body[field] for field in ASKED_TOKENS if type(body.get(field)) is int]
         wanted = max(0, min(asked, default=0))
         amounts = [min(wanted, rate.most) if rate.what == "tokens" else 1 for rate in rates]
         takes = [(rate.bucket, amount) for rate, amount in zip(rates, amounts, strict=True)]
-        turn = await self._stores.rates.take(takes)
+        turn = await store.take(takes)
         if turn.seconds > 0:
             turn.give_back()
             before = [left + taken for left, taken in zip(turn.left, amounts, strict=True)]
@@ -187,10 +188,8 @@ class KeyState:
             refusal = too_many(message, turn.seconds)
             refusal.headers |= _told(rates, before)
             raise refusal
-        told = list(_told(rates, turn.left).items())
-        if rates[-1].what == "tokens":
-            return Charge(self._stores.rates, rates[-1].bucket, amounts[-1], told)
-        return Charge(self._stores.rates, None, 0, told)
+        taken = amounts[-1] if rates[-1].what == "tokens" else None
+        return Charge(store, rates[-1].bucket, taken, _told(rates, turn.left))
 
     # --- how many at a time ----------------------------------------------------------------------
 
@@ -283,26 +282,20 @@ class _Rate(NamedTuple):
     most: float
 
 
+@dataclass(frozen=True, slots=True)
 class Charge:
     """The tokens that a request reserves from its key's rate until its cost is known."""
 
-    def __init__(
-        self,
-        store: Store,
-        tokens: StoreBucket | None,
-        taken: float,
-        headers: Sequence[tuple[str, str]],
-    ) -> None:
-        self._store = store
-        self._tokens = tokens
-        self._taken = taken
-        self.headers = [(n.encode("ascii"), v.encode("ascii")) for n, v in headers]
-        """The headers that tell the caller how much of the rates is left."""
+    store: Store
+    bucket: StoreBucket | None = None
+    taken: float | None = None
+    told: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The headers that tell the caller how much of the rates is left."""
 
     def settle(self, tokens: int) -> None:
         """Replace the reservation by the request's real cost in tokens."""
-        if self._tokens is not None and tokens != self._taken:
-            self._store.correct([(self._tokens, tokens - self._taken)])
+        if self.bucket is not None and self.taken is not None and tokens != self.taken:
+            self.store.correct([(self.bucket, tokens - self.taken)])
 
 
 def _told(rates: Sequence[_Rate], left: Sequence[float]) -> dict[str, str]:
