@@ -143,118 +143,55 @@ RESPONSES_FIELDS: Mapping[str, Field] = MappingProxyType(
 )
 """The fields of a request to ``/v1/responses``."""
 
-KEPT_BACK = frozenset(
-    {
-        # The destination and identity of a request, which other gateways read from a body.
-        "api_base",
-        "api_key",
-        "api_version",
-        "base_url",
-        "bootstrap_host",
-        "bootstrap_port",
-        "bootstrap_room",
-        "custom_llm_provider",
-        "extra_body",
-        "extra_headers",
-        "extra_query",
-        "fallbacks",
-        "headers",
-        "kv_transfer_params",
-        "models",
-        "organization",
-        "provider",
-        "route",
-        # The cost of a request: other names for fields that a key's limits restrict.
-        "best_of",
-        "compound_custom",
-        "enable_search",
-        "max_length",
-        "max_new_tokens",
-        "mcp_servers",
-        "n_cmpl",
-        "n_predict",
-        "num_predict",
-        "num_return_sequences",
-        "plugins",
-        "search_options",
-        "search_parameters",
-        "search_settings",
-        "use_beam_search",
-        "web_search",
-        # Other callers' share of the upstream: their priority and their state.
-        "id_slot",
-        "priority",
-        "request_id",
-        "rid",
-        "session_params",
-        "slot_id",
-        # A caller's own code that the server would run.
-        "custom_logit_processor",
-    }
-)
-"""Fields that some servers accept, and that are never forwarded under any configuration."""
-
-FORMATS = frozenset(
-    {
-        # vLLM ("Structured Outputs"), SGLang, llama.cpp's server.
-        "ebnf",
-        "grammar",
-        "guided_choice",
-        "guided_grammar",
-        "guided_json",
-        "guided_regex",
-        "json_schema",
-        "regex",
-        "structural_tag",
-        "structured_outputs",
-    }
-)
-"""Other servers' fields for the format of replies. The gateway can't check replies against them."""
-
-HOSTED = frozenset(
-    {
-        "bash",
-        "code_execution",
-        "code_interpreter",
-        "computer_use",
-        "computer_use_preview",
-        "enterprise_web_search",
-        "file_search",
-        "google_maps",
-        "google_search",
-        "google_search_retrieval",
-        "image_generation",
-        "local_shell",
-        "mcp",
-        "retrieval",
-        "url_context",
-        "web_fetch",
-        "web_search",
-        "web_search_preview",
-    }
-)
-"""Fields in a tool's definition that would make the upstream run one of its own tools."""
-
-MEDIA = frozenset(
-    {
-        *("audio", "audio_embeds", "audio_url", "file", "file_data", "file_id", "file_url"),
-        *("image", "image_embeds", "image_pil", "image_url", "input_audio", "source", "url"),
-        *("video", "video_url"),
-        # vLLM's id of an image that was sent before, perhaps by another caller.
-        "uuid",
-    }
-)
-"""Fields that would give a part of a message other content than its ``type`` declares."""
-
 
 def plain_name(name: str) -> str:
     """Return a name in lower case without ``-`` and ``_``: some servers accept any spelling."""
     return name.lower().replace("-", "").replace("_", "")
 
 
-_KEPT_BACK, _FORMATS, _HOSTED, _MEDIA = (
-    frozenset(map(plain_name, names)) for names in (KEPT_BACK, FORMATS, HOSTED, MEDIA)
+def _names(*lines: str) -> frozenset[str]:
+    """Return the plain forms of the names in some lines, which are separated by spaces."""
+    return frozenset(plain_name(name) for line in lines for name in line.split())
+
+
+KEPT_BACK = _names(
+    # The destination and identity of a request, which other gateways read from a body.
+    "api_base api_key api_version base_url bootstrap_host bootstrap_port bootstrap_room",
+    "custom_llm_provider extra_body extra_headers extra_query fallbacks headers",
+    "kv_transfer_params models organization provider route",
+    # The cost of a request: other names for fields that a key's limits restrict.
+    "best_of compound_custom enable_search max_length max_new_tokens mcp_servers n_cmpl",
+    "n_predict num_predict num_return_sequences plugins search_options search_parameters",
+    "search_settings use_beam_search web_search",
+    # Other callers' share of the upstream: their priority and their state.
+    "id_slot priority request_id rid session_params slot_id",
+    # A caller's own code that the server would run.
+    "custom_logit_processor",
 )
+"""Fields that some servers accept, and that are never forwarded under any configuration."""
+
+FORMATS = _names(
+    # vLLM ("Structured Outputs"), SGLang, llama.cpp's server.
+    "ebnf grammar guided_choice guided_grammar guided_json guided_regex json_schema regex",
+    "structural_tag structured_outputs",
+)
+"""Other servers' fields for the format of replies. The gateway can't check replies against them."""
+
+HOSTED = _names(
+    "bash code_execution code_interpreter computer_use computer_use_preview",
+    "enterprise_web_search file_search google_maps google_search google_search_retrieval",
+    "image_generation local_shell mcp retrieval url_context web_fetch web_search",
+    "web_search_preview",
+)
+"""Fields in a tool's definition that would make the upstream run one of its own tools."""
+
+MEDIA = _names(
+    "audio audio_embeds audio_url file file_data file_id file_url image image_embeds image_pil",
+    "image_url input_audio source url video video_url",
+    # vLLM's id of an image that was sent before, perhaps by another caller.
+    "uuid",
+)
+"""Fields that would give a part of a message other content than its ``type`` declares."""
 
 
 def why_not(name: str, use: FieldUse) -> str:
@@ -347,11 +284,11 @@ _FATES: Mapping[FieldUse, Fate] = {"forward": "forwarded", "drop": "dropped", "r
 
 def is_kept_back(name: str) -> bool:
     """Return whether a field is in `KEPT_BACK`, in any spelling, and so is never forwarded."""
-    return plain_name(name) in _KEPT_BACK
+    return plain_name(name) in KEPT_BACK
 
 
 def _refuse_unknown(name: str) -> NoReturn:
-    if plain_name(name) in _FORMATS:
+    if plain_name(name) in FORMATS:
         what = "send response_format instead, so that replies can be checked"
         refuse(name, f"the gateway doesn't support this: {what}", UNSUPPORTED)
     refuse(name, "the gateway doesn't know this field", UNKNOWN)
@@ -362,7 +299,7 @@ def _fate(name: str, table: Mapping[str, Field], unknown: FieldUse) -> Fate:
         return field.fate
     # A field of the other endpoint has a meaning there, and upstreams would take it for that.
     elsewhere = name in CHAT_FIELDS or name in RESPONSES_FIELDS
-    if elsewhere or is_kept_back(name) or plain_name(name) in _FORMATS:
+    if elsewhere or is_kept_back(name) or plain_name(name) in FORMATS:
         return "refused"
     return _FATES[unknown]
 
@@ -373,9 +310,9 @@ def why_kept_out(place: str, name: str) -> str:
     ``place`` is the kind of object that has the field: ``message``, ``part`` or ``tool``.
     """
     plain = plain_name(name)
-    if place == "tool" and plain in _HOSTED:
+    if place == "tool" and plain in HOSTED:
         return "hosted tools are not metered"
-    if place == "part" and plain in _MEDIA:
+    if place == "part" and plain in MEDIA:
         return "a part can only have the content that its type names"
     if place == "message" and name == "function_call":
         return "deprecated by OpenAI: send tool_calls"
