@@ -35,12 +35,12 @@ def tokens_of(environ: Mapping[str, str] | None = None, **keys: KeyConfig) -> To
 )
 def test_a_token_opens_the_gateway(header):
     tokens = tokens_of(other=key(OTHER_TOKEN), team=key())
-    assert owner_of([(b"authorization", header.encode())], tokens) == "team"
+    assert owner_of([(b"authorization", header.encode())], tokens.owners) == "team"
 
 
 def test_without_keys_everyone_is_anonymous():
-    assert owner_of([], tokens_of()) == ANONYMOUS
-    assert owner_of(bearer("whatever"), tokens_of()) == ANONYMOUS
+    assert owner_of([], tokens_of().owners) == ANONYMOUS
+    assert owner_of(bearer("whatever"), tokens_of().owners) == ANONYMOUS
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_without_keys_everyone_is_anonymous():
 )
 def test_anything_else_is_401_and_shows_no_token(headers, why):
     with pytest.raises(Refusal, match=why) as caught:
-        owner_of(headers, tokens_of(team=key()))
+        owner_of(headers, tokens_of(team=key()).owners)
     refusal = caught.value
     assert (refusal.status, refusal.code) == (401, "invalid_api_key")
     assert refusal.headers == {"www-authenticate": "Bearer"}
@@ -85,7 +85,7 @@ def test_a_token_is_compared_with_all_keys_as_digests_of_one_length(monkeypatch)
     for token in (TOKEN, "a", "b" * 1000):
         compared.clear()
         with suppress(Refusal):
-            owner_of(bearer(token), tokens)
+            owner_of(bearer(token), tokens.owners)
         assert len(compared) == 3
         assert {len(part) for pair in compared for part in pair} == {32}
         assert {given for given, _ in compared} == {hashlib.sha256(token.encode()).digest()}
@@ -93,7 +93,7 @@ def test_a_token_is_compared_with_all_keys_as_digests_of_one_length(monkeypatch)
 
 def test_a_token_may_come_from_the_environment():
     tokens = tokens_of({"TEAM": f" {TOKEN}\n"}, team=KeyConfig(env="TEAM"))
-    assert owner_of(bearer(TOKEN), tokens) == "team"
+    assert owner_of(bearer(TOKEN), tokens.owners) == "team"
 
 
 @pytest.mark.parametrize(

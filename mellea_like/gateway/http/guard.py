@@ -153,25 +153,22 @@ class Guard:
         else:
             await send({"type": "websocket.close", "code": 1008})
 
-    def authorize(self, scope: Scope) -> KeyState:
-        """Find the key of a request from the headers alone, or refuse the request."""
-        self._check_host(scope)
-        return self.keys[owner_of(scope["headers"], self._tokens)]
+    def authorize(self, scope: Scope) -> KeyState | None:
+        """Find a request's key from the headers alone, or refuse the request.
 
-    def opens_metrics(self, scope: Scope) -> bool:
-        """Return True if a request for ``/metrics`` has the metrics key, and refuse it otherwise.
-
-        Return False for other paths, and if no metrics key is configured.
+        None is the metrics key, which gives access to ``/metrics`` only.
         """
-        if self.server.metrics_key is None or scope["path"] != METRICS_PATH:
-            return False
-        self._check_host(scope)
-        require_metrics_key(scope["headers"], self._tokens)
-        return True
+        headers, tokens = scope["headers"], self._tokens
+        if not tokens.owners:
+            check_host(headers, self.server)
+        if tokens.metrics is not None and scope["path"] == METRICS_PATH and _asks(scope):
+            owner_of(headers, {tokens.metrics: METRICS_KEY})
+            return None
+        return self.keys[owner_of(headers, tokens.owners)]
 
-    def _check_host(self, scope: Scope) -> None:
-        if not self._tokens.owners:
-            check_host(scope["headers"], self.server)
+
+def _asks(scope: Scope) -> bool:
+    return scope["method"] in ("GET", "HEAD")
 
 
 def _shown(scope: Scope) -> str:
@@ -250,19 +247,16 @@ class _Exchange:
             # The parser counts only what it buffers, not what arrives in one piece.
             raise Refusal(431, "the headers are too long", code="headers_too_large")
         scope["app"] = guard.app  # This makes starlette's router raise its errors.
-        asks = scope["method"] in ("GET", "HEAD")
-        if asks and scope["path"] == HEALTH_PATH:
-            await guard.app(scope, self._receive, self._send)
-            return
-        if asks and guard.opens_metrics(scope):
-            self._current.key = METRICS_KEY
-            self._connection.owner_known()
+        if _asks(scope) and scope["path"] == HEALTH_PATH:
             await guard.app(scope, self._receive, self._send)
             return
         self._key = key = guard.authorize(scope)
-        self._current.key, self._current.limits = key.name, key.limits
         self._connection.owner_known()
-        if asks:
+        if key is None:
+            self._current.key = METRICS_KEY
+        else:
+            self._current.key, self._current.limits = key.name, key.limits
+        if key is None or _asks(scope):
             await guard.app(scope, self._receive, self._send)
         elif scope["method"] == "POST":
             await self._handle_post(key)
@@ -374,46 +368,27 @@ def _innermost(exc: BaseException) -> BaseException:
 # --- who asks ------------------------------------------------------------------------------------
 
 
-def owner_of(headers: Headers, tokens: Tokens) -> str:
+def owner_of(headers: Headers, owners: Mapping[bytes, str]) -> str:
     """Return the name of the key whose token a request has, or refuse the request.
 
-    If no keys are configured, return `ANONYMOUS`.
+    ``owners`` maps the digests of tokens to names. If it is empty, return `ANONYMOUS`.
     """
-    if not tokens.owners:
+    if not owners:
         return ANONYMOUS
-    given, presented = _presented(headers)
-    # Compare equal-length digests, always with every key: constant time.
-    found = [tokens.owners[d] for d in tokens.owners if hmac.compare_digest(presented, d)]
-    if found:
-        return found[0]
-    raise _unauthorized(len(given))
-
-
-def require_metrics_key(headers: Headers, tokens: Tokens) -> None:
-    """Refuse a request without the token for metrics."""
-    given, presented = _presented(headers)
-    if tokens.metrics is None or not hmac.compare_digest(presented, tokens.metrics):
-        raise _unauthorized(len(given))
-
-
-def _presented(headers: Headers) -> tuple[list[bytes], bytes]:
-    """Return the values of all ``Authorization`` headers, and the digest of the token.
-
-    The digest is ``b""`` unless there is exactly one such header and it has a Bearer token.
-    """
     given = [value for name, value in headers if name == b"authorization"]
     scheme, _, token = given[0].partition(b" ") if len(given) == 1 else (b"", b"", b"")
-    return given, digest(token.strip()) if scheme.lower() == b"bearer" else b""
-
-
-def _unauthorized(given: int) -> Refusal:
-    if given > 1:
+    presented = digest(token.strip()) if scheme.lower() == b"bearer" else b""
+    # Compare equal-length digests, always with every key: constant time.
+    found = [owners[known] for known in owners if hmac.compare_digest(presented, known)]
+    if found:
+        return found[0]
+    if len(given) > 1:
         message = "there is more than one Authorization header: send one"
     elif not given:
         message = "no API key: send it in the header Authorization: Bearer <key>"
     else:
         message = "the API key is not one of this gateway's keys"
-    return Refusal(
+    raise Refusal(
         401,
         message,
         kind="authentication_error",

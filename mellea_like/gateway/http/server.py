@@ -109,24 +109,33 @@ async def serve(
     """
     runner = _Server(_settings(app, server))
     ended_by: list[signal.Signals] = []
+    stop, cut = stop or anyio.Event(), cut or anyio.Event()
 
     async def watch() -> None:
         while not runner.started:  # noqa: ASYNC110 (uvicorn has no event for it)
             await anyio.sleep(LOOK_SECONDS)
         if on_ready is not None:
             on_ready()
-        if stop is not None:
-            await stop.wait()
-            runner.should_exit = True
-        if cut is not None:
-            await cut.wait()
-            runner.force_exit = True
-            runner.break_off()
+        await stop.wait()
+        runner.should_exit = True
+        await cut.wait()
+        runner.force_exit = True
+        # Since Python 3.12, uvicorn waits until all connections are closed.
+        runner.break_off()
+
+    def end(received: signal.Signals) -> None:
+        ended_by.append(received)
+        if stop.is_set():
+            cut.set()
+            return
+        stop.set()
+        if on_stop is not None:
+            on_stop(len(runner.server_state.tasks))
 
     async with anyio.create_task_group() as group:
         if threading.current_thread() is threading.main_thread():
             hung_up = None if on_hangup is None else partial(group.start_soon, on_hangup)
-            group.start_soon(_watch_signals, runner, ended_by, on_stop, hung_up)
+            group.start_soon(_watch_signals, end, hung_up)
         group.start_soon(watch)
         with redacted_logs() if quiet else contextlib.nullcontext():
             try:
@@ -170,10 +179,7 @@ class _Server(uvicorn.Server):
 
 
 async def _watch_signals(
-    runner: _Server,
-    ended_by: list[signal.Signals],
-    on_stop: Callable[[int], object] | None,
-    hung_up: Callable[[], object] | None,
+    end: Callable[[signal.Signals], object], hung_up: Callable[[], object] | None
 ) -> None:
     watched = [signal.SIGTERM, signal.SIGINT]
     if hung_up is not None:
@@ -186,14 +192,7 @@ async def _watch_signals(
                 if received == signal.SIGHUP and hung_up and not terminal.was_closed():
                     hung_up()
                     continue
-                runner.force_exit = runner.should_exit
-                runner.should_exit = True
-                ended_by.append(received)
-                if on_stop is not None and len(ended_by) == 1:
-                    on_stop(len(runner.server_state.tasks))
-                if runner.force_exit:
-                    # Since Python 3.12, uvicorn waits until all connections are closed.
-                    runner.break_off()
+                end(received)
     finally:
         for number, handler in before.items():  # The event loop sets Python's own handlers.
             signal.signal(number, handler)
