@@ -71,17 +71,8 @@ class Workers:
         self._idle: list[_Process] = []
         self._turns = defaultdict[str, anyio.Semaphore](partial(anyio.Semaphore, 1))
         self._slots = anyio.Semaphore(PROCESSES)
-        self._tried: dict[bytes, None] = {}
-
-    def knows(self, schema: bytes) -> bool:
-        """Return whether the schema with this digest is known to be valid."""
-        return schema in self._tried
-
-    def remember(self, schema: bytes) -> None:
-        """Remember the digest of a valid schema."""
-        self._tried[schema] = None
-        if len(self._tried) > REMEMBERED:
-            del self._tried[next(iter(self._tried))]
+        self.accepted: dict[bytes, None] = {}
+        """The digests of valid tool schemas, the latest last."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -197,9 +188,12 @@ class CallersChecks:
         A valid schema isn't checked again, because agents send the same tools with each request.
         """
         digest = sha256(json.dumps(schema).encode("ascii")).digest()
-        if not self._workers.knows(digest):
+        accepted = self._workers.accepted
+        if digest not in accepted:
             await self._try(param, schema)
-            self._workers.remember(digest)
+            accepted[digest] = None
+            if len(accepted) > REMEMBERED:
+                del accepted[next(iter(accepted))]
 
     async def _try(self, param: str, check: Check) -> dict[str, Any]:
         if len(json.dumps(check)) > LONGEST_SCHEMA:
