@@ -124,17 +124,6 @@ class _File(_Part):
     file: _FileData
 
 
-def carried(part: Mapping[str, Any], extra: Mapping[str, Any] = NO_EXTRA) -> Part:
-    """Convert a message's part, as a caller sent it, to a `Part`; reject an invalid part."""
-    problem = ""
-    try:
-        read = part_from_dict(part)
-        return replace(read, extra=extra) if extra else read
-    except ValueError as exc:
-        problem = str(exc)
-    return reject(problem)
-
-
 def joined(parts: Sequence[Any]) -> str | Sequence[Part]:
     """Join texts to one, which every backend takes; leave other parts and extra fields alone."""
     if all(isinstance(part, Text) and not part.extra for part in parts):
@@ -150,7 +139,7 @@ _AnyPart = Annotated[
     | Annotated[_File, Tag("<file>")],
     BY_TYPE,
     of_type(("text", "refusal", "image_url", "input_audio", "file"), "parts"),
-    AfterValidator(lambda part: carried(part.sent, part.extra)),
+    AfterValidator(lambda part: replace(part_from_dict(part.sent), extra=part.extra or NO_EXTRA)),
 ]
 
 

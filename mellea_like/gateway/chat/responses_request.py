@@ -16,12 +16,12 @@ from pydantic import (
 )
 
 from mellea_like.core.conversation import Message
+from mellea_like.core.parts import part_from_dict
 from mellea_like.core.tools import ToolCall
 from mellea_like.gateway.chat.request import (
     MOST_TOOLS,
     ChatRequest,
     WebUrl,
-    carried,
     joined,
 )
 from mellea_like.gateway.chat.responses_tools import (
@@ -118,7 +118,7 @@ _Part = Annotated[
     | Annotated[_InputFile, Tag("<input_file>")],
     BY_TYPE,
     of_type(("input_text", "output_text", "refusal", "input_image", "input_file"), "parts"),
-    AfterValidator(lambda part: carried(part.chat)),
+    AfterValidator(lambda part: part_from_dict(part.chat)),
 ]
 
 

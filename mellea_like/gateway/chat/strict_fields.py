@@ -205,4 +205,5 @@ def _refusal(error: ValidationError) -> Refusal:
     place = ".".join(str(step) for step in steps if step not in (None, "") and str(step)[0] != "<")
     param = place[:LONGEST_PARAM]
     code = first["type"] if first["type"] in (UNKNOWN, UNSUPPORTED) else None
-    return Refusal(400, f"{param}: {first['msg']}", param=param, code=code)
+    message = first["msg"].removeprefix("Value error, ")
+    return Refusal(400, f"{param}: {message}", param=param, code=code)
