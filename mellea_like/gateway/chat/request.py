@@ -22,7 +22,6 @@ from mellea_like.core.parts import Part, Text, part_from_dict
 from mellea_like.core.tools import ToolCall
 from mellea_like.gateway.chat.strict_fields import (
     BY_TYPE,
-    WORD_OR_BY_TYPE,
     Fields,
     NotBlank,
     OpenFields,
@@ -305,7 +304,7 @@ ToolChoice = Annotated[
     Annotated[Literal["none", "auto", "required"], Tag("<word>")]
     | Annotated[_NamedFunction, Tag("<function>")]
     | Annotated[_AllowedTools, Tag("<allowed_tools>")],
-    WORD_OR_BY_TYPE,
+    BY_TYPE,
     of_type(("function", "allowed_tools"), "choices", or_text=True),
 ]
 
@@ -452,13 +451,12 @@ class ChatRequest(Fields):
     @property
     def passed_on(self) -> dict[str, Any]:
         """The fields that go to the upstream unchanged, as `Options` has no arguments for them."""
-        checked = self.model_dump(include=set(CHECKED), exclude_none=True)
         wanted: dict[str, Any] = {"logprobs": True} if self.logprobs else {}
         if self.top_logprobs:
             wanted["top_logprobs"] = self.top_logprobs
         if self.tools and self.parallel_tool_calls is not None:
             wanted["parallel_tool_calls"] = self.parallel_tool_calls
-        return {**checked, **wanted, **self.forwarded}
+        return {**wanted, **self.forwarded}
 
 
 def model_of(body: Mapping[str, Any]) -> str:
@@ -472,7 +470,7 @@ def model_of(body: Mapping[str, Any]) -> str:
 def read_chat(body: Mapping[str, Any], rules: FieldRules = DEFAULTS) -> ChatRequest:
     """Parse a chat completion request under the rules of the model's configuration."""
     honoured, forwarded = read_fields(body, CHAT_FIELDS, rules.named, rules.outside)
-    checked = {name: forwarded.pop(name) for name in CHECKED if name in forwarded}
+    checked = {name: forwarded[name] for name in CHECKED if name in forwarded}
     request = read_as(ChatRequest, {**honoured, **checked, "forwarded": forwarded}, rules)
     if request.messages[-1].role == "assistant":
         what = "the last message can't be the assistant's: continuing a reply isn't supported"

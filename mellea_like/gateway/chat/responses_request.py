@@ -122,11 +122,12 @@ _Part = Annotated[
 ]
 
 
-def _as_parts(given: Any) -> Any:
-    return [{"type": "input_text", "text": given}] if isinstance(given, str) else given
-
-
-_Parts = Annotated[Annotated[list[_Part], Field(min_length=1)], BeforeValidator(_as_parts)]
+_Parts = Annotated[
+    Annotated[list[_Part], Field(min_length=1)],
+    BeforeValidator(
+        lambda given: [{"type": "input_text", "text": given}] if isinstance(given, str) else given
+    ),
+]
 
 
 # --- items ---------------------------------------------------------------------------------------
@@ -212,11 +213,13 @@ _AnyItem = Annotated[
 ]
 
 
-def _as_items(given: Any) -> Any:
-    return [{"role": "user", "content": given}] if isinstance(given, str) else given
-
-
-_Items = Annotated[list[_AnyItem], Field(min_length=1, max_length=2000), BeforeValidator(_as_items)]
+_Items = Annotated[
+    list[_AnyItem],
+    Field(min_length=1, max_length=2000),
+    BeforeValidator(
+        lambda given: [{"role": "user", "content": given}] if isinstance(given, str) else given
+    ),
+]
 
 
 # --- formats -------------------------------------------------------------------------------------
@@ -317,7 +320,12 @@ class ResponsesRequest(ChatRequest):
     @property
     def passed_on(self) -> dict[str, Any]:
         """The fields that go to the upstream unchanged, under their names in chat completions."""
-        told = {"reasoning_effort": self.reasoning.effort, "verbosity": self.text.verbosity}
+        told = {
+            "reasoning_effort": self.reasoning.effort,
+            "verbosity": self.text.verbosity,
+            "presence_penalty": self.presence_penalty,
+            "frequency_penalty": self.frequency_penalty,
+        }
         return {**super().passed_on, **{n: value for n, value in told.items() if value is not None}}
 
     def name_of(self, param: str) -> str:

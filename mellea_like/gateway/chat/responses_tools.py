@@ -17,7 +17,6 @@ from pydantic import BeforeValidator, Field, Tag, ValidationInfo
 from mellea_like.gateway.chat.request import NO_ARGUMENTS, Function, FunctionName
 from mellea_like.gateway.chat.strict_fields import (
     BY_TYPE,
-    WORD_OR_BY_TYPE,
     Fields,
     NotBlank,
     check_type,
@@ -275,7 +274,7 @@ Choice = Annotated[
     | Annotated[_Named, Tag("<function>")]
     | Annotated[_Named, Tag("<custom>")]
     | Annotated[_Allowed, Tag("<allowed_tools>")],
-    WORD_OR_BY_TYPE,
+    BY_TYPE,
     of_type(("function", "custom", "allowed_tools"), "choices", or_text=True),
 ]
 """The field ``tool_choice``: a word, a tool that must be called, or the tools that are allowed."""

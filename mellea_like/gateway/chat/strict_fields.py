@@ -77,17 +77,12 @@ def type_of(given: Any) -> str | None:
 
 
 def _tag(given: Any) -> str:
-    if isinstance(given, dict):
-        return f"<{cast('dict[str, Any]', given)['type']}>"
-    return f"<{given.type}>"
-
-
-def _word_or_tag(given: Any) -> str:
-    return "<word>" if isinstance(given, str) else _tag(given)
+    if isinstance(given, str):
+        return "<word>"
+    return f"<{cast('dict[str, Any]', given)['type'] if isinstance(given, dict) else given.type}>"
 
 
 BY_TYPE = Discriminator(_tag)
-WORD_OR_BY_TYPE = Discriminator(_word_or_tag)
 """Tags a string with ``<word>``, and an object with its ``type`` in angle brackets."""
 
 
