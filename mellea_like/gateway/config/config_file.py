@@ -14,7 +14,7 @@ from mellea_like.lazy import needs_extra
 with needs_extra("serve", "the gateway's configuration needs PyYAML"):
     import yaml
 
-from mellea_like.gateway.config.cross_checks import MISPLACED, Parts, Problem, problems_between
+from mellea_like.gateway.config.cross_checks import Parts, Problem, problems_between
 from mellea_like.gateway.config.gateway_config import (
     GatewayConfig,
     KeyConfig,
@@ -81,16 +81,14 @@ def read_config(
         given["server"] = {**cast("dict[str, Any]", own), **server}
     context = {"directory": file.path.parent, "environ": file.environ}
     config: GatewayConfig | None = None
-    found: list[Problem] = []
     try:
         config = GatewayConfig.model_validate(given, context=context)
         parts = Parts(config.upstreams, config.models, config.keys, config.server)
     except ValidationError as exc:
         for error in exc.errors(include_input=False):
-            if error["type"] != MISPLACED:  # These are found again, with their places.
-                file.add(error)
+            file.add(error)
         parts = _sound_parts(given, context)
-        found = problems_between(parts)
+    found = problems_between(parts)
     if further is not None:
         found += further(parts)
     file.problems += [file.said(what, place=place) for place, what in found]

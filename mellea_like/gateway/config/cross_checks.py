@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from mellea_like.specification.strategy import CallBudgetSpec
     from mellea_like.specification.upstream import UpstreamSpec
 
-MISPLACED = "misplaced"
-"""The type of pydantic's errors about problems between parts of a configuration."""
-
 
 class Problem(NamedTuple):
     """A mistake in a configuration, and its place: a path of names and indices."""

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, ValidationError, field_validator, model_validator
-from pydantic_core import InitErrorDetails, PydanticCustomError
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from mellea_like.gateway.config.cross_checks import MISPLACED, Parts, problems_between
+from mellea_like.gateway.config.cross_checks import Parts, problems_between
 from mellea_like.gateway.config.periods import Period  # noqa: TC001 (pydantic reads it)
 from mellea_like.gateway.fields import FieldUse, why_not
 from mellea_like.specification.section import Positive, Seconds, Section, Text, Whole
@@ -329,13 +328,10 @@ class GatewayConfig(Section):
     store: Text | None = None
 
     @model_validator(mode="after")
-    def _check_together(self) -> GatewayConfig:
-        problems = problems_between(Parts(self.upstreams, self.models, self.keys, self.server))
-        if problems:
-            told = [{"where": ".".join(map(str, place)), "what": what} for place, what in problems]
-            found: list[InitErrorDetails] = [
-                {"type": PydanticCustomError(MISPLACED, "{where}: {what}", one), "input": None}
-                for one in told
-            ]
-            raise ValidationError.from_exception_data(type(self).__name__, found, hide_input=True)
+    def _check_together(self, info: ValidationInfo) -> GatewayConfig:
+        if info.context is None:  # Otherwise, `read_config` does this, and names lines.
+            problems = problems_between(Parts(self.upstreams, self.models, self.keys, self.server))
+            if problems:
+                told = (f"{'.'.join(map(str, place))}: {what}" for place, what in problems)
+                raise ValueError("\n".join(told))
         return self
