@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self, TypeAlias
+from typing import TYPE_CHECKING, Self
 
 import anyio
 
@@ -79,10 +79,6 @@ def check_upstreams(specs: Mapping[str, UpstreamSpec | None]) -> list[Problem]:
     return problems
 
 
-Used: TypeAlias = "Sequence[Upstream]"
-"""The upstreams that a configuration uses until it passes them to `OpenUpstreams.release`."""
-
-
 class OpenUpstreams:
     """Opens upstreams, and closes those no longer used. Backends that were passed in stay open."""
 
@@ -109,7 +105,7 @@ class OpenUpstreams:
                 stack.push_async_callback(held.opened.aclose)
             self._held.clear()
 
-    async def open(self, specs: Mapping[str, UpstreamSpec]) -> Used:
+    async def open(self, specs: Mapping[str, UpstreamSpec]) -> Sequence[Upstream]:
         """Return a configuration's upstreams: opened now, or already open with equal settings."""
         used: list[Upstream] = []
         try:
@@ -124,7 +120,7 @@ class OpenUpstreams:
             raise
         return used
 
-    async def release(self, used: Used) -> None:
+    async def release(self, used: Sequence[Upstream]) -> None:
         """Stop using upstreams, and close those that no other configuration uses."""
         for held in used:
             held.users -= 1

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from mellea_like.core.generation import Usage
     from mellea_like.core.prices import Price
     from mellea_like.gateway.config.gateway_config import GatewayConfig
-    from mellea_like.gateway.config.upstreams import Used
     from mellea_like.limits.store import Store
 
 __all__ = ["Gateway", "make_app"]
@@ -113,7 +112,6 @@ class Gateway:
             store=shared,
         )
         self.serving = self._make(config)
-        self._used: Used = []
         self._lifespan = Router(lifespan=lambda _: self.open())
 
     @asynccontextmanager
@@ -130,7 +128,7 @@ class Gateway:
             what = "server.log_upstream_errors is on: the log may show parts of prompts and replies"
             logger.warning(what)
         async with self._workers, self._upstreams:
-            self._used = await self._begin(self.serving)
+            await self._begin(self.serving)
             try:
                 yield
             finally:
@@ -156,28 +154,26 @@ class Gateway:
         async with self._reloading:
             old = self.serving
             new = self._make(config.model_copy(update={"server": old.config.server}))
-            used = await self._begin(new)
+            await self._begin(new)
             new.guard.take_over(old.guard)
-            self.serving, mine, self._used = new, self._used, used
+            self.serving = new
         logger.info("the configuration was reloaded; its models: %s", ", ".join(config.models))
         await old.wait_ended()
         old.close()
-        await self._upstreams.release(mine)
+        await self._upstreams.release(old.used)
 
     def _make(self, config: GatewayConfig) -> Serving:
         self._metrics.know(config.models)
         return Serving(config, self._make_key, self._metrics, self._workers)
 
-    async def _begin(self, serving: Serving) -> Used:
-        used = await self._upstreams.open(serving.config.upstreams)
+    async def _begin(self, serving: Serving) -> None:
+        serving.used = await self._upstreams.open(serving.config.upstreams)
         try:
-            opened = {upstream.name: upstream for upstream in used}
-            await run_in_thread(serving.begin, opened)
+            await run_in_thread(serving.begin)
         except BaseException:
             with anyio.CancelScope(shield=True):
-                await self._upstreams.release(used)
+                await self._upstreams.release(serving.used)
             raise
-        return used
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request (ASGI)."""

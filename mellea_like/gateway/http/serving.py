@@ -19,7 +19,7 @@ from mellea_like.gateway.current_request import CURRENT
 from mellea_like.gateway.http.guard import Guard
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Sequence
 
     from starlette.requests import Request
     from starlette.types import Receive, Scope, Send
@@ -46,6 +46,8 @@ class Serving:
         workers: Workers,
     ) -> None:
         self.config = config
+        self.used: Sequence[Upstream] = ()
+        """The open upstreams that the models use."""
         self._metrics = metrics
         self._models: dict[str, ServedModel] = {}
         self._under_way = 0
@@ -71,12 +73,13 @@ class Serving:
         """Whether the configuration's models can be used."""
         return bool(self._models)
 
-    def begin(self, upstreams: Mapping[str, Upstream]) -> None:
+    def begin(self) -> None:
         """Make the models, and set the prices for keys with budgets of money.
 
         This takes time, so call it in a thread.
         """
         warm_up()
+        upstreams = {upstream.name: upstream for upstream in self.used}
         made = {name: ServedModel(config, upstreams) for name, config in self.config.models.items()}
         for key in self.guard.keys.values():
             if key.limits.budget is not None and key.limits.budget.money is not None:
