@@ -114,6 +114,11 @@ class _Callable(Sent):
         """The function's fields in a chat completion request, except for its name."""
         raise NotImplementedError
 
+    @property
+    def echoed(self) -> dict[str, Any]:
+        """The tool as the response repeats it."""
+        return self.sent
+
     def functions(self, place: str, namespace: str | None = None) -> list[Function]:
         """Return the only function of this tool, which is at ``place`` in the request."""
         function = {"name": function_name(self.name, namespace), **self.about}
@@ -134,7 +139,6 @@ class _Function(_Callable):
 
     @property
     def echoed(self) -> dict[str, Any]:
-        """The tool as the response repeats it, with defaults for missing fields."""
         return {"description": None, "parameters": {}, "strict": None, **self.sent}
 
 
@@ -155,10 +159,6 @@ class _Custom(_Callable):
         if form is not None and form.definition is not None:
             told.append(f"Its input has this grammar ({form.syntax}):\n{form.definition}")
         return {"description": "\n\n".join(filter(None, told)), "parameters": CUSTOM_PARAMETERS}
-
-    @property
-    def echoed(self) -> dict[str, Any]:
-        return self.sent
 
 
 class _Namespace(Sent):
