@@ -185,6 +185,7 @@ def read(rules: FieldRules = DEFAULTS, **fields):
 
 
 NAMESPACE = {"type": "namespace", "name": "n"}
+MANY = [{"type": "custom", "name": f"t{number}"} for number in range(65)]
 PIXEL = "data:image/png;base64,iVBORw0KGgo="
 
 
@@ -207,7 +208,10 @@ def test_items_become_messages():
                 "id": "msg_1",
                 "status": "completed",
                 "role": "assistant",
-                "content": [{"type": "output_text", "text": "Hm.", "annotations": []}],
+                "content": [
+                    {"type": "output_text", "text": "H", "annotations": []},
+                    {"type": "refusal", "refusal": "m."},
+                ],
             },
             {"type": "function_call", "id": "fc_1", "call_id": "1", "name": "f", "arguments": "{}"},
             {"type": "function_call", "call_id": "2", "name": "g", "arguments": "{}"},
@@ -258,6 +262,10 @@ def test_fields_become_those_of_chat_completions():
     }
 
 
+def test_any_json_may_be_asked_for():
+    assert read(text={"format": {"type": "json_object"}}).format == {"type": "json_object"}
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
@@ -287,6 +295,7 @@ def test_fields_become_those_of_chat_completions():
         ({"messages": [{"role": "user", "content": "x"}]}, "messages"),
         ({"tools": [{**NAMESPACE, "tools": [{"type": "mcp"}]}]}, "tools.0.tools.0"),
         ({"tools": [{"type": "custom"}]}, "tools.0.name"),
+        ({"tools": [{**NAMESPACE, "name": name, "tools": MANY} for name in "ab"]}, "tools"),
         ({"input": [{"type": "compaction", "encrypted_content": "x"}]}, "input.0"),
     ],
 )

@@ -112,7 +112,7 @@ class _Callable(Sent):
     @property
     def about(self) -> dict[str, Any]:
         """The function's fields in a chat completion request, except for its name."""
-        raise NotImplementedError
+        return {name: value for name, value in self.sent.items() if name not in ("type", "name")}
 
     @property
     def echoed(self) -> dict[str, Any]:
@@ -132,10 +132,6 @@ class _Function(_Callable):
     call_type = "function_call"
     parameters: dict[str, Any] = NO_ARGUMENTS
     strict: bool | None = None
-
-    @property
-    def about(self) -> dict[str, Any]:
-        return {name: value for name, value in self.sent.items() if name not in ("type", "name")}
 
     @property
     def echoed(self) -> dict[str, Any]:
