@@ -42,7 +42,8 @@ class Metrics:
     """Counts a gateway's requests, calls and costs, in a Prometheus registry for this gateway."""
 
     def __init__(self, models: Iterable[str] = ()) -> None:
-        self._models = set(models)
+        self.models = set(models)
+        """The models that are counted by name rather than as ``other``."""
         self.registry = CollectorRegistry()
         common: dict[str, Any] = {"namespace": "mellea_like_gateway", "registry": self.registry}
         said = "Requests answered; 499 is a caller that left before."
@@ -66,10 +67,6 @@ class Metrics:
         name = self.model_name(model)
         self._requests.labels(name, key or OTHER, status).inc()
         self._seconds.labels(name).observe(seconds)
-
-    def know(self, models: Iterable[str]) -> None:
-        """Add models that are counted by name rather than as ``other``."""
-        self._models.update(models)
 
     def show(self, key: KeyState) -> None:
         """Update the gauges of a key's running and waiting requests."""
@@ -99,4 +96,4 @@ class Metrics:
 
     def model_name(self, model: object) -> str:
         """Return a configured model's name, or ``other`` for anything else."""
-        return model if isinstance(model, str) and model in self._models else OTHER
+        return model if isinstance(model, str) and model in self.models else OTHER

@@ -254,7 +254,7 @@ class _File:
         return ": ".join(filter(None, (where, ".".join(map(str, place)), message)))
 
 
-def _syntax(error: yaml.MarkedYAMLError, text: str) -> tuple[str, int | None]:
+def _syntax(error: yaml.MarkedYAMLError, text: str) -> tuple[str, int]:
     # The message may quote a key, unless it quotes a single character. The mark would quote the
     # line.
     def hidden(quote: re.Match[str]) -> str:
@@ -262,9 +262,7 @@ def _syntax(error: yaml.MarkedYAMLError, text: str) -> tuple[str, int | None]:
 
     what = re.sub(r"'[^']*'|\"[^\"]*\"", hidden, error.problem or "it can't be read")
     message = f"it isn't valid YAML: {what}"
-    mark = error.problem_mark or error.context_mark
-    if mark is None:
-        return message, None
+    mark: Any = error.problem_mark or error.context_mark
     if text[max(mark.index - 1, 0) : mark.index + 1] == "${":
         message += '; inside {...} and [...], put quotes around a variable: "${NAME}"'
     return message, mark.line + 1

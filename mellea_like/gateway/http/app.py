@@ -163,7 +163,7 @@ class Gateway:
         await self._upstreams.release(old.used)
 
     def _make(self, config: GatewayConfig) -> Serving:
-        self._metrics.know(config.models)
+        self._metrics.models.update(config.models)
         return Serving(config, self._make_key, self._metrics, self._workers)
 
     async def _begin(self, serving: Serving) -> None:
