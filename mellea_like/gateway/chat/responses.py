@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from mellea_like.core.generation import Usage
     from mellea_like.core.slice import Slice
+    from mellea_like.gateway.chat.request import ChatRequest
     from mellea_like.gateway.chat.responses_request import ResponsesRequest
     from mellea_like.gateway.chat.served_model import PreparedRequest, ReplyOutcome
     from mellea_like.gateway.refusal import Refusal
@@ -37,7 +38,6 @@ class ModelResponse(Answer):
 
     def __init__(self, request: ResponsesRequest, model: str, prepared: PreparedRequest) -> None:
         super().__init__(request, model, prepared)
-        self._asked = request
         self._next = 0  # The number of the next event; 0 if nothing was sent.
         self._item = _message(_named("msg"), "in_progress", _text_part(""))
         self._where = {**_place(0, self._item), "content_index": 0}
@@ -86,7 +86,7 @@ class ModelResponse(Answer):
         self._why = INCOMPLETE.get(finish_reason(choice.reply))
         self._status = "completed" if self._why is None else "incomplete"
         shown = self._item["id"] if self._next else None
-        self._output = _items(choice.reply, self._status, self._asked, shown)
+        self._output = _items(choice.reply, self._status, self.request, shown)
 
     def whole(self) -> dict[str, Any]:
         """Return the response."""
@@ -174,7 +174,7 @@ def _text_part(text: str, tokens: Sequence[dict[str, Any]] = ()) -> dict[str, An
 
 
 def _items(
-    reply: Slice, status: str, asked: ResponsesRequest, shown: str | None
+    reply: Slice, status: str, asked: ChatRequest, shown: str | None
 ) -> list[dict[str, Any]]:
     """Convert a reply to the items of a response.
 
