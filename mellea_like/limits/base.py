@@ -115,36 +115,21 @@ class LimitedBackend(BackendWrapper):
         """
         admission = _Admission(self, request)
         await admission.admit(request)
-        generation: Generation | None = None
-        error: BaseException | None = None
-        try:
-            generation = await self.inner.generate(replace(request, meter=admission.meter))
-            return generation  # noqa: TRY300
-        except BaseException as exc:
-            error = exc
-            raise
-        finally:
-            admission.end(generation, error)
-            del error  # Break the cycle between frame and exception.
+        with admission:
+            reply = await self.inner.generate(replace(request, meter=admission.meter))
+            admission.seen.append(reply)
+            return reply
 
     @asynccontextmanager
     async def _stream(self, request: Request) -> AsyncGenerator[AsyncIterator[str | Generation]]:
         admission = _Admission(self, request)
         await admission.admit(request)
-        seen: list[Generation] = []
-        error: BaseException | None = None
-        try:
+        with admission:
             async with (
                 super()._stream(replace(request, meter=admission.meter)) as pieces,
-                aclosing(noting(pieces, seen)) as noted,
+                aclosing(noting(pieces, admission.seen)) as noted,
             ):
                 yield noted
-        except BaseException as exc:
-            error = exc
-            raise
-        finally:
-            admission.end(seen[-1] if seen else None, error)
-            del error
 
 
 async def noting(
@@ -160,7 +145,7 @@ async def noting(
 class _Admission:
     """The permits of one request, which are given back and acquired again before each retry."""
 
-    __slots__ = ("_around", "_backend", "_limits", "_over", "_permits", "_settled", "meter")
+    __slots__ = ("_around", "_backend", "_limits", "_over", "_permits", "_settled", "meter", "seen")
 
     def __init__(self, limited: LimitedBackend, request: Request) -> None:
         self._limits = limited.limits
@@ -169,8 +154,18 @@ class _Admission:
         self._permits: list[Permit] = []
         self._settled = Usage()
         self._over = False
+        self.seen: list[Generation] = []
         self.meter = request.meter.attempt()
         self.meter.admission = self
+
+    def __enter__(self) -> None:
+        pass  # The request was admitted.
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._over = True
+        reply = self.seen.pop() if self.seen else None
+        self.meter.finish(reply)
+        self._release(reply, error)
 
     async def admit(self, request: Request) -> None:
         try:
@@ -195,11 +190,6 @@ class _Admission:
             if note not in getattr(error, "__notes__", ()):
                 add_note(error, note)
         raise error
-
-    def end(self, generation: Generation | None, error: BaseException | None) -> None:
-        self._over = True
-        self.meter.finish(generation)
-        self._release(generation, error)
 
     def _release(self, generation: Generation | None, error: BaseException | None) -> None:
         usage = self.meter.usage - self._settled
