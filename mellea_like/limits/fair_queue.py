@@ -8,7 +8,7 @@ from collections import OrderedDict, deque
 from contextlib import suppress
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import anyio
 from anyio.lowlevel import checkpoint, checkpoint_if_cancelled, current_token
@@ -17,7 +17,7 @@ from mellea_like.core.generation import Usage
 from mellea_like.limits.backoff_gate import told_to_wait
 from mellea_like.limits.base import RequestEnd
 from mellea_like.runtime.event_loops import call_soon, loop_runs
-from mellea_like.runtime.timeline import Timeline
+from mellea_like.runtime.timeline import TICK, Timeline
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,198 +34,21 @@ SLACK = 32
 
 
 @dataclass(slots=True, eq=False)
-class Entry:
-    """One request in a queue: waiting, in flight, or done."""
+class QueuedPermit:
+    """One request in a limit's queue, which becomes its permit when the limit grants it."""
 
-    meta: RequestMeta
-    call: _Call[Any] | None = None
+    request: Request
+    queue: FairQueue
+    give_back: Callable[[QueuedPermit, RequestEnd], None]
+    reserved_tokens: float | None = None
+    call: _Call | None = None
     waiting: bool = False
+    _alarm: float = math.inf
+    _event: anyio.Event | None = None
 
     @property
     def in_flight(self) -> bool:
         return self.call is not None and not self.waiting
-
-
-P = TypeVar("P", bound=Entry)
-
-
-@dataclass(slots=True, eq=False)
-class _Call(Generic[P]):
-    """The requests of one call of ``sample`` that wait or are in flight."""
-
-    name: str
-    started: float
-    order: int
-    waiting: int = 0
-    in_flight: int = 0
-    undecided: dict[int, float] = field(default_factory=dict[int, float])
-    entries: OrderedDict[P, None] = field(default_factory=OrderedDict[P, None])
-    stamp: int = 0  # Marks its live entry in the heap; 0 matches none.
-
-
-class FairQueue(Generic[P]):
-    """Requests that wait for a limit or are in flight, in an order that is fair to calls.
-
-    Judges' requests come first, because they finish a draw. Then come requests of the call with
-    the fewest requests in flight. So the first attempt of each call precedes the second attempt of
-    any call, and further lanes get only the capacity that is left over. Among equal calls, the one
-    that started first comes first, and within a call, requests come in the order of arrival.
-    Without this order, concurrency under a rate limit would be slower than no concurrency, because
-    requests of lanes that are later cancelled would take the place of first attempts that would
-    have passed.
-
-    While a reply is being checked, its request still counts as in flight, until its lane sends
-    another request or some time has passed. If the reply passes, the other lanes' requests need
-    not be sent at all.
-
-    Every operation takes O(log n) amortized time, n being the number of requests in the queue.
-    """
-
-    def __init__(self) -> None:
-        self._calls: dict[str, _Call[P]] = {}
-        # A heap of the calls with waiting requests: (requests in flight, start, order, stamp,
-        # call). When a call moves, its old entry is dead, and is removed only when it reaches the
-        # top.
-        self._ready: list[tuple[int, float, int, int, _Call[P]]] = []
-        self._judges: OrderedDict[P, None] = OrderedDict()
-        self._undecided: deque[tuple[float, _Call[P], int]] = deque()
-        self._arrivals = 0
-        self._stamps = 0
-        self.waiting = 0
-        self.in_flight = 0
-
-    def join(self, entry: P, now: float) -> None:
-        """Add a waiting request. A call without ``meta.call_started`` is taken to start ``now``."""
-        self._arrivals += 1
-        meta = entry.meta
-        call = self._calls.get(meta.sampling_id) or self._new_call(meta, now)
-        entry.call = call
-        entry.waiting = True
-        call.waiting += 1
-        self.waiting += 1
-        subsample = meta.subsample or 0
-        call.undecided.pop(subsample, None)
-        if meta.purpose == "judge":
-            self._judges[entry] = None
-        else:
-            call.entries[entry] = None
-            self._rank(call)
-
-    def head(self) -> P | None:
-        """Return the waiting request that is next, or None if no request waits."""
-        if self._judges:
-            return next(iter(self._judges))
-        ready = self._ready
-        while ready and ready[0][4].stamp != ready[0][3]:
-            heappop(ready)
-        return next(iter(ready[0][4].entries)) if ready else None
-
-    def admit(self, entry: P) -> None:
-        """Count a waiting request as in flight from now on."""
-        call: Any = entry.call  # A waiting request has a call.
-        self._stop_waiting(entry, call)
-        call.in_flight += 1
-        self.in_flight += 1
-        self._rank(call)
-
-    def leave(self, entry: P, undecided_until: float | None = None) -> None:
-        """Remove a request that waits or is in flight; ignore any other request.
-
-        Until the time ``undecided_until``, the request's reply counts as being checked, and the
-        call is ranked as if the request were in flight. None means that there is no reply to check.
-        """
-        call = entry.call
-        if call is None:
-            return
-        entry.call = None
-        if entry.waiting:
-            self._stop_waiting(entry, call)
-        else:
-            call.in_flight -= 1
-            self.in_flight -= 1
-        if undecided_until is not None and call.waiting:
-            subsample = entry.meta.subsample or 0
-            call.undecided[subsample] = undecided_until
-            self._undecided.append((undecided_until, call, subsample))
-        self._rank(call)
-        if not call.waiting and not call.in_flight:
-            self._calls.pop(call.name, None)
-        if not self.waiting:
-            self._ready.clear()
-        if not self.waiting and not self.in_flight:
-            self._undecided.clear()  # No request is left for it to affect.
-
-    def expire(self, now: float) -> None:
-        """Stop counting replies as being checked if their ``undecided_until`` has passed."""
-        while self._undecided and self._undecided[0][0] <= now:
-            until, call, subsample = self._undecided.popleft()
-            if call.undecided.get(subsample) == until:
-                del call.undecided[subsample]
-                self._rank(call)
-
-    def _new_call(self, meta: RequestMeta, now: float) -> _Call[P]:
-        started = now if meta.call_started is None else meta.call_started
-        call: _Call[P] = _Call(meta.sampling_id, started, self._arrivals)
-        if call.name:  # A request outside a call counts as a call.
-            self._calls[call.name] = call
-        return call
-
-    def _stop_waiting(self, entry: P, call: _Call[P]) -> None:
-        entry.waiting = False
-        call.waiting -= 1
-        self.waiting -= 1
-        del (self._judges if entry.meta.purpose == "judge" else call.entries)[entry]
-
-    def _rank(self, call: _Call[P]) -> None:
-        if not call.entries:
-            call.stamp = 0
-            return
-        self._stamps += 1
-        call.stamp = self._stamps
-        busy = call.in_flight + len(call.undecided)
-        heappush(self._ready, (busy, call.started, call.order, call.stamp, call))
-        if len(self._ready) > 2 * self.waiting + SLACK:
-            self._ready = [ranked for ranked in self._ready if ranked[4].stamp == ranked[3]]
-            heapify(self._ready)
-
-
-CHECKING = 2.0
-"""The most seconds for which a request counts as in flight while its reply is being checked.
-
-If the lane of the reply sends another request earlier, the check is over.
-"""
-
-STEPS_TO_CANCEL = 2
-"""The number of event loop steps until the other lanes are cancelled after a reply passes."""
-
-LONGEST_PAUSE = 120.0
-"""The longest pause after a 429 in seconds, even if the 429 asks for more."""
-
-UNNAMED_PAUSE = 0.2
-"""The pause in seconds after a 429 that doesn't name one: about a round trip."""
-
-TICK = 1e-6
-"""Waits up to this many seconds count as zero, to make up for the rounding of timers."""
-
-
-class QueuedPermit(Entry):
-    """One request's entry in a limit's queue, which becomes its permit when the limit grants it."""
-
-    __slots__ = ("_alarm", "_event", "_give_back", "queue", "request", "reserved_tokens")
-
-    def __init__(
-        self,
-        request: Request,
-        queue: FairQueue[QueuedPermit],
-        give_back: Callable[[QueuedPermit, RequestEnd], None],
-    ) -> None:
-        super().__init__(request.meta)
-        self.request = request
-        self.queue = queue
-        self.reserved_tokens: float | None = None
-        self._give_back = give_back
-        self._alarm = math.inf
-        self._event: anyio.Event | None = None
 
     async def wait(self) -> None:
         """Wait until the permit is granted, or its alarm goes off or is moved up (`set_alarm`)."""
@@ -252,7 +75,166 @@ class QueuedPermit(Entry):
 
     def release(self, end: RequestEnd) -> None:
         """Give the permit back. Calling it again does nothing."""
-        self._give_back(self, end)
+        self.give_back(self, end)
+
+
+_Permits: TypeAlias = "OrderedDict[QueuedPermit, None]"
+
+
+@dataclass(slots=True, eq=False)
+class _Call:
+    """The requests of one call of ``sample`` that wait or are in flight."""
+
+    name: str
+    started: float
+    order: int
+    waiting: int = 0
+    in_flight: int = 0
+    undecided: dict[int, float] = field(default_factory=dict[int, float])
+    permits: _Permits = field(default_factory=OrderedDict[QueuedPermit, None])  # Without judges'.
+    stamp: int = 0  # Marks its live entry in the heap; 0 matches none.
+
+
+class FairQueue:
+    """Requests that wait for a limit or are in flight, in an order that is fair to calls.
+
+    Judges' requests come first, because they finish a draw. Then come requests of the call with
+    the fewest requests in flight. So the first attempt of each call precedes the second attempt of
+    any call, and further lanes get only the capacity that is left over. Among equal calls, the one
+    that started first comes first, and within a call, requests come in the order of arrival.
+    Without this order, concurrency under a rate limit would be slower than no concurrency, because
+    requests of lanes that are later cancelled would take the place of first attempts that would
+    have passed.
+
+    While a reply is being checked, its request still counts as in flight, until its lane sends
+    another request or some time has passed. If the reply passes, the other lanes' requests need
+    not be sent at all.
+
+    Every operation takes O(log n) amortized time, n being the number of requests in the queue.
+    """
+
+    def __init__(self) -> None:
+        self._calls: dict[str, _Call] = {}
+        # A heap of the calls with waiting requests: (requests in flight, start, order, stamp,
+        # call). When a call moves, its old entry is dead, and is removed only when it reaches the
+        # top.
+        self._ready: list[tuple[int, float, int, int, _Call]] = []
+        self._judges: _Permits = OrderedDict()
+        self._undecided: deque[tuple[float, _Call, int]] = deque()
+        self._arrivals = 0
+        self._stamps = 0
+        self.waiting = 0
+        self.in_flight = 0
+
+    def join(self, permit: QueuedPermit, now: float) -> None:
+        """Add a waiting request. A call without ``meta.call_started`` is taken to start ``now``."""
+        self._arrivals += 1
+        meta = permit.request.meta
+        call = self._calls.get(meta.sampling_id) or self._new_call(meta, now)
+        permit.call = call
+        permit.waiting = True
+        call.waiting += 1
+        self.waiting += 1
+        subsample = meta.subsample or 0
+        call.undecided.pop(subsample, None)
+        if meta.purpose == "judge":
+            self._judges[permit] = None
+        else:
+            call.permits[permit] = None
+            self._rank(call)
+
+    def head(self) -> QueuedPermit | None:
+        """Return the waiting request that is next, or None if no request waits."""
+        if self._judges:
+            return next(iter(self._judges))
+        ready = self._ready
+        while ready and ready[0][4].stamp != ready[0][3]:
+            heappop(ready)
+        return next(iter(ready[0][4].permits)) if ready else None
+
+    def admit(self, permit: QueuedPermit) -> None:
+        """Count a waiting request as in flight from now on."""
+        call: Any = permit.call  # A waiting request has a call.
+        self._stop_waiting(permit, call)
+        call.in_flight += 1
+        self.in_flight += 1
+        self._rank(call)
+
+    def leave(self, permit: QueuedPermit, undecided_until: float | None = None) -> None:
+        """Remove a request that waits or is in flight; ignore any other request.
+
+        Until the time ``undecided_until``, the request's reply counts as being checked, and the
+        call is ranked as if the request were in flight. None means that there is no reply to check.
+        """
+        call = permit.call
+        if call is None:
+            return
+        permit.call = None
+        if permit.waiting:
+            self._stop_waiting(permit, call)
+        else:
+            call.in_flight -= 1
+            self.in_flight -= 1
+        if undecided_until is not None and call.waiting:
+            subsample = permit.request.meta.subsample or 0
+            call.undecided[subsample] = undecided_until
+            self._undecided.append((undecided_until, call, subsample))
+        self._rank(call)
+        if not call.waiting and not call.in_flight:
+            self._calls.pop(call.name, None)
+        if not self.waiting:
+            self._ready.clear()
+        if not self.waiting and not self.in_flight:
+            self._undecided.clear()  # No request is left for it to affect.
+
+    def expire(self, now: float) -> None:
+        """Stop counting replies as being checked if their ``undecided_until`` has passed."""
+        while self._undecided and self._undecided[0][0] <= now:
+            until, call, subsample = self._undecided.popleft()
+            if call.undecided.get(subsample) == until:
+                del call.undecided[subsample]
+                self._rank(call)
+
+    def _new_call(self, meta: RequestMeta, now: float) -> _Call:
+        started = now if meta.call_started is None else meta.call_started
+        call = _Call(meta.sampling_id, started, self._arrivals)
+        if call.name:  # A request outside a call counts as a call.
+            self._calls[call.name] = call
+        return call
+
+    def _stop_waiting(self, permit: QueuedPermit, call: _Call) -> None:
+        permit.waiting = False
+        call.waiting -= 1
+        self.waiting -= 1
+        del (self._judges if permit.request.meta.purpose == "judge" else call.permits)[permit]
+
+    def _rank(self, call: _Call) -> None:
+        if not call.permits:
+            call.stamp = 0
+            return
+        self._stamps += 1
+        call.stamp = self._stamps
+        busy = call.in_flight + len(call.undecided)
+        heappush(self._ready, (busy, call.started, call.order, call.stamp, call))
+        if len(self._ready) > 2 * self.waiting + SLACK:
+            self._ready = [ranked for ranked in self._ready if ranked[4].stamp == ranked[3]]
+            heapify(self._ready)
+
+
+CHECKING = 2.0
+"""The most seconds for which a request counts as in flight while its reply is being checked.
+
+If the lane of the reply sends another request earlier, the check is over.
+"""
+
+STEPS_TO_CANCEL = 2
+"""The number of event loop steps until the other lanes are cancelled after a reply passes."""
+
+LONGEST_PAUSE = 120.0
+"""The longest pause after a 429 in seconds, even if the 429 asks for more."""
+
+UNNAMED_PAUSE = 0.2
+"""The pause in seconds after a 429 that doesn't name one: about a round trip."""
 
 
 class LimiterStatistics(NamedTuple):
@@ -287,7 +269,7 @@ class QueuedLimit(ABC):
 
     def __init__(self) -> None:
         self._timeline = Timeline()
-        self._queue: FairQueue[QueuedPermit] = FairQueue()
+        self._queue: FairQueue = FairQueue()
         self._loop: EventLoopToken | None = None
         self._keeper: QueuedPermit | None = None  # The head at the last look.
         self._paused_until = -math.inf
@@ -395,7 +377,7 @@ class QueuedLimit(ABC):
             if was_in_flight:
                 now = self._timeline.now()
                 self._ended(now, permit, end)
-                if end.generation is not None and permit.meta.purpose == "generate":
+                if end.generation is not None and permit.request.meta.purpose == "generate":
                     undecided_until = now + CHECKING
             permit.queue.leave(permit, undecided_until)
             if was_in_flight:

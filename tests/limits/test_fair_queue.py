@@ -8,14 +8,15 @@ from operator import attrgetter
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from limiter_kit import meta
+from limiter_kit import ask
 
-from mellea_like.limits.fair_queue import SLACK, Entry, FairQueue
+from mellea_like.limits.fair_queue import SLACK, FairQueue, QueuedPermit
 
 
-class Named(Entry):
-    def __init__(self, name, *args, **kwargs):
-        super().__init__(meta(*args, **kwargs))
+class Named(QueuedPermit):
+    def __init__(self, name, *about):
+        super().__init__(ask(*about), FairQueue(), lambda permit, end: None)
+        self.meta = self.request.meta
         self.name = name
 
 
@@ -185,7 +186,7 @@ def steps_of(work):
 
 def test_ten_times_as_many_calls_take_about_ten_times_the_steps(monkeypatch):
     # A search through a list compares in C; so that it counts, Python compares.
-    monkeypatch.setattr(Entry, "__eq__", lambda self, other: self is other, raising=False)
+    monkeypatch.setattr(QueuedPermit, "__eq__", lambda self, other: self is other, raising=False)
 
     def steps(calls):
         starts = [Start(n) for n in range(calls)]

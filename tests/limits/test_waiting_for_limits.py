@@ -48,21 +48,22 @@ class Watched(ConcurrencyLimiter):
 
     def _granted(self, now, permit):
         assert self._queue.in_flight <= self.concurrency
-        busy = Counter(t.meta.sampling_id for t in self.permits if t.in_flight and t is not permit)
+        others = (t for t in self.permits if t.in_flight and t is not permit)
+        busy = Counter(t.request.meta.sampling_id for t in others)
         best = min([permit, *(t for t in self.permits if t.waiting)], key=lambda t: rank(t, busy))
         assert rank(permit, busy) == rank(best, busy)
 
     def _pump(self):
         # A permit joins the queue just before this is called.
         for call in self._queue._calls.values():
-            self.permits += call.entries
+            self.permits += call.permits
         self.permits += self._queue._judges
         self.permits = [t for t in dict.fromkeys(self.permits) if t.waiting or t.in_flight]
         super()._pump()
 
 
 def rank(permit, busy):
-    meta = permit.meta
+    meta = permit.request.meta
     if meta.purpose == "judge":
         return (0, 0, 0)
     in_use = busy[meta.sampling_id] + len(permit.call.undecided)

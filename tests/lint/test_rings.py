@@ -20,7 +20,7 @@ def test_applications_import_only_public_names_of_the_library():
     [
         ("limits", "Budget", True),
         ("limits", "FairQueue", True),
-        ("limits", "Entry", False),
+        ("limits", "QueuedPermit", False),
         ("checking", "strategy_for_checks", True),
         ("batch", "OpenJournal", False),
     ],
