@@ -20,7 +20,7 @@ from mellea_like.runtime.event_loops import call_soon, loop_runs
 from mellea_like.runtime.timeline import TICK, Timeline
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from anyio.lowlevel import EventLoopToken
 
@@ -40,7 +40,7 @@ class QueuedPermit:
     request: Request
     queue: FairQueue
     give_back: Callable[[QueuedPermit, RequestEnd], None]
-    reserved_tokens: float | None = None
+    wanted: Sequence[tuple[Any, float]] = ()  # The buckets of a rate, and the amounts to take.
     call: _Call | None = None
     waiting: bool = False
     _alarm: float = math.inf

@@ -12,9 +12,11 @@ from mellea_like.limits.bucket import MINUTE, Bucket
 from mellea_like.limits.fair_queue import QueuedLimit
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from mellea_like.limits.base import RequestEnd
     from mellea_like.limits.fair_queue import QueuedPermit
-    from mellea_like.limits.store import Store, Take, Turn
+    from mellea_like.limits.store import Store, Turn
 
 __all__ = ["RateLimiter"]
 
@@ -80,45 +82,54 @@ class RateLimiter(QueuedLimit):
         if requests_per_minute is None and tokens_per_minute is None:
             msg = "RateLimiter needs a limit: requests_per_minute, tokens_per_minute or both"
             raise ValueError(msg)
-        burst = real_number("RateLimiter: burst_seconds", burst_seconds, over=0)
-        self._assumed = whole_number("RateLimiter: assume_output_tokens", assume_output_tokens)
-        self._requests = _bucket("requests_per_minute", requests_per_minute, burst)
-        self._tokens = _bucket("tokens_per_minute", tokens_per_minute, burst)
         if store is not None and not name:
             msg = "RateLimiter: buckets in a store need a name: pass name='...'"
             raise ValueError(msg)
         self._store, self._name = store, name
+        self._burst = real_number("RateLimiter: burst_seconds", burst_seconds, over=0)
+        self._assumed = whole_number("RateLimiter: assume_output_tokens", assume_output_tokens)
+        self._per_minute = requests_per_minute, tokens_per_minute
+        self._requests = self._bucket("requests", requests_per_minute)
+        self._tokens = self._bucket("tokens", tokens_per_minute)
         self._promised: tuple[QueuedPermit, Turn, float] | None = None  # ... and when it may go.
+
+    def _bucket(self, what: str, per_minute: float | None) -> Any:
+        """Return a bucket in memory or in the store; None if there is no limit."""
+        if per_minute is None:
+            return None
+        rate = float(real_number(f"RateLimiter: {what}_per_minute", per_minute, over=0))
+        capacity = max(1.0, rate / MINUTE * self._burst)
+        if self._store is None:
+            return Bucket(rate, capacity)
+        return self._store.bucket(f"{self._name}: {what}", rate, capacity)
 
     @property
     def requests_per_minute(self) -> float | None:
         """The largest number of requests per minute; None for no limit."""
-        return None if self._requests is None else self._requests.per_minute
+        return self._per_minute[0]
 
     @property
     def tokens_per_minute(self) -> float | None:
         """The largest number of tokens per minute; None for no limit."""
-        return None if self._tokens is None else self._tokens.per_minute
+        return self._per_minute[1]
 
     def _delay(self, now: float, permit: QueuedPermit) -> float:
         delay = self._pause_left(now)
-        if self._store is not None:
-            if self._promised is None or self._promised[0] is not permit:
-                permit.wake()  # It asks for its turn.
-                return math.inf
-            return max(delay, self._promised[2] - now)
-        if self._requests is not None:
-            delay = max(delay, self._requests.delay(now, 1.0))
-        if self._tokens is not None:
-            delay = max(delay, self._tokens.delay(now, self._estimate(permit)))
-        return delay
+        if self._store is None:
+            for bucket, amount in self._wanted(permit):
+                delay = max(delay, bucket.delay(now, amount))
+            return delay
+        if self._promised is None or self._promised[0] is not permit:
+            permit.wake()  # It asks for its turn.
+            return math.inf
+        return max(delay, self._promised[2] - now)
 
     async def _ask(self, permit: QueuedPermit) -> bool:
         if self._store is None or (self._promised and self._promised[0] is permit):
             return False
         if self._promised is not None:
             self._left(self._promised[0])  # Another request is first now.
-        turn = await self._store.take(self._takes(1.0, self._estimate(permit)))
+        turn = await self._store.take(self._wanted(permit))
         self._promised = permit, turn, self._timeline.now() + turn.seconds
         return True
 
@@ -127,56 +138,37 @@ class RateLimiter(QueuedLimit):
             self._promised[1].give_back()
             self._promised = None
 
-    def _takes(self, requests: float, tokens: float) -> list[Take]:
-        """Return the limiter's buckets in the store, each with the amount to take from it."""
-        return [
-            (self._store.bucket(f"{self._name}: {what}", own.per_minute, own.capacity), amount)
-            for what, own, amount in (
-                ("requests", self._requests, requests),
-                ("tokens", self._tokens, tokens),
-            )
-            if self._store is not None and own is not None and amount
-        ]
-
     def _granted(self, now: float, permit: QueuedPermit) -> None:
-        if self._store is not None:
-            self._promised = None
-            return
-        if self._requests is not None:
-            self._requests.take(now, 1.0)
-        if self._tokens is not None:
-            self._tokens.take(now, self._estimate(permit))
+        self._promised = None
+        if self._store is None:
+            for bucket, amount in self._wanted(permit):
+                bucket.take(now, amount)
 
     def _ended(self, now: float, permit: QueuedPermit, end: RequestEnd) -> None:
         usage = end.usage
-        requests, tokens = usage.requests - 1.0, 0.0
-        if self._tokens is not None and permit.reserved_tokens is not None:
-            spent: float = usage.total_tokens
-            if usage.unknown:
-                spent = max(spent, permit.reserved_tokens)
-            tokens = spent - permit.reserved_tokens
-        if self._store is not None:
-            if takes := self._takes(requests, tokens):
-                self._store.correct(takes)
-        else:
-            for bucket, amount in ((self._requests, requests), (self._tokens, tokens)):
-                if bucket is not None:
-                    bucket.take(now, amount)
+        reserved = permit.wanted[-1][1]  # The tokens, if they are limited.
+        spent = max(usage.total_tokens, reserved if usage.unknown else 0.0)
+        amounts = self._amounts(usage.requests - 1.0, spent - reserved)
+        if self._store is None:
+            for bucket, amount in amounts:
+                bucket.take(now, amount)
+        elif amounts:
+            self._store.correct(amounts)
         if isinstance(end.error, RateLimited):
             self._pause_after(now, end.error)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_promised": None}
 
-    def _estimate(self, permit: QueuedPermit) -> float:
-        if permit.reserved_tokens is None:
-            output = permit.request.options.max_tokens or self._assumed or 0
-            permit.reserved_tokens = float(estimate_input_tokens(permit.request) + output)
-        return permit.reserved_tokens
+    def _wanted(self, permit: QueuedPermit) -> Sequence[tuple[Any, float]]:
+        """Return the buckets, each with the amount that a request takes from it."""
+        if not permit.wanted:
+            tokens = permit.request.options.max_tokens or self._assumed or 0
+            if self._tokens is not None:
+                tokens += estimate_input_tokens(permit.request)
+            permit.wanted = self._amounts(1.0, float(tokens))
+        return permit.wanted
 
-
-def _bucket(name: str, rate: float | None, burst: float) -> Bucket | None:
-    if rate is None:
-        return None
-    rate = float(real_number(f"RateLimiter: {name}", rate, over=0))
-    return Bucket(rate, max(1.0, rate / MINUTE * burst))
+    def _amounts(self, requests: float, tokens: float) -> list[tuple[Any, float]]:
+        both = (self._requests, requests), (self._tokens, tokens)
+        return [(bucket, amount) for bucket, amount in both if bucket is not None and amount]
