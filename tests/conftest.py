@@ -174,9 +174,6 @@ def _blockbuster() -> BlockBuster:
     # A store's transactions take some 20 us each, less than handing them to a thread.
     store = {
         "attempt",
-        "take_now",
-        "correct",
-        "_put_back",
         "settle",
         "in_use",
         "look",
@@ -187,6 +184,7 @@ def _blockbuster() -> BlockBuster:
     }
     for function in watch.functions.values():
         function.can_block_in("mellea_like/limits/sqlite_store.py", store | {"give_up"})
+        function.can_block_in("mellea_like/limits/bucket.py", {"_take", "correct", "give_back"})
     return watch
 
 

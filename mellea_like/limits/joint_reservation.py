@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from mellea_like.limits.budget_accounts import Amounts
-from mellea_like.limits.memory_store import MemoryStore, reserve
+from mellea_like.limits.memory_store import IN_MEMORY, MemoryStore
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,15 +39,14 @@ class JointReservation:
         for budget in self._budgets:
             budget._begin()
 
-    async def _wait(self, store: Store | None, wants: Sequence[tuple[Any, Amounts]]) -> Reservation:
+    async def _wait(self, store: Store, wants: Sequence[tuple[Any, Amounts]]) -> Reservation:
         """Reserve in one store; raise `LimitExceeded` if a budget's time ends first."""
-        held = reserve if store is None else store.reserve
         while True:
             left = [left for b in self._budgets if (left := b._own_seconds_left()) is not None]
             if not left:
-                return await held(wants)
+                return await store.reserve(wants)
             with anyio.move_on_after(min(left)):
-                return await held(wants)
+                return await store.reserve(wants)
             for budget in self._budgets:
                 budget._require_time()
 
@@ -58,17 +57,17 @@ class JointReservation:
         self._parts.clear()
 
 
-def _by_store(budgets: Sequence[Budget]) -> Sequence[tuple[Store | None, Sequence[int]]]:
+def _by_store(budgets: Sequence[Budget]) -> Sequence[tuple[Store, Sequence[int]]]:
     """Return the stores, each with the indices of its budgets, in the order in which to reserve.
 
     Because the order is the same for all requests, no two of them wait for each other. All budgets
-    in memory come first, under None. So a shared store holds reservations only for requests that
-    have room in memory.
+    in memory come first, so a shared store holds reservations only for requests that have room in
+    memory.
     """
-    if all(budget.store is None for budget in budgets):
-        return ((None, range(len(budgets))),)
-    found: dict[Store | None, list[int]] = {}
+    found: dict[Store, list[int]] = {}
     for place, budget in enumerate(budgets):
-        shared = None if isinstance(budget.store, MemoryStore) else budget.store
-        found.setdefault(shared, []).append(place)
-    return sorted(found.items(), key=lambda part: "" if part[0] is None else repr(part[0]))
+        store = budget.store
+        if store is None or isinstance(store, MemoryStore):
+            store = IN_MEMORY
+        found.setdefault(store, []).append(place)
+    return sorted(found.items(), key=lambda part: "" if part[0] is IN_MEMORY else repr(part[0]))

@@ -2,37 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
+from mellea_like.limits.bucket import BucketStore
 from mellea_like.limits.budget_accounts import Account, Claim, Denied, Sums
-from mellea_like.limits.stored_buckets import (
-    Level,
-    StoredBucket,
-    Taken,
-    TakenTurn,
-    correct,
-    put_back,
-    take,
-)
 from mellea_like.runtime.timeline import Timeline
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Generator, Sequence
 
-    from mellea_like.limits.budget_accounts import Amounts, Limits
-    from mellea_like.limits.store import (
-        Reservation,
-        StoreAccount,
-        StoreBucket,
-        Take,
-        Turn,
-        Want,
-    )
+    from mellea_like.limits.bucket import Level
+    from mellea_like.limits.budget_accounts import Limits
+    from mellea_like.limits.store import Reservation, StoreAccount, Want
 
 __all__ = ["MemoryStore"]
 
 
-class MemoryStore:
+class MemoryStore(BucketStore):
     """Keeps the sums of budgets and rates by name in memory: a `Store` for one process.
 
     A budget without a store has an account that nobody else can use. With this store, a later
@@ -49,8 +36,19 @@ class MemoryStore:
         return Account(limits, self._accounts.setdefault(name, Sums()))
 
     async def reserve(self, wants: Sequence[Want]) -> Reservation:
-        """Reserve in all accounts or in none; see `Store.reserve`."""
-        return await reserve(cast("Any", wants))
+        """Reserve in all accounts or in none; see `Store.reserve`.
+
+        The accounts may belong to different stores in memory.
+        """
+        in_memory: Any = wants
+        claim = Claim(in_memory)
+        claim.decide()
+        if claim.queued_at is not None:
+            await claim.wait()
+        if claim.denied_by is not None:
+            account, lacking = claim.denied_by
+            raise Denied(account, lacking, account.sums.spent)
+        return claim
 
     def forget(self, *names: str) -> None:
         """Forget the sums of accounts. Accounts with reservations or waiting requests are kept.
@@ -67,29 +65,10 @@ class MemoryStore:
         """Return the names of all accounts."""
         return list(self._accounts)
 
-    def bucket(self, name: str, per_minute: float, capacity: float) -> StoreBucket:
-        """Return the bucket called ``name``; see `Store.bucket`."""
-        return StoredBucket(name, per_minute, capacity)
-
-    async def take(self, takes: Sequence[Take]) -> Turn:
-        """Take from several buckets in one step; see `Store.take`."""
-        return TakenTurn(*take(self._levels, self._timeline.now(), takes), self._put_back)
-
-    def correct(self, takes: Sequence[Take]) -> None:
-        """Take more from buckets, or put some back; see `Store.correct`."""
-        correct(self._levels, self._timeline.now(), takes)
-
-    def _put_back(self, taken: Sequence[Taken]) -> None:
-        put_back(self._levels, self._timeline.now(), taken)
+    @contextmanager
+    def _step(self) -> Generator[tuple[dict[str, Level], float]]:
+        yield self._levels, self._timeline.now()
 
 
-async def reserve(wants: Sequence[tuple[Account, Amounts]]) -> Claim:
-    """Reserve in several accounts in memory, which may belong to different stores."""
-    claim = Claim(wants)
-    claim.decide()
-    if claim.queued_at is not None:
-        await claim.wait()
-    if claim.denied_by is not None:
-        account, lacking = claim.denied_by
-        raise Denied(account, lacking, account.sums.spent)
-    return claim
+IN_MEMORY = MemoryStore()
+"""Reserves for all budgets in memory, also for those without a store."""

@@ -16,9 +16,9 @@ from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 from mellea_like.errors import StoreError
+from mellea_like.limits.bucket import Level
 from mellea_like.limits.budget_accounts import Amounts, StoreSums
 from mellea_like.limits.owner_locks import OwnerLocks, owner_locks
-from mellea_like.limits.stored_buckets import Level
 from mellea_like.runtime.logs import warn
 
 if TYPE_CHECKING:

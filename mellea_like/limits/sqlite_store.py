@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections import OrderedDict
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from math import inf
@@ -16,29 +16,16 @@ import anyio
 from anyio.lowlevel import EventLoopToken, current_token
 
 from mellea_like.errors import StoreError
+from mellea_like.limits.bucket import BucketStore
 from mellea_like.limits.budget_accounts import Amounts, Denied, beyond
 from mellea_like.limits.sqlite_file import BUSY_SECONDS, FileLocked, OpenFile, StoreFile
-from mellea_like.limits.stored_buckets import (
-    StoredBucket,
-    Taken,
-    TakenTurn,
-    correct,
-    put_back,
-    take,
-)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Generator, Sequence
 
+    from mellea_like.limits.bucket import Levels
     from mellea_like.limits.budget_accounts import Limits, StoreSums
-    from mellea_like.limits.store import (
-        Reservation,
-        StoreAccount,
-        StoreBucket,
-        Take,
-        Turn,
-        Want,
-    )
+    from mellea_like.limits.store import Reservation, StoreAccount, Take, Turn, Want
 
 __all__ = ["SQLiteStore"]
 
@@ -56,7 +43,7 @@ REFRESH = 0.5
 T = TypeVar("T")
 
 
-class SQLiteStore:
+class SQLiteStore(BucketStore):
     """Keeps the sums of budgets and rates in an SQLite file: a `Store` for several processes.
 
     ```python
@@ -210,9 +197,10 @@ class SQLiteStore:
 
     # --- rates ---------------------------------------------------------------------------------
 
-    def bucket(self, name: str, per_minute: float, capacity: float) -> StoreBucket:
-        """Return the bucket called ``name``; see `Store.bucket`."""
-        return StoredBucket(name, per_minute, capacity)
+    @contextmanager
+    def _step(self) -> Generator[tuple[Levels, float]]:
+        with self._file.writing() as file:
+            yield file.levels, self._file.now()
 
     async def take(self, takes: Sequence[Take]) -> Turn:
         """Take from several buckets in one step; see `Store.take`.
@@ -220,21 +208,7 @@ class SQLiteStore:
         Raises:
             StoreError: the file can't be used.
         """
-
-        def take_now() -> TakenTurn:
-            with self._file.writing() as file:
-                return TakenTurn(*take(file.levels, self._file.now(), takes), self._put_back)
-
-        return await _patiently(take_now)
-
-    def correct(self, takes: Sequence[Take]) -> None:
-        """Take more from buckets, or put some back; see `Store.correct`."""
-        with suppress(StoreError), self._file.writing() as file:  # If not, they refill anyway.
-            correct(file.levels, self._file.now(), takes)
-
-    def _put_back(self, taken: Sequence[Taken]) -> None:
-        with suppress(StoreError), self._file.writing() as file:
-            put_back(file.levels, self._file.now(), taken)
+        return await _patiently(partial(self._take, takes))
 
 
 class _Account(NamedTuple):
