@@ -173,10 +173,11 @@ def _blockbuster() -> BlockBuster:
     watch = BlockBuster("mellea_like", excluded_modules=["mellea_like.testing"])
     # A store's transactions take some 20 us each, less than handing them to a thread.
     store = {
-        "attempt",
+        "decide",
         "settle",
         "in_use",
         "look",
+        "_settle",
         "forget",
         "accounts",
         "check",

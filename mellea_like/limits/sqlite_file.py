@@ -9,20 +9,17 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-import weakref
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
-from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 from mellea_like.errors import StoreError
 from mellea_like.limits.bucket import Level
 from mellea_like.limits.budget_accounts import Amounts, StoreSums
 from mellea_like.limits.owner_locks import OwnerLocks, owner_locks
-from mellea_like.runtime.logs import warn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
+    from collections.abc import Generator, Sequence
     from pathlib import Path
 
 
@@ -74,9 +71,6 @@ BUSY_MILLISECONDS = 200
 OPEN_SECONDS = 1.0
 """How long the event loop may block to open the file, while others may open it, too."""
 
-BUSY_SECONDS = 10.0
-"""How long to retry while another process has locked the file."""
-
 UNSEEN = 2.0
 """A process that doesn't renew its place in an account's queue for this many seconds loses it."""
 
@@ -84,100 +78,9 @@ LARGEST = 2**63 - 1
 
 NOTHING = Amounts()
 
-_inherited: list[OpenFile] = []
-"""Files that the parent process opened. They stay open, because a fork must not close them."""
-
 
 class FileLocked(StoreError):
     """Another process has locked the file, perhaps only for a moment."""
-
-
-class StoreFile:
-    """The file of a store. Each process opens it on first use, as a new owner."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.now: Callable[[], float] = time.monotonic  # This clock is the machine's.
-        self._lock = RLock()
-        self._open: OpenFile | None = None
-        self._owed: dict[str, tuple[Amounts, Amounts, int]] = {}
-        self._owed_since: float | None = None
-        self._told = False
-
-    def holds(self, name: str) -> bool:
-        """Return whether this process has reservations in an account."""
-        with self._lock, _errors(self.path):
-            opened = self._open
-            return opened is not None and opened.usable and opened.held(name) != NOTHING
-
-    def close(self) -> None:
-        """Close the file and release all reservations. The file is reopened at its next use."""
-        with self._lock:
-            opened, self._open = self._open, None
-            if opened is not None:
-                opened.finish()
-
-    def settle(
-        self,
-        owner: OpenFile,
-        wants: Sequence[tuple[str, Amounts]],
-        charged: Sequence[Amounts],
-        unknown: int,
-    ) -> None:
-        """Release an owner's reservation and charge what was spent.
-
-        If the file can't be written now, the next transaction does both.
-        """
-        with self._lock:
-            if not owner.ours:
-                return  # The parent process settles it.
-            reserved = self._open is owner and owner.usable  # Otherwise it was closed.
-            for (name, wanted), amounts in zip(wants, charged, strict=True):
-                back, spent, before = self._owed.get(name, (NOTHING, NOTHING, 0))
-                back = back.plus(wanted) if reserved else back
-                self._owed[name] = back, spent.plus(amounts), before + unknown
-            now = time.monotonic()
-            self._owed_since = self._owed_since or now
-            try:
-                with self.writing():  # This also pays what is owed.
-                    pass
-            except StoreError as exc:
-                lasts = not isinstance(exc, FileLocked) or now - self._owed_since > BUSY_SECONDS
-                if lasts and not self._told:
-                    self._told = True
-                    warn("%s; the cost of requests will be recorded as soon as possible", exc)
-
-    @contextmanager
-    def reading(self) -> Generator[OpenFile]:
-        """Enter a block that reads the file."""
-        with self._lock, _errors(self.path):
-            yield self._opened()
-
-    @contextmanager
-    def writing(self) -> Generator[OpenFile]:
-        """Enter a block that is one transaction. It begins with charges that failed earlier."""
-        with self._lock, _errors(self.path):
-            file = self._opened()
-            file.db.execute("BEGIN IMMEDIATE")
-            try:
-                file.pay(self._owed)
-                yield file
-                file.db.execute("COMMIT")
-            except BaseException:
-                if file.db.in_transaction:
-                    file.db.execute("ROLLBACK")
-                raise
-            self._owed.clear()
-            self._owed_since, self._told = None, False
-
-    def _opened(self) -> OpenFile:
-        if self._open is None or not self._open.usable:
-            if self._open is not None and not self._open.ours:
-                _inherited.append(self._open)
-                self._owed.clear()
-            self._open = _open(self.path)
-            weakref.finalize(self, self._open.finish)
-        return self._open
 
 
 @dataclass(slots=True, eq=False)
@@ -222,10 +125,6 @@ class OpenFile:
 
     # --- accounts ------------------------------------------------------------------------------
 
-    def names(self) -> list[str]:
-        """Return the names of all accounts, sorted."""
-        return [name for (name,) in self.db.execute("SELECT name FROM accounts ORDER BY name")]
-
     def forget(self, name: str) -> None:
         """Delete an account and all reservations in it."""
         self.db.execute("DELETE FROM accounts WHERE name = ?", (name,))
@@ -238,7 +137,7 @@ class OpenFile:
             return StoreSums(waiting=waiting)
         _, *spent, unknown, denied, started = row
         age = None if started is None else max(0.0, time.time() - started)
-        reserved = self.reserved(name, dead=[])
+        reserved = self.reserved(name)
         return StoreSums(_amounts(spent), reserved, unknown, denied, waiting, age)
 
     def spent(self, name: str) -> tuple[bool, Amounts]:
@@ -250,11 +149,8 @@ class OpenFile:
         ).fetchone()
         return (False, NOTHING) if row is None else (row[0] is not None, _amounts(row[1:]))
 
-    def reserved(self, name: str, *, dead: list[int] | None = None) -> Amounts:
-        """Return the total that all owners have reserved in an account.
-
-        If ``dead`` is a list, dead owners are left out of the total and appended to the list.
-        """
+    def reserved(self, name: str) -> Amounts:
+        """Return the total reserved in an account. A transaction also removes dead owners."""
         total = NOTHING
         rows = self.db.execute(
             "SELECT owner, requests, input_tokens, output_tokens, money FROM held"
@@ -262,10 +158,10 @@ class OpenFile:
             (name,),
         ).fetchall()
         for owner, *row in rows:
-            if dead is not None and not self.locks.lives(owner):
-                dead.append(owner)
-            else:
+            if self.locks.lives(owner):
                 total = total.plus(_amounts(row))
+            elif self.db.in_transaction:
+                self.bury(owner)
         return total
 
     def begin(self, name: str) -> None:
@@ -295,8 +191,9 @@ class OpenFile:
         ).fetchone()
         return NOTHING if row is None else _amounts(row)
 
-    def hold(self, name: str, amounts: Amounts) -> None:
-        """Record the total that this owner has reserved in an account."""
+    def hold(self, name: str, more: Amounts) -> None:
+        """Add to the total that this owner has reserved in an account."""
+        amounts = self.held(name).plus(more)
         if amounts == NOTHING:
             self.db.execute("DELETE FROM held WHERE account = ? AND owner = ?", (name, self.owner))
         else:
@@ -312,7 +209,7 @@ class OpenFile:
         number of requests of unknown cost.
         """
         for name, (back, charged, unknown) in owed.items():
-            self.hold(name, self.held(name).minus(back))
+            self.hold(name, NOTHING.minus(back))
             spent = self.spent(name)[1].plus(charged)
             self.db.execute(
                 "UPDATE accounts SET requests = ?, input_tokens = ?, output_tokens = ?, money = ?,"
@@ -372,7 +269,7 @@ def _column(number: float) -> int | str:
     return int(number) if -LARGEST <= number <= LARGEST else str(int(number))
 
 
-def _open(path: Path) -> OpenFile:
+def open_file(path: Path) -> OpenFile:
     """Open or create the file as a new owner, and remove dead owners with their reservations."""
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
@@ -427,7 +324,7 @@ def _begin(db: sqlite3.Connection) -> None:
 
 
 @contextmanager
-def _errors(path: Path) -> Generator[None]:
+def errors_named(path: Path) -> Generator[None]:
     """Turn errors of SQLite and of the operating system into store errors that name the file."""
     try:
         yield

@@ -1,16 +1,22 @@
 """The store that keeps its data in an SQLite file, shared by the processes of one machine."""
 
+# pyright: reportPrivateUsage=false
+# Accounts and claims are parts of a store.
+
 from __future__ import annotations
 
 import os
 import random
+import time
+import weakref
 from collections import OrderedDict
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, cast
+from threading import RLock
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import anyio
 from anyio.lowlevel import EventLoopToken, current_token
@@ -18,7 +24,8 @@ from anyio.lowlevel import EventLoopToken, current_token
 from mellea_like.errors import StoreError
 from mellea_like.limits.bucket import BucketStore
 from mellea_like.limits.budget_accounts import Amounts, Denied, beyond
-from mellea_like.limits.sqlite_file import BUSY_SECONDS, FileLocked, OpenFile, StoreFile
+from mellea_like.limits.sqlite_file import NOTHING, FileLocked, OpenFile, errors_named, open_file
+from mellea_like.runtime.logs import warn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
@@ -37,10 +44,16 @@ number of this process's queues, and varied at random by up to half. A change in
 wakes a waiting request immediately.
 """
 
+BUSY_SECONDS = 10.0
+"""How long to retry while another process has locked the file."""
+
 REFRESH = 0.5
 """The seconds after which a process renews its place in an account's queue; see `UNSEEN`."""
 
 T = TypeVar("T")
+
+_inherited: list[OpenFile] = []
+"""Files that the parent process opened. They stay open, because a fork must not close them."""
 
 
 class SQLiteStore(BucketStore):
@@ -79,25 +92,76 @@ class SQLiteStore(BucketStore):
             msg = f"a store's path must name a file, and {str(path)!r} doesn't"
             raise ValueError(msg)
         # The path becomes absolute, because the current folder may change; links aren't followed.
-        self._file = StoreFile(Path(os.path.abspath(path)))  # noqa: PTH100
-        self._queues: _Queues = {}
+        self._path = Path(os.path.abspath(path))  # noqa: PTH100
+        self._now: Callable[[], float] = time.monotonic  # This clock is the machine's.
+        self._lock = RLock()
+        self._open: OpenFile | None = None
+        self._owed: dict[str, tuple[Amounts, Amounts, int]] = {}
+        self._owed_since: float | None = None
+        self._told = False
+        self._queues: dict[tuple[EventLoopToken, str], OrderedDict[_Claim, None]] = {}
+        """The waiting requests of this process, by event loop and account."""
 
     @property
     def path(self) -> Path:
         """The path of the file."""
-        return self._file.path
+        return self._path
 
     def __repr__(self) -> str:
-        return f"SQLiteStore({str(self._file.path)!r})"
+        return f"SQLiteStore({str(self._path)!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return SQLiteStore, (self._file.path,)
+        return SQLiteStore, (self._path,)
+
+    def check(self) -> None:
+        """Make sure that the file can be used; create it if it doesn't exist.
+
+        Raises:
+            StoreError: the file can't be opened or written, is locked or damaged, or isn't a store.
+        """
+        with self._writing():
+            pass
+
+    def close(self) -> None:
+        """Close the file and release all reservations. The file is reopened at its next use."""
+        with self._lock:
+            opened, self._open = self._open, None
+            if opened is not None:
+                opened.finish()
+
+    @contextmanager
+    def _reading(self) -> Generator[OpenFile]:
+        """Enter a block that reads the file."""
+        with self._lock, errors_named(self._path):
+            if self._open is None or not self._open.usable:
+                if self._open is not None and not self._open.ours:
+                    _inherited.append(self._open)
+                    self._owed.clear()
+                self._open = open_file(self._path)
+                weakref.finalize(self, self._open.finish)
+            yield self._open
+
+    @contextmanager
+    def _writing(self) -> Generator[OpenFile]:
+        """Enter a block that is one transaction. It begins with charges that failed earlier."""
+        with self._reading() as file:
+            file.db.execute("BEGIN IMMEDIATE")
+            try:
+                file.pay(self._owed)
+                yield file
+                file.db.execute("COMMIT")
+            except BaseException:
+                if file.db.in_transaction:
+                    file.db.execute("ROLLBACK")
+                raise
+            self._owed.clear()
+            self._owed_since, self._told = None, False
 
     # --- accounts ------------------------------------------------------------------------------
 
     def account(self, name: str, limits: Limits) -> StoreAccount:
         """Return the account called ``name``; see `Store.account`."""
-        return _Account(self._file, self._queues, name, limits)
+        return _Account(self, name, limits)
 
     def accounts(self) -> list[str]:
         """Return the names of all accounts, sorted.
@@ -105,8 +169,8 @@ class SQLiteStore(BucketStore):
         Raises:
             StoreError: the file can't be used.
         """
-        with self._file.reading() as file:
-            return file.names()
+        with self._reading() as file:
+            return [name for (name,) in file.db.execute("SELECT name FROM accounts ORDER BY name")]
 
     def forget(self, *names: str) -> None:
         """Forget the sums of accounts. Accounts with reservations are kept.
@@ -117,23 +181,10 @@ class SQLiteStore(BucketStore):
         Raises:
             StoreError: the file can't be used.
         """
-        with self._file.writing() as file:
+        with self._writing() as file:
             for name in names:
-                if not file.reserved(name, dead=[]).requests:
+                if not file.reserved(name).requests:
                     file.forget(name)
-
-    def check(self) -> None:
-        """Make sure that the file can be used; create it if it doesn't exist.
-
-        Raises:
-            StoreError: the file can't be opened or written, is locked or damaged, or isn't a store.
-        """
-        with self._file.writing():
-            pass
-
-    def close(self) -> None:
-        """Close the file and release all reservations. The file is reopened at its next use."""
-        self._file.close()
 
     async def reserve(self, wants: Sequence[Want]) -> Reservation:
         """Reserve in all accounts or in none; see `Store.reserve`.
@@ -142,65 +193,85 @@ class SQLiteStore(BucketStore):
             Denied: the wanted amounts exceed what is left unspent.
             StoreError: the file can't be used.
         """
-        waiter = _Waiter(self._file, cast("Sequence[tuple[_Account, Amounts]]", wants))
-        at = await _patiently(waiter.attempt)
-        if at is not None:
-            await self._wait(waiter, at)
-        if waiter.denied is not None:
-            raise waiter.denied
-        assert waiter.owner is not None  # noqa: S101 (it was tried)
-        return _Held(self._file, self._queues, waiter.owner, list(waiter.wants))
+        in_file: Any = wants
+        claim = _Claim(self, in_file)
+        at = await _patiently(claim.decide)
+        try:
+            while at is not None:
+                at = await self._wait(claim, at)
+        except BaseException:
+            claim.give_up()
+            raise
+        if claim.denied is not None:
+            raise claim.denied
+        return claim
 
-    async def _wait(self, waiter: _Waiter, at: str | None) -> None:
-        """Wait in this process's queue for an account until the request is granted or denied.
+    async def _wait(self, claim: _Claim, at: str) -> str | None:
+        """Wait in this process's queue for an account; return the account to wait for next, if any.
 
         Only the request at the head of the queue checks for room.
         """
-        loop = current_token()
+        key = current_token(), at
+        queue = self._queues.setdefault(key, OrderedDict())
+        queue[claim] = None
+        since, then = anyio.current_time(), cast("str | None", at)
         try:
-            while at is not None:
-                queue = self._queues.setdefault((loop, at), OrderedDict())
-                queue[waiter] = None
-                there, since = at, anyio.current_time()
-                while at == there:
-                    waiter.woken = woken = anyio.Event()
-                    pause = None
-                    if next(iter(queue)) is waiter:
-                        pause = self._pause(anyio.current_time() - since)
-                    with anyio.move_on_after(pause):
-                        await woken.wait()
-                    if next(iter(queue)) is waiter:
-                        since = anyio.current_time() if pause is None else since
-                        at = await _patiently(partial(waiter.attempt, first=True))
-                self._leave(loop, there, waiter)
-        except BaseException:
-            for key in [key for key, queue in self._queues.items() if waiter in queue]:
-                self._leave(*key, waiter)
-            waiter.give_up()
-            raise
+            while then == at:
+                claim.woken = woken = anyio.Event()
+                pause = None
+                if next(iter(queue)) is claim:
+                    pause = min(
+                        max((anyio.current_time() - since) / 20, SHORTEST_POLL), LONGEST_POLL
+                    )
+                    pause *= len(self._queues) * random.uniform(0.5, 1.5)
+                with anyio.move_on_after(pause):
+                    await woken.wait()
+                if next(iter(queue)) is claim:
+                    since = anyio.current_time() if pause is None else since
+                    then = await _patiently(partial(claim.decide, first=True))
+            return then
+        finally:
+            del queue[claim]
+            if queue:
+                next(iter(queue)).wake()
+            else:
+                del self._queues[key]
 
-    def _pause(self, waited: float) -> float:
-        """Return the seconds until a queue's next check for room.
+    def _settle(
+        self,
+        owner: OpenFile,
+        wants: Sequence[tuple[_Account, Amounts]],
+        charged: Sequence[Amounts],
+        unknown: int,
+    ) -> None:
+        """Release an owner's reservation and charge what was spent.
 
-        With more queues, each queue checks less often.
+        If the file can't be written now, the next transaction does both.
         """
-        pause = min(max(waited / 20, SHORTEST_POLL), LONGEST_POLL)
-        return pause * len(self._queues) * random.uniform(0.5, 1.5)
-
-    def _leave(self, loop: EventLoopToken, at: str, waiter: _Waiter) -> None:
-        queue = self._queues[loop, at]
-        del queue[waiter]
-        if not queue:
-            del self._queues[loop, at]
-        else:
-            next(iter(queue)).wake()
+        with self._lock:
+            if not owner.ours:
+                return  # The parent process settles it.
+            reserved = self._open is owner and owner.usable  # Otherwise it was closed.
+            for (account, wanted), amounts in zip(wants, charged, strict=True):
+                back, spent, before = self._owed.get(account.name, (NOTHING, NOTHING, 0))
+                back = back.plus(wanted) if reserved else back
+                self._owed[account.name] = back, spent.plus(amounts), before + unknown
+            now = time.monotonic()
+            self._owed_since = self._owed_since or now
+            try:
+                self.check()  # This also pays what is owed.
+            except StoreError as exc:
+                lasts = not isinstance(exc, FileLocked) or now - self._owed_since > BUSY_SECONDS
+                if lasts and not self._told:
+                    self._told = True
+                    warn("%s; the cost of requests will be recorded as soon as possible", exc)
 
     # --- rates ---------------------------------------------------------------------------------
 
     @contextmanager
     def _step(self) -> Generator[tuple[Levels, float]]:
-        with self._file.writing() as file:
-            yield file.levels, self._file.now()
+        with self._writing() as file:
+            yield file.levels, self._now()
 
     async def take(self, takes: Sequence[Take]) -> Turn:
         """Take from several buckets in one step; see `Store.take`.
@@ -214,30 +285,32 @@ class SQLiteStore(BucketStore):
 class _Account(NamedTuple):
     """An account in the file, as one budget sees it."""
 
-    file: StoreFile
-    queues: _Queues
+    store: SQLiteStore
     name: str
     limits: Limits
 
     @property
     def in_use(self) -> bool:
         """Whether this process has reservations in the account."""
-        return self.file.holds(self.name)
+        with self.store._lock, errors_named(self.store.path):
+            opened = self.store._open
+            return opened is not None and opened.usable and opened.held(self.name) != NOTHING
 
     def look(self) -> StoreSums:
-        waiting = sum(len(queue) for (_, at), queue in self.queues.items() if at == self.name)
-        with self.file.reading() as file:
+        queues = self.store._queues.items()
+        waiting = sum(len(queue) for (_, at), queue in queues if at == self.name)
+        with self.store._reading() as file:
             return file.sums(self.name, waiting)
 
 
 @dataclass(slots=True, eq=False)
-class _Waiter:
-    """A request that wants a reservation, until it is granted or denied."""
+class _Claim:
+    """The amounts that one request wants to reserve, and its reservation once it is granted."""
 
-    _file: StoreFile
+    store: SQLiteStore
     wants: Sequence[tuple[_Account, Amounts]]
     denied: Denied | None = None
-    owner: OpenFile | None = None
+    owner: OpenFile | None = None  # Holds the reservation.
     woken: anyio.Event | None = None
     _number: int | None = None  # Its number among all processes.
     _place: str | None = None  # The account it waits for.
@@ -248,14 +321,13 @@ class _Waiter:
         if self.woken is not None:
             self.woken.set()
 
-    def attempt(self, *, first: bool = False) -> str | None:
-        """Try to reserve; return None if the request is granted or denied, as ``denied`` tells.
+    def decide(self, *, first: bool = False) -> str | None:
+        """Grant or deny the claim; return None, or the name of the account that has no room.
 
-        Otherwise, return the name of the account to wait for. If this is the ``first`` request in
-        this process's queue for that account, also keep the process's place among all processes.
+        If this is the ``first`` request in this process's queue for that account, also keep the
+        process's place among all processes.
         """
-        with self._file.writing() as file:
-            self.owner = file
+        with self.store._writing() as file:
             so_far = [file.spent(account.name) for account, _ in self.wants]
             for (account, wanted), (_, spent) in zip(self.wants, so_far, strict=True):
                 lacking = beyond(account.limits, spent, wanted)
@@ -266,8 +338,9 @@ class _Waiter:
                     return None
             for (account, wanted), (_, spent) in zip(self.wants, so_far, strict=True):
                 name = account.name
-                has_room = _has_room(file, account, spent.plus(wanted))
-                if not has_room or file.is_before(name, self._number):
+                taken = spent.plus(file.reserved(name))
+                full = beyond(account.limits, taken, wanted) is not None
+                if full or file.is_before(name, self._number):
                     if self._place != name:
                         self._lose_place(file)
                     if first and anyio.current_time() - self._shown > REFRESH:
@@ -277,8 +350,9 @@ class _Waiter:
             for (account, wanted), (begun, _) in zip(self.wants, so_far, strict=True):
                 if not begun:
                     file.begin(account.name)
-                file.hold(account.name, file.held(account.name).plus(wanted))
+                file.hold(account.name, wanted)
             self._lose_place(file)
+        self.owner = file
         return None
 
     def _lose_place(self, file: OpenFile) -> None:
@@ -289,47 +363,19 @@ class _Waiter:
 
     def give_up(self) -> None:
         if self._place is not None:
-            with suppress(StoreError), self._file.writing() as file:
+            with suppress(StoreError), self.store._writing() as file:
                 self._lose_place(file)
-
-
-def _has_room(file: OpenFile, account: _Account, wanted: Amounts) -> bool:
-    """Return whether ``wanted``, which includes what is spent, fits beside all reservations.
-
-    If there seems to be no room, dead owners are removed first.
-    """
-    if beyond(account.limits, file.reserved(account.name), wanted) is None:
-        return True
-    dead: list[int] = []
-    living = file.reserved(account.name, dead=dead)
-    for owner in dead:
-        file.bury(owner)
-    return bool(dead) and beyond(account.limits, living, wanted) is None
-
-
-_Queues: TypeAlias = dict[tuple[EventLoopToken, str], OrderedDict[_Waiter, None]]
-"""The waiting requests of this process, by event loop and account."""
-
-
-class _Held(NamedTuple):
-    """The reservation of one request."""
-
-    file: StoreFile
-    queues: _Queues
-    owner: OpenFile
-    wants: list[tuple[_Account, Amounts]]
 
     def settle(self, charged: Sequence[Amounts], unknown: int = 0) -> None:
         """Release the reservation and charge what was spent; see `Reservation.settle`."""
-        if not self.wants:
+        owner, self.owner = self.owner, None
+        if owner is None:
             return
-        wants = [(account.name, wanted) for account, wanted in self.wants]
-        self.wants.clear()
-        self.file.settle(self.owner, wants, charged, unknown)
+        self.store._settle(owner, self.wants, charged, unknown)
         with suppress(anyio.NoEventLoopError):
             loop = current_token()
-            for name, _ in wants:
-                if queue := self.queues.get((loop, name)):
+            for account, _ in self.wants:
+                if queue := self.store._queues.get((loop, account.name)):
                     next(iter(queue)).wake()
 
 

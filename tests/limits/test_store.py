@@ -28,7 +28,7 @@ def store(request, tmp_path):
         yield MemoryStore()
         return
     made = SQLiteStore(tmp_path / "store.db")
-    made._file.now = anyio.current_time
+    made._now = anyio.current_time
     yield made
     made.close()
 

@@ -175,10 +175,10 @@ def test_a_store_that_was_closed_charges_what_is_settled_later_and_goes_on(store
 
 def test_a_bucket_is_full_when_the_machine_has_started_again(store):
     bucket = store.bucket("b", 60, 10)
-    store._file.now = lambda: 1e6
+    store._now = lambda: 1e6
     anyio.run(store.take, [(bucket, 10)])
     assert anyio.run(store.take, [(bucket, 1)]).seconds == pytest.approx(1)
-    store._file.now = lambda: 5.0
+    store._now = lambda: 5.0
     assert anyio.run(store.take, [(bucket, 10)]).seconds == 0
 
 
@@ -279,7 +279,7 @@ async def test_a_file_that_is_locked_is_waited_for(store, monkeypatch):
 
 
 def test_what_can_not_be_settled_now_is_settled_later_and_told_once(store, caplog, monkeypatch):
-    monkeypatch.setattr(sqlite_file, "BUSY_SECONDS", 0.1)
+    monkeypatch.setattr(sqlite_store, "BUSY_SECONDS", 0.1)
     held = [anyio.run(_reserved, store, Amounts(1)) for _ in range(4)]
     with closing(sqlite3.connect(store.path, isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
