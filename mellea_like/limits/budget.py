@@ -237,7 +237,7 @@ class Budget:
         self._account: StoreAccount = (
             Account(self._most) if store is None else store.account(self.name, self._most)
         )
-        self.chain: tuple[Budget, ...] = (self, *(() if within is None else within.chain))
+        self.chain: tuple[Budget, ...] = (self, *around)
         self._started: float | None = None
         self._late = 0
         # The outermost budget keeps these:
@@ -420,26 +420,21 @@ class Budget:
         seconds = self.limits.seconds
         if seconds is None:
             return None
-        if self._started is None:
-            self._started = self._first_reserved()
-            if self._started is None:
-                return seconds
-        return max(0.0, self._started + seconds - self._now())
+        started = self._first_reserved()
+        return seconds if started is None else max(0.0, started + seconds - self._now())
 
     def _begin(self) -> None:
         """Start the budget's time with its first reservation."""
-        if self._started is None:
-            self._started = self._first_reserved() or self._now()
+        if self._first_reserved() is None:
+            self._started = self._now()
 
     def _first_reserved(self) -> float | None:
-        """Return when the first reservation in a store's account was made, on this budget's clock.
-
-        None means that there is none, or that the budget has no store or no limit on time.
-        """
-        if self.store is None or self.limits.seconds is None:
-            return None
-        age = self._account.look().age
-        return None if age is None else self._now() - age
+        """Return when the first reservation was made, on this budget's clock; None before that."""
+        timed_by_store = self.store is not None and self.limits.seconds is not None
+        if self._started is None and timed_by_store:
+            age = self._account.look().age
+            self._started = None if age is None else self._now() - age
+        return self._started
 
     def _require_time(self) -> None:
         left = self._own_seconds_left()
@@ -451,16 +446,8 @@ class Budget:
     def __getstate__(self) -> tuple[None, dict[str, Any]]:
         names = (name for name in Budget.__slots__ if name != "__weakref__")
         state = {name: getattr(self, name) for name in names}
-        if self.store is not None:
-            del state["_account"]  # The copy looks it up again.
         prices = None if self.prices is None else dict(self.prices)
         return None, {**state, "prices": prices, "_loop": None}
-
-    def __setstate__(self, state: tuple[None, dict[str, Any]]) -> None:
-        for name, value in state[1].items():
-            object.__setattr__(self, name, value)
-        if self.store is not None:
-            self._account = self.store.account(self.name, self._most)
 
     def _enter_loop(self) -> None:
         loop = current_token()
