@@ -26,8 +26,12 @@ if TYPE_CHECKING:
     from mellea_like.limits.memory_store import MemoryStore
     from mellea_like.limits.rate import RateLimiter
     from mellea_like.limits.retry import Retry, RetryBackend
-    from mellea_like.limits.round_budget import ReservedRound, reserve_round
-    from mellea_like.limits.several_budgets import Budgets, within_budgets
+    from mellea_like.limits.several_budgets import (
+        Budgets,
+        ReservedRound,
+        reserve_round,
+        within_budgets,
+    )
     from mellea_like.limits.sqlite_store import SQLiteStore
     from mellea_like.limits.store import Store
 
@@ -73,8 +77,7 @@ __getattr__, __dir__ = lazy_exports(
         "mellea_like.limits.memory_store": "MemoryStore",
         "mellea_like.limits.rate": "RateLimiter",
         "mellea_like.limits.retry": "Retry RetryBackend",
-        "mellea_like.limits.several_budgets": "Budgets within_budgets",
-        "mellea_like.limits.round_budget": "ReservedRound reserve_round",
+        "mellea_like.limits.several_budgets": "Budgets ReservedRound reserve_round within_budgets",
         "mellea_like.limits.sqlite_store": "SQLiteStore",
         "mellea_like.limits.store": "Store",
     },

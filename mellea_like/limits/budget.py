@@ -308,9 +308,7 @@ class Budget:
 
         ``budgets`` must contain each budget once, together with all budgets around it.
         """
-        roots = tuple(dict.fromkeys(budget.chain[-1] for budget in budgets))
-        for root in roots:
-            root._enter_loop()
+        held = JointReservation(budgets)
         sent = estimate_input_tokens(request)
         rates: list[dict[str | None, Rate]] = []
         wants: list[tuple[StoreAccount, Amounts]] = []
@@ -319,7 +317,6 @@ class Budget:
             rates.append(of_models)
             wants.append((budget._account, wanted))
             budget._require_time()
-        held = JointReservation(budgets)
         try:
             await held.make(wants)
         except Denied as exc:

@@ -181,13 +181,9 @@ class AdaptiveLimiter(QueuedLimit):
         if isinstance(error, RateLimited):
             self._window.refused(now)
             self._pause_after(now, error)
-        elif _server_failed(error):
+        elif isinstance(error, BackendUnavailable) or (
+            isinstance(error, BackendError) and (error.status or 0) >= 500  # noqa: PLR2004
+        ):
             self._window.failed(now)
         elif end.generation is not None and error is None:
             self._window.succeeded(now, self._queue.in_flight)
-
-
-def _server_failed(error: BaseException | None) -> bool:
-    if isinstance(error, BackendUnavailable):
-        return True
-    return isinstance(error, BackendError) and error.status is not None and error.status >= 500  # noqa: PLR2004

@@ -23,6 +23,8 @@ class JointReservation:
     """One reservation in several budgets."""
 
     def __init__(self, budgets: Sequence[Budget]) -> None:
+        for root in dict.fromkeys(budget.chain[-1] for budget in budgets):
+            root._enter_loop()
         self._budgets = budgets
         self._parts: list[tuple[Reservation, Sequence[int]]] = []
         """The reservation in each store, with the indices of its budgets."""

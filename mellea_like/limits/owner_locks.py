@@ -48,8 +48,7 @@ class OwnerLocks:
 
     def hold(self, number: int) -> None:
         """Mark an owner as alive, until `release` or the death of this process."""
-        if sys.platform != "win32":
-            fcntl.lockf(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, number)
+        fcntl.lockf(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, number)
         self.mine.add(number)
 
     def release(self, number: int) -> None:
@@ -57,8 +56,7 @@ class OwnerLocks:
         with _lock:
             self.mine.discard(number)
             with suppress(OSError):
-                if sys.platform != "win32":
-                    fcntl.lockf(self.descriptor, fcntl.LOCK_UN, 1, number)
+                fcntl.lockf(self.descriptor, fcntl.LOCK_UN, 1, number)
                 if not self.mine and self in _opened.values():
                     found = os.fstat(self.descriptor)
                     del _opened[found.st_dev, found.st_ino]
@@ -68,12 +66,11 @@ class OwnerLocks:
         """Return whether an owner is alive, in this process or another."""
         if number in self.mine:
             return True
-        if sys.platform != "win32":
-            try:
-                fcntl.lockf(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, number)
-            except OSError:
-                return True
-            fcntl.lockf(self.descriptor, fcntl.LOCK_UN, 1, number)
+        try:
+            fcntl.lockf(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, number)
+        except OSError:
+            return True
+        fcntl.lockf(self.descriptor, fcntl.LOCK_UN, 1, number)
         return False
 
 

@@ -1,21 +1,30 @@
-"""Several budgets around a backend, combined into one limit that charges each budget once."""
+"""Several budgets together: as one limit, and for many requests that are submitted together."""
+
+# pyright: reportPrivateUsage=false
+# These are a budget's own steps, for several budgets and requests.
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from mellea_like.core.backend import BackendWrapper
+from mellea_like.core.generation import Usage
 from mellea_like.limits.base import LimitedBackend
 from mellea_like.limits.budget import Budget
+from mellea_like.limits.budget_accounts import Amounts, Denied, amounts, beyond
 from mellea_like.limits.fallback import FallbackBackend
+from mellea_like.limits.joint_reservation import JointReservation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from mellea_like.core.backend import Backend, Request
+    from mellea_like.core.backend import Backend, Options, Request
     from mellea_like.limits.base import Permit
+    from mellea_like.limits.budget_accounts import Rate
 
-__all__ = ["Budgets", "within_budgets"]
+__all__ = ["Budgets", "ReservedRound", "reserve_round", "within_budgets"]
 
 
 class Budgets:
@@ -75,7 +84,7 @@ def room_to_restart(backend: Backend, request: Request) -> bool:
     while isinstance(around, BackendWrapper):
         for limit in around.limits if isinstance(around, LimitedBackend) else ():
             for budget in _budgets_of(limit):
-                if not budget._has_room_twice(request, around):  # pyright: ignore[reportPrivateUsage]
+                if not budget._has_room_twice(request, around):
                     return False
         around = around.inner
     return True
@@ -85,3 +94,91 @@ def _budgets_of(limit: object) -> tuple[Budget, ...]:
     if isinstance(limit, Budget):
         return limit.chain
     return limit.budgets if isinstance(limit, Budgets) else ()
+
+
+class ReservedRound:
+    """The joint reservation for requests that are submitted together, such as those of a batch job.
+
+    Attributes:
+        count: the number of requests that the reservation is for.
+    """
+
+    def __init__(self, count: int, held: JointReservation, rates: Sequence[Rate]) -> None:
+        self.count = count
+        self._held = held
+        self._rates = rates
+
+    def settle(self, cost: Usage | None) -> None:
+        """Release the reservation and charge the requests' cost, in one synchronous step.
+
+        Args:
+            cost: the cost of all requests together; None if none of them was run.
+        """
+        if cost is None:
+            cost = Usage()
+        tokens = cost.requests, cost.input_tokens, cost.output_tokens
+        charged = [amounts(*tokens, rate, cost.cached_input_tokens) for rate in self._rates]
+        self._held.settle(charged, cost.unknown)
+
+
+async def reserve_round(
+    budgets: Sequence[Budget],
+    model: str | None,
+    wanted: Sequence[tuple[int, Options]],
+    *,
+    paid: bool = False,
+) -> ReservedRound | None:
+    """Reserve for requests submitted together: for as many as there is room for, in order.
+
+    Args:
+        budgets: the budgets, together with all budgets around them; each budget once.
+        model: the model that is asked.
+        wanted: for each request, the estimated tokens of its prompt and its options.
+        paid: whether the requests have already been submitted. If so, they are charged even if
+            there isn't room for all of them; in that case, nothing is reserved.
+
+    Returns:
+        The reservation; None if there is no room now, but there may be when other requests have
+        ended.
+
+    Raises:
+        LimitExceeded: there will never be room for the first request.
+        ValueError: the largest possible cost of a request is unknown; see `Budget.check`.
+    """
+    held = JointReservation(budgets)
+    rates: list[Rate] = []
+    sums: list[list[Amounts]] = []
+    count = len(wanted)
+    for budget in budgets:
+        terms = [budget._terms(options, model) for _, options in wanted]
+        rates.append(terms[0][1])
+        each = (
+            amounts(1, sent, received, rate)
+            for (sent, _), (received, rate) in zip(wanted, terms, strict=True)
+        )
+        sums.append(list(accumulate(each, Amounts.plus)))
+        if not paid:
+            budget._require_time()
+        known = budget._account.look()
+        taken = known.spent.plus(known.reserved)
+        # The largest number that fits; sums only grow.
+        count = bisect_left(
+            sums[-1][:count],
+            True,
+            key=lambda total: beyond(budget._most, taken, total) is not None,
+        )
+        lacking = None if count or paid else beyond(budget._most, known.spent, sums[-1][0])
+        if lacking is not None:
+            raise budget._refusal(Denied(budget._account, lacking, known.spent), sums[-1][0])
+    if not count and not paid:
+        return None
+    fits = count == len(wanted) or not paid
+    wants = [
+        (budget._account, of_budget[count - 1] if fits else Amounts())
+        for budget, of_budget in zip(budgets, sums, strict=True)
+    ]
+    try:
+        await held.make(wants)
+    except Denied:
+        return None  # Another process was quicker.
+    return ReservedRound(len(wanted) if paid else count, held, rates)

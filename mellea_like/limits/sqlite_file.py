@@ -74,6 +74,16 @@ OPEN_SECONDS = 1.0
 UNSEEN = 2.0
 """A process that doesn't renew its place in an account's queue for this many seconds loses it."""
 
+WHY = {
+    sqlite3.SQLITE_NOTADB: "it is neither a store nor any other SQLite database: use another path",
+    sqlite3.SQLITE_CORRUPT: "it is damaged: remove it (this forgets what was spent)",
+    sqlite3.SQLITE_BUSY: "another program has locked it",
+    sqlite3.SQLITE_FULL: "the disk is full",
+    sqlite3.SQLITE_READONLY: "it can't be written",
+    sqlite3.SQLITE_PERM: "it can't be written",
+}
+"""Explanations of SQLite's errors by their codes; for other errors, SQLite's own are used."""
+
 LARGEST = 2**63 - 1
 
 NOTHING = Amounts()
@@ -331,24 +341,6 @@ def errors_named(path: Path) -> Generator[None]:
     except (sqlite3.Error, OSError, ValueError) as exc:
         code = getattr(exc, "sqlite_errorcode", 0) & 0xFF
         kind = FileLocked if code == sqlite3.SQLITE_BUSY else StoreError
-        msg = f"store {path}: {_why(exc, code)}"
+        opened = f"it can't be opened ({exc.strerror})" if isinstance(exc, OSError) else str(exc)
+        msg = f"store {path}: {WHY.get(code, opened)}"
         raise kind(msg) from exc
-
-
-def _why(error: Exception, code: int) -> str:
-    match code:
-        case sqlite3.SQLITE_NOTADB:
-            return "it is neither a store nor any other SQLite database: use another path"
-        case sqlite3.SQLITE_CORRUPT:
-            return f"it is damaged ({error}): remove it (this forgets what was spent)"
-        case sqlite3.SQLITE_BUSY:
-            return "another program has locked it"
-        case sqlite3.SQLITE_FULL:
-            return "the disk is full"
-        case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM:
-            return "it can't be written"
-        case _:
-            pass
-    if isinstance(error, OSError):
-        return f"it can't be opened ({error.strerror})"
-    return str(error)
