@@ -12,7 +12,7 @@ from mellea_like.core.generation import Generation, Usage
 from mellea_like.errors import BackendError, LimitExceeded
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
     from mellea_like.core.backend import Backend, Request
 
@@ -127,18 +127,18 @@ class LimitedBackend(BackendWrapper):
         with admission:
             async with (
                 super()._stream(replace(request, meter=admission.meter)) as pieces,
-                aclosing(noting(pieces, admission.seen)) as noted,
+                aclosing(noting(pieces, admission.seen.append)) as noted,
             ):
                 yield noted
 
 
 async def noting(
-    pieces: AsyncIterator[str | Generation], seen: list[Generation]
+    pieces: AsyncIterator[str | Generation], note: Callable[[Generation], object]
 ) -> AsyncGenerator[str | Generation]:
-    """Yield a stream's pieces. Also append its last piece, the whole generation, to ``seen``."""
+    """Yield a stream's pieces. Also pass its last piece, the whole generation, to ``note``."""
     async for piece in pieces:
         if isinstance(piece, Generation):
-            seen.append(piece)
+            note(piece)
         yield piece
 
 

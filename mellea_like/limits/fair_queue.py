@@ -67,11 +67,10 @@ class QueuedPermit:
 
     def set_alarm(self, at: float) -> None:
         """Set the time, on the event loop's clock, at which the wait ends even without a grant."""
-        if at < self._alarm - TICK:
-            self._alarm = at
+        earlier = at < self._alarm - TICK
+        self._alarm = at  # If that is later, it may go off once too early.
+        if earlier:
             self.wake()
-        elif at > self._alarm + TICK:
-            self._alarm = at  # It may go off once too early.
 
     def release(self, end: RequestEnd) -> None:
         """Give the permit back. Calling it again does nothing."""

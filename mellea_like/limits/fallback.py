@@ -149,12 +149,9 @@ class FallbackBackend:
         whole = request.meter.attempt()
 
         async def ask(member: _Member, asked: Request) -> Generation:
-            try:
-                reply = checked_reply(member.backend, await member.retrying.generate(asked))
-                asked.meter.finish(reply)
-                return member.signed(reply, whole)
-            finally:
-                asked.meter.finish(None)
+            reply = checked_reply(member.backend, await member.retrying.generate(asked))
+            asked.meter.finish(reply)
+            return member.signed(reply, whole)
 
         return await self._first_that_answers(ask, replace(request, meter=whole))
 
@@ -176,12 +173,10 @@ class FallbackBackend:
     @asynccontextmanager
     async def _stream(self, request: Request) -> AsyncGenerator[AsyncIterator[str | Generation]]:
         whole = request.meter.attempt()
-        meters: list[Meter] = []
         async with AsyncExitStack() as stack:
-            stack.callback(lambda: [meter.finish(None) for meter in meters])
 
             async def begin(member: _Member, asked: Request) -> AsyncIterator[str | Generation]:
-                meters.append(asked.meter)
+                stack.callback(asked.meter.finish, None)
                 pieces = await stack.enter_async_context(member.retrying.stream(asked))
                 return await stack.enter_async_context(
                     aclosing(_signed(member, pieces, asked.meter, whole))
@@ -213,10 +208,10 @@ class FallbackBackend:
                 asked = member.asked(request)
                 try:
                     return await ask(member, asked)
-                except Exception as exc:
+                except BaseException as exc:
+                    asked.meter.finish(None)
                     if not is_of_backend(exc):
                         raise
-                    asked.meter.finish(None)
                     failed.append(exc)
                 finally:
                     PATIENT.reset(patient)

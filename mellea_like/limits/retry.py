@@ -188,12 +188,11 @@ class RetryBackend(BackendWrapper):
     async def _stream(self, request: Request) -> AsyncGenerator[AsyncIterator[str | Generation]]:
         gate = gate_of(self.inner)
         meter, stack, pieces = await send_with_retries(self._begin, request, self.policy, gate)
-        seen: list[Generation] = []
         try:
-            async with stack, aclosing(pieces), aclosing(noting(pieces, seen)) as noted:
+            async with stack, aclosing(pieces), aclosing(noting(pieces, meter.finish)) as noted:
                 yield noted
         finally:
-            meter.finish(seen[-1] if seen else None)
+            meter.finish(None)
 
     async def _begin(
         self, request: Request

@@ -18,7 +18,7 @@ from mellea_like.limits.fallback import FallbackBackend
 from mellea_like.limits.joint_reservation import JointReservation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from mellea_like.core.backend import Backend, Options, Request
     from mellea_like.limits.base import Permit
@@ -63,37 +63,31 @@ def within_budgets(
         A backend around ``backend``, or ``backend`` itself if no budget is left.
     """
     outside = kind(*budgets)
-    inside: set[Budget] = set()
-    around = [backend]
-    while around:
-        inner: Any = around.pop()
-        # A backend that isn't a `LimitedBackend` may also have ``limits``.
-        for limit in getattr(inner, "limits", ()):
-            inside.update(_budgets_of(limit))
-        if isinstance(inner, BackendWrapper):
-            around.append(inner.inner)
-        elif isinstance(inner, FallbackBackend):
-            around += inner.backends
+    inside = {budget for budget, _ in _obeyed(backend, fallbacks=True)}
     outside.budgets = tuple(budget for budget in outside.budgets if budget not in inside)
     return LimitedBackend(backend, outside) if outside.budgets else backend
 
 
 def room_to_restart(backend: Backend, request: Request) -> bool:
     """Return whether a backend's budgets have room for both a request and its replacement."""
-    around: Any = backend
-    while isinstance(around, BackendWrapper):
-        for limit in around.limits if isinstance(around, LimitedBackend) else ():
-            for budget in _budgets_of(limit):
-                if not budget._has_room_twice(request, around):
-                    return False
-        around = around.inner
-    return True
+    obeyed = _obeyed(backend, fallbacks=False)
+    return all(budget._has_room_twice(request, limited) for budget, limited in obeyed)
 
 
-def _budgets_of(limit: object) -> tuple[Budget, ...]:
-    if isinstance(limit, Budget):
-        return limit.chain
-    return limit.budgets if isinstance(limit, Budgets) else ()
+def _obeyed(backend: Backend, *, fallbacks: bool) -> Iterator[tuple[Budget, Backend]]:
+    """Yield each budget that a backend obeys, with the backend that it limits."""
+    around = [backend]
+    while around:
+        inner: Any = around.pop()
+        # A backend that isn't a `LimitedBackend` may also have ``limits``.
+        for limit in getattr(inner, "limits", ()):
+            budgets = Budgets(limit) if isinstance(limit, Budget) else limit
+            if isinstance(budgets, Budgets):
+                yield from ((budget, inner) for budget in budgets.budgets)
+        if isinstance(inner, BackendWrapper):
+            around.append(inner.inner)
+        elif fallbacks and isinstance(inner, FallbackBackend):
+            around += inner.backends
 
 
 class ReservedRound:
