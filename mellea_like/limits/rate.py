@@ -139,21 +139,15 @@ class RateLimiter(QueuedLimit):
             self._promised = None
 
     def _granted(self, now: float, permit: QueuedPermit) -> None:
+        if self._promised is None:
+            self._take(now, self._wanted(permit))
         self._promised = None
-        if self._store is None:
-            for bucket, amount in self._wanted(permit):
-                bucket.take(now, amount)
 
     def _ended(self, now: float, permit: QueuedPermit, end: RequestEnd) -> None:
         usage = end.usage
         reserved = permit.wanted[-1][1]  # The tokens, if they are limited.
         spent = max(usage.total_tokens, reserved if usage.unknown else 0.0)
-        amounts = self._amounts(usage.requests - 1.0, spent - reserved)
-        if self._store is None:
-            for bucket, amount in amounts:
-                bucket.take(now, amount)
-        elif amounts:
-            self._store.correct(amounts)
+        self._take(now, self._amounts(usage.requests - 1.0, spent - reserved))
         if isinstance(end.error, RateLimited):
             self._pause_after(now, end.error)
 
@@ -168,6 +162,14 @@ class RateLimiter(QueuedLimit):
                 tokens += estimate_input_tokens(permit.request)
             permit.wanted = self._amounts(1.0, float(tokens))
         return permit.wanted
+
+    def _take(self, now: float, amounts: Sequence[tuple[Any, float]]) -> None:
+        """Take amounts from the buckets now; put negative amounts back."""
+        if self._store is None:
+            for bucket, amount in amounts:
+                bucket.take(now, amount)
+        elif amounts:
+            self._store.correct(amounts)
 
     def _amounts(self, requests: float, tokens: float) -> list[tuple[Any, float]]:
         both = (self._requests, requests), (self._tokens, tokens)

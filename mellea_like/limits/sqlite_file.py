@@ -76,13 +76,13 @@ UNSEEN = 2.0
 
 WHY = {
     sqlite3.SQLITE_NOTADB: "it is neither a store nor any other SQLite database: use another path",
-    sqlite3.SQLITE_CORRUPT: "it is damaged: remove it (this forgets what was spent)",
+    sqlite3.SQLITE_CORRUPT: "it is damaged ({}): remove it (this forgets what was spent)",
     sqlite3.SQLITE_BUSY: "another program has locked it",
     sqlite3.SQLITE_FULL: "the disk is full",
     sqlite3.SQLITE_READONLY: "it can't be written",
     sqlite3.SQLITE_PERM: "it can't be written",
 }
-"""Explanations of SQLite's errors by their codes; for other errors, SQLite's own are used."""
+"""Explanations of SQLite's errors by their codes, with a place for SQLite's own explanation."""
 
 LARGEST = 2**63 - 1
 
@@ -140,24 +140,14 @@ class OpenFile:
         self.db.execute("DELETE FROM accounts WHERE name = ?", (name,))
         self.db.execute("DELETE FROM held WHERE account = ?", (name,))
 
-    def sums(self, name: str, waiting: int) -> StoreSums:
+    def sums(self, name: str) -> StoreSums:
         """Return the sums of an account."""
         row = self.db.execute("SELECT * FROM accounts WHERE name = ?", (name,)).fetchone()
         if row is None:
-            return StoreSums(waiting=waiting)
+            return StoreSums()
         _, *spent, unknown, denied, started = row
         age = None if started is None else max(0.0, time.time() - started)
-        reserved = self.reserved(name)
-        return StoreSums(_amounts(spent), reserved, unknown, denied, waiting, age)
-
-    def spent(self, name: str) -> tuple[bool, Amounts]:
-        """Return whether anything was ever reserved in an account, and the amounts charged."""
-        row = self.db.execute(
-            "SELECT started, requests, input_tokens, output_tokens, money"
-            " FROM accounts WHERE name = ?",
-            (name,),
-        ).fetchone()
-        return (False, NOTHING) if row is None else (row[0] is not None, _amounts(row[1:]))
+        return StoreSums(_amounts(spent), self.reserved(name), unknown, denied, age=age)
 
     def reserved(self, name: str) -> Amounts:
         """Return the total reserved in an account. A transaction also removes dead owners."""
@@ -220,7 +210,7 @@ class OpenFile:
         """
         for name, (back, charged, unknown) in owed.items():
             self.hold(name, NOTHING.minus(back))
-            spent = self.spent(name)[1].plus(charged)
+            spent = self.sums(name).spent.plus(charged)
             self.db.execute(
                 "UPDATE accounts SET requests = ?, input_tokens = ?, output_tokens = ?, money = ?,"
                 " unknown = unknown + ? WHERE name = ?",
@@ -341,6 +331,6 @@ def errors_named(path: Path) -> Generator[None]:
     except (sqlite3.Error, OSError, ValueError) as exc:
         code = getattr(exc, "sqlite_errorcode", 0) & 0xFF
         kind = FileLocked if code == sqlite3.SQLITE_BUSY else StoreError
-        opened = f"it can't be opened ({exc.strerror})" if isinstance(exc, OSError) else str(exc)
-        msg = f"store {path}: {WHY.get(code, opened)}"
+        other = "it can't be opened ({0.strerror})" if isinstance(exc, OSError) else "{}"
+        msg = f"store {path}: {WHY.get(code, other).format(exc)}"
         raise kind(msg) from exc

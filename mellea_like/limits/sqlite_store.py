@@ -300,7 +300,7 @@ class _Account(NamedTuple):
         queues = self.store._queues.items()
         waiting = sum(len(queue) for (_, at), queue in queues if at == self.name)
         with self.store._reading() as file:
-            return file.sums(self.name, waiting)
+            return file.sums(self.name)._replace(waiting=waiting)
 
 
 @dataclass(slots=True, eq=False)
@@ -328,18 +328,17 @@ class _Claim:
         process's place among all processes.
         """
         with self.store._writing() as file:
-            so_far = [file.spent(account.name) for account, _ in self.wants]
-            for (account, wanted), (_, spent) in zip(self.wants, so_far, strict=True):
-                lacking = beyond(account.limits, spent, wanted)
+            wants = [(*want, file.sums(want[0].name)) for want in self.wants]
+            for account, wanted, sums in wants:
+                lacking = beyond(account.limits, sums.spent, wanted)
                 if lacking is not None:
                     file.deny(account.name)
-                    self.denied = Denied(account, lacking, spent)
+                    self.denied = Denied(account, lacking, sums.spent)
                     self._lose_place(file)
                     return None
-            for (account, wanted), (_, spent) in zip(self.wants, so_far, strict=True):
+            for account, wanted, sums in wants:
                 name = account.name
-                taken = spent.plus(file.reserved(name))
-                full = beyond(account.limits, taken, wanted) is not None
+                full = beyond(account.limits, sums.spent.plus(sums.reserved), wanted) is not None
                 if full or file.is_before(name, self._number):
                     if self._place != name:
                         self._lose_place(file)
@@ -347,8 +346,8 @@ class _Claim:
                         self._number = file.take_place(name, self._number)
                         self._shown, self._place = anyio.current_time(), name
                     return name
-            for (account, wanted), (begun, _) in zip(self.wants, so_far, strict=True):
-                if not begun:
+            for account, wanted, sums in wants:
+                if sums.age is None:
                     file.begin(account.name)
                 file.hold(account.name, wanted)
             self._lose_place(file)
