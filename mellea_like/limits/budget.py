@@ -27,7 +27,7 @@ from mellea_like.limits.budget_accounts import (
     in_money,
 )
 from mellea_like.limits.fallback import models_of
-from mellea_like.limits.joint_reservation import JointReservation
+from mellea_like.limits.joint_reservation import JointReservation, seconds_left
 from mellea_like.runtime.timeline import TICK, Timeline
 
 if TYPE_CHECKING:
@@ -258,8 +258,7 @@ class Budget:
             The seconds left in this budget or in one around it, whichever are fewer; the whole
             limit before the first request, and None without a limit. Call this in an event loop.
         """
-        left = [left for b in self.chain if (left := b._own_seconds_left()) is not None]
-        return min(left, default=None)
+        return seconds_left(self.chain)
 
     def statistics(self) -> BudgetStatistics:
         """Return what is spent and reserved at this moment."""

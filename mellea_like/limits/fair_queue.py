@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from anyio.lowlevel import EventLoopToken
 
-    from mellea_like.core.backend import Backend, Request, RequestMeta
+    from mellea_like.core.backend import Backend, Request
     from mellea_like.errors import RateLimited
 
 __all__ = ["FairQueue", "LimiterStatistics"]
@@ -129,7 +129,12 @@ class FairQueue:
         """Add a waiting request. A call without ``meta.call_started`` is taken to start ``now``."""
         self._arrivals += 1
         meta = permit.request.meta
-        call = self._calls.get(meta.sampling_id) or self._new_call(meta, now)
+        call = self._calls.get(meta.sampling_id)
+        if call is None:
+            started = now if meta.call_started is None else meta.call_started
+            call = _Call(meta.sampling_id, started, self._arrivals)
+            if call.name:  # A request outside a call counts as a call.
+                self._calls[call.name] = call
         permit.call = call
         permit.waiting = True
         call.waiting += 1
@@ -193,13 +198,6 @@ class FairQueue:
             if call.undecided.get(subsample) == until:
                 del call.undecided[subsample]
                 self._rank(call)
-
-    def _new_call(self, meta: RequestMeta, now: float) -> _Call:
-        started = now if meta.call_started is None else meta.call_started
-        call = _Call(meta.sampling_id, started, self._arrivals)
-        if call.name:  # A request outside a call counts as a call.
-            self._calls[call.name] = call
-        return call
 
     def _stop_waiting(self, permit: QueuedPermit, call: _Call) -> None:
         permit.waiting = False
@@ -312,7 +310,7 @@ class QueuedLimit(ABC):
         permit = QueuedPermit(request, self._queue, self._release)
         started = request.meta.call_started
         self._queue.join(permit, anyio.current_time() if started is None else started)
-        self._pump_for_new_head()
+        self._pump()
         if permit.waiting:
             await self._wait(permit)
         return permit
@@ -345,10 +343,6 @@ class QueuedLimit(ABC):
         seconds = min(told_to_wait(refusal) or UNNAMED_PAUSE, LONGEST_PAUSE)
         self._paused_until = max(self._paused_until, now + seconds)
 
-    def _pump_for_new_head(self) -> None:
-        if self._queue.head() is not self._keeper:
-            self._pump()
-
     def _pump(self) -> None:
         """Grant all requests that may be sent now, and set the alarm of the next one."""
         queue, delay = self._queue, math.inf
@@ -379,11 +373,9 @@ class QueuedLimit(ABC):
                 if end.generation is not None and permit.request.meta.purpose == "generate":
                     undecided_until = now + CHECKING
             permit.queue.leave(permit, undecided_until)
-            if was_in_flight:
-                self._pump()
-            else:
+            if not was_in_flight:
                 self._left(permit)
-                self._pump_for_new_head()
+            self._pump()
         else:
             # Its event loop has ended, or its coroutine was garbage-collected.
             permit.queue.leave(permit)

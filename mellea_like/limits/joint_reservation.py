@@ -44,10 +44,10 @@ class JointReservation:
     async def _wait(self, store: Store, wants: Sequence[tuple[Any, Amounts]]) -> Reservation:
         """Reserve in one store; raise `LimitExceeded` if a budget's time ends first."""
         while True:
-            left = [left for b in self._budgets if (left := b._own_seconds_left()) is not None]
-            if not left:
+            left = seconds_left(self._budgets)
+            if left is None:
                 return await store.reserve(wants)
-            with anyio.move_on_after(min(left)):
+            with anyio.move_on_after(left):
                 return await store.reserve(wants)
             for budget in self._budgets:
                 budget._require_time()
@@ -73,3 +73,9 @@ def _by_store(budgets: Sequence[Budget]) -> Sequence[tuple[Store, Sequence[int]]
             store = IN_MEMORY
         found.setdefault(store, []).append(place)
     return sorted(found.items(), key=lambda part: "" if part[0] is IN_MEMORY else repr(part[0]))
+
+
+def seconds_left(budgets: Sequence[Budget]) -> float | None:
+    """Return how long all of several budgets still admit requests; None without a time limit."""
+    left = [left for budget in budgets if (left := budget._own_seconds_left()) is not None]
+    return min(left, default=None)
