@@ -320,7 +320,7 @@ class Budget:
             await held.make(wants)
         except Denied as exc:
             place = next(n for n, (account, _) in enumerate(wants) if account is exc.account)
-            raise budgets[place]._refusal(exc, wants[place][1]) from None
+            raise budgets[place]._refusal(exc.lacking, exc.spent, wants[place][1]) from None
         named = request.options.model or next(iter(models_of(backend)))
         bounds = [budget._bound(request.options) for budget in budgets]
         return _Reserved(held, budgets, request.meta, named, sent, rates, bounds)
@@ -389,11 +389,10 @@ class Budget:
         taken = sums.spent.plus(sums.reserved)
         return not sums.waiting and beyond(self._most, taken, once.plus(once)) is None
 
-    def _refusal(self, denied: Denied, wanted: Amounts) -> LimitExceeded:
-        lacking = denied.lacking
+    def _refusal(self, lacking: str, so_far: Amounts, wanted: Amounts) -> LimitExceeded:
         allowed, spent, more = (
-            amounts._asdict()[lacking]
-            for amounts in (self.limits, in_money(denied.spent), in_money(wanted))
+            getattr(amounts, lacking)
+            for amounts in (self.limits, in_money(so_far), in_money(wanted))
         )
         if lacking == "requests":
             what = f"{spent} of {allowed} requests were made, and this would be one more"

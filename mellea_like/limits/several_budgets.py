@@ -163,7 +163,7 @@ async def reserve_round(
         )
         lacking = None if count or paid else beyond(budget._most, known.spent, sums[-1][0])
         if lacking is not None:
-            raise budget._refusal(Denied(budget._account, lacking, known.spent), sums[-1][0])
+            raise budget._refusal(lacking, known.spent, sums[-1][0])
     if not count and not paid:
         return None
     fits = count == len(wanted) or not paid
