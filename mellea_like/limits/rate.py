@@ -88,9 +88,12 @@ class RateLimiter(QueuedLimit):
         self._store, self._name = store, name
         self._burst = real_number("RateLimiter: burst_seconds", burst_seconds, over=0)
         self._assumed = whole_number("RateLimiter: assume_output_tokens", assume_output_tokens)
-        self._per_minute = requests_per_minute, tokens_per_minute
         self._requests = self._bucket("requests", requests_per_minute)
         self._tokens = self._bucket("tokens", tokens_per_minute)
+        self._per_minute = [
+            None if rate is None else float(rate)
+            for rate in (requests_per_minute, tokens_per_minute)
+        ]
         self._promised: tuple[QueuedPermit, Turn, float] | None = None  # ... and when it may go.
 
     def _bucket(self, what: str, per_minute: float | None) -> Any:
