@@ -8,6 +8,7 @@ granted claim is left, a claim is granted or denied immediately.
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from itertools import count
@@ -120,6 +121,7 @@ class Claim:
                 return
         for account, wanted in self.wants:
             account.sums.reserved = account.sums.reserved.plus(wanted)
+            account.sums.started = account.sums.started or time.time()
         self.granted = True
 
     def settle(self, charged: Sequence[Amounts], unknown: int = 0) -> None:
@@ -160,6 +162,7 @@ class Sums:
     reserved: Amounts = field(default_factory=Amounts)
     unknown: int = 0
     denied: int = 0
+    started: float | None = None
     queue: OrderedDict[Claim, tuple[Account, Amounts]] = field(
         default_factory=OrderedDict[Claim, tuple["Account", Amounts]]
     )
@@ -178,8 +181,9 @@ class Account:
 
     def look(self) -> StoreSums:
         sums = self.sums
-        waiting = len(sums.queue)
-        return StoreSums(sums.spent, sums.reserved, sums.unknown, sums.denied, waiting)
+        age = None if sums.started is None else max(0.0, time.time() - sums.started)
+        known = sums.spent, sums.reserved, sums.unknown, sums.denied
+        return StoreSums(*known, len(sums.queue), age)
 
     def lacking(self, wanted: Amounts) -> str | None:
         """Return the first field of ``wanted`` that exceeds what is left unspent; None if all fit.
