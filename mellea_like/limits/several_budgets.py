@@ -122,14 +122,14 @@ async def reserve_round(
     *,
     paid: bool = False,
 ) -> ReservedRound | None:
-    """Reserve for requests submitted together: for as many as there is room for, in order.
+    """Reserve the cost of requests that are submitted together: of the first ones that fit.
 
     Args:
         budgets: the budgets, together with all budgets around them; each budget once.
         model: the model that is asked.
         wanted: for each request, the estimated tokens of its prompt and its options.
-        paid: whether the requests have already been submitted. If so, they are charged even if
-            there isn't room for all of them; in that case, nothing is reserved.
+        paid: whether the requests have already been submitted. If so, all of them will be charged.
+            If there isn't room for all, nothing is reserved in advance.
 
     Returns:
         The reservation; None if there is no room now, but there may be when other requests have

@@ -8,8 +8,8 @@ from typing import Any
 import anyio
 from anyio.lowlevel import EventLoopToken, current_token
 
-TICK = 1e-9
-"""Waits up to this many seconds count as zero, because a timer may end this much too early."""
+TICK = 1e-6
+"""Waits up to this many seconds count as zero, because clocks and timers are rounded."""
 
 
 class Timeline:
