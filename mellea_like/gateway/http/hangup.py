@@ -23,7 +23,7 @@ class Terminal:
 
 
 def signals_to_handle(numbers: Iterable[signal.Signals]) -> list[signal.Signals]:
-    """Return SIGHUP and those other signals that weren't already ignored when the process started."""
+    """Return those of the signals that were not ignored when the process started, and SIGHUP."""
     # Under nohup, SIGHUP still asks to reload the configuration.
     return [number for number in numbers if number == signal.SIGHUP or not _is_ignored(number)]
 
