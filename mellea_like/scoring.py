@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, Field, create_model
 
-from mellea_like.core.backend import BUDGETS, JUDGE_DEFAULTS, JUDGE_OPTIONS, Options
+from mellea_like.core.backend import (
+    BUDGETS,
+    JUDGE_DEFAULTS,
+    JUDGE_OPTIONS,
+    BackendWrapper,
+    Options,
+)
 from mellea_like.core.conversation import Context, Message, reply_message
 from mellea_like.core.result import StopReason
 from mellea_like.errors import InvalidRequest, LimitExceeded
@@ -20,9 +26,10 @@ from mellea_like.requirements.judge import block, conversation_block
 from mellea_like.sampling.strategies import RejectionSamplingStrategy
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
+    from contextlib import AbstractAsyncContextManager
 
-    from mellea_like.core.backend import Backend
+    from mellea_like.core.backend import Backend, Request
     from mellea_like.core.generation import Generation
     from mellea_like.core.result import SamplingResult
     from mellea_like.core.validation import Candidate
@@ -119,7 +126,7 @@ class _JudgeScore:
         budgets = BUDGETS.get()
         judge = within_budgets(self.judge, budgets) if budgets else self.judge
         try:
-            result = await self._ask(Message("user", question), context, judge)
+            result = await self._ask(Message("user", question), context, _AsJudge(judge))
         except LimitExceeded as exc:
             exc.result = None  # It is the record of this scorer's call, not of the candidate's.
             raise
@@ -151,6 +158,23 @@ class _JudgeScore:
             result = await ask(options=options)
             self._refused.append(exc)
             return result
+
+
+class _AsJudge(BackendWrapper):
+    """Marks requests as a judge's, so that limiters let them go first, and budgets know them."""
+
+    async def generate(self, request: Request) -> Generation:
+        """Answer one request."""
+        return await self.inner.generate(_of_judge(request))
+
+    def _stream(
+        self, request: Request
+    ) -> AbstractAsyncContextManager[AsyncIterator[str | Generation]]:
+        return super()._stream(_of_judge(request))
+
+
+def _of_judge(request: Request) -> Request:
+    return replace(request, meta=replace(request.meta, purpose="judge"))
 
 
 def expected_score(reply: Generation, said: float, low: float, high: float) -> float:

@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import math
 
+import anyio
 import pytest
 from engine_kit import by_iteration, votes_of
 
 from mellea_like import BestOf, Generation, RejectionSamplingStrategy, Vote, judge_score
+from mellea_like.backends import Reply, ScriptedBackend
 from mellea_like.backends.function import FunctionBackend
 from mellea_like.core.generation import TokenLogprob
 from mellea_like.errors import InvalidRequest, RequirementError
+from mellea_like.limits import ConcurrencyLimiter, LimitedBackend
 from mellea_like.scoring import expected_score
 
 pytestmark = pytest.mark.anyio
+
+
+class Whole:
+    """A backend that doesn't stream."""
+
+    def __init__(self, inner):
+        self.generate = inner.generate
 
 
 def token(text, p=1.0, **others):
@@ -104,6 +114,28 @@ async def test_a_judge_that_refuses_whatever_it_is_asked_is_not_taken_to_mind_lo
         with pytest.raises(RequirementError, match="too long"):
             await strategy.sample("do")
     assert asked == [True, False, True, False]
+
+
+@pytest.mark.parametrize("streams", [True, False])
+async def test_a_limiter_lets_the_judge_of_a_score_go_before_draws(streams, virtual_clock):
+    asked = []
+
+    def reply(request):
+        asked.append(request.meta.purpose)
+        return Reply('{"reason": "", "score": 3}' if asked[-1] == "judge" else "a", delay=1)
+
+    backend = ScriptedBackend(reply)
+    one_at_a_time = ConcurrencyLimiter(1)
+    limited = LimitedBackend(backend if streams else Whole(backend), one_at_a_time)
+    scorer = judge_score("How nice?", judge=limited)
+    strategy = RejectionSamplingStrategy(limited, loop_budget=1, selection=BestOf(scorer, n=1))
+    async with anyio.create_task_group() as calls:
+        for _ in range(3):
+            calls.start_soon(strategy.sample, "do")
+    draw, judge = "generate", "judge"
+    # The second draw gets the place that the first one leaves.
+    assert asked == [draw, draw, judge, judge, draw, judge]
+    assert virtual_clock.now == 6
 
 
 async def test_votes_weigh_as_much_as_their_tokens_are_likely():
