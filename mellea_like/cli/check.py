@@ -31,7 +31,7 @@ from mellea_like.cli.judge_options import JUDGE, JudgeOptions
 from mellea_like.cli.option_fields import argument, option, option_names, read_section
 from mellea_like.cli.outages import watched_servers
 from mellea_like.cli.reply_rows import opened, rows_of
-from mellea_like.cli.standard_streams import STANDARD, one_line, printable, warn
+from mellea_like.cli.standard_streams import STANDARD, one_line, printable, warn, write_output
 from mellea_like.core.display import plural
 from mellea_like.core.generation import Usage
 from mellea_like.core.validation import ValidationStatus
@@ -283,7 +283,6 @@ class _Checks:
         for count in self._counts:
             row = [count.by_status[ValidationStatus(name)] for name in names]
             table.add_row(printable(count.name), *(f"{n:,}" if n else "" for n in row))
-        console.print(table)
         others = [f"{n:,} {name}" for name in ("failed", "errored") if (n := self._statuses[name])]
         passed = f"{self._statuses['passed']:,} of {plural(total, 'row')} passed"
         line = ", ".join([passed, *others])
@@ -293,11 +292,14 @@ class _Checks:
             line += f"; {self._usage}"
             if (price := self._options.tokens_price) is not None:
                 line += f", {price.cost(self._usage):.4g} {price.currency}"
-        console.print(f"{line}.", soft_wrap=True)
-        for number, problem in self._wrong:
-            console.print(f"row {number}: {printable(problem)}", soft_wrap=True)
-        if more := total - self._statuses["passed"] - len(self._wrong):
-            console.print(f"... and {plural(more, 'more row')}.")
+        with console.capture() as shown:
+            console.print(table)
+            console.print(f"{line}.", soft_wrap=True)
+            for number, problem in self._wrong:
+                console.print(f"row {number}: {printable(problem)}", soft_wrap=True)
+            if more := total - self._statuses["passed"] - len(self._wrong):
+                console.print(f"... and {plural(more, 'more row')}.")
+        write_output(shown.get())
 
 
 def _slice_of(item: ItemResult[Any]) -> Slice | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -26,7 +25,7 @@ from mellea_like.cli.exit_codes import Exit, Problem
 from mellea_like.cli.judge_options import JUDGE, JudgeOptions
 from mellea_like.cli.option_fields import REQUIRED, argument, option
 from mellea_like.cli.reply_rows import field_of, opened, rows_of
-from mellea_like.cli.standard_streams import one_line, printable
+from mellea_like.cli.standard_streams import one_line, printable, write_output
 from mellea_like.core.display import plural
 from mellea_like.errors import LimitExceeded
 from mellea_like.specification.upstream import open_upstream
@@ -174,11 +173,12 @@ class _Measurement:
         labelled = [self._read(number, row) for number, row in enumerate(rows, 1)]
         found = signals.run(self._measure, labelled)
         if options.as_json:
-            sys.stdout.write(json.dumps(found, indent=2, default=_as_dict) + "\n")
+            write_output(json.dumps(found, indent=2, default=_as_dict) + "\n")
         else:
-            sys.stdout.write("".join(f"{printable(line)}\n" for line in _lines(found)))
+            lines = [*_lines(found)]
             if (price := options.tokens_price) is not None:
-                sys.stdout.write(f"{price.cost(found.usage):.4g} {price.currency}\n")
+                lines.append(f"{price.cost(found.usage):.4g} {price.currency}")
+            write_output("".join(f"{printable(line)}\n" for line in lines))
         reasons = _without_any(found)
         if reasons:
             msg = f"nothing was decided: {one_line(reasons)}"

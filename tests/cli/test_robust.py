@@ -118,6 +118,36 @@ def test_a_full_disk_is_a_sentence(arguments):
     assert err == b"mellea-like: can't write to standard output: No space left on device\n"
 
 
+@pytest.fixture
+def checks(tmp_path):
+    """The commands that print figures about a file of replies."""
+    replies = tmp_path / "replies.jsonl"
+    replies.write_text('{"reply": "yes", "label": true}\n')
+    verdict = Answer('{"passed": true, "reason": "so"}')
+    with OpenAIServer(choose=lambda number, body: verdict) as server:
+        judge = ("--require", "it agrees", "--judge", "m", "--judge-base-url", server.url)
+        yield [(command, str(replies), *judge) for command in ("check", "judge-agreement")]
+
+
+def test_a_full_disk_is_a_sentence_of_a_table_too(checks):
+    for arguments in checks:
+        with pathlib.Path("/dev/full").open("wb") as full:
+            process = start(*arguments, stdout=full)
+            _, err = process.communicate()
+        assert process.returncode == 3
+        assert err == b"mellea-like: can't write to standard output: No space left on device\n"
+
+
+def test_nobody_has_to_read_a_table(checks):
+    for arguments in checks:
+        reader, writer = os.pipe()
+        os.close(reader)
+        process = start(*arguments, stdout=writer)
+        os.close(writer)
+        assert process.communicate()[1] == b""
+        assert process.returncode == 0
+
+
 @pytest.mark.parametrize("arguments", ["sample x", "--help"])
 def test_a_closed_standard_output_is_a_sentence_before_anything_runs(arguments):
     done = shell(f'"$@" {arguments} >&-')
