@@ -316,7 +316,8 @@ class Incoming:
         if self._reply.began and isinstance(error, BackendUnavailable):
             # The reply has cost its tokens, so this isn't a broken connection that is worth a
             # retry.
-            return translator.malformed(f"an incomplete reply ({error})")
+            why = translator.clean(str(exc)) or type(exc).__name__
+            return translator.malformed(f"an incomplete reply ({why})")
         return error
 
 

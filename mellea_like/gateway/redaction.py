@@ -52,7 +52,7 @@ DISCLOSURES: dict[type[BackendError], Disclosure] = {
         "has failed repeatedly, and gets no requests for a while", 503, "upstream_unavailable"
     ),
     errors.BackendUnavailable: Disclosure(
-        "can't be reached, or closed the connection", 502, "upstream_failed"
+        "can't be reached, broke off, or answered with a server error", 502, "upstream_failed"
     ),
     errors.AuthenticationFailed: Disclosure(
         "does not accept the gateway's key", 502, "upstream_authentication"

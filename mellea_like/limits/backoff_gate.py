@@ -267,7 +267,7 @@ class BackoffGate:
         elif until - self._timeline.now() > time_left:
             why = f"the call's time is up in {max(time_left, 0.0):.3g} s"
         if why:
-            msg = f"the backend's server asked for a pause: {come_back_in(left)}; {why}"
+            msg = f"{self._where} asked for a pause: {come_back_in(left)}; {why}"
             raise RateLimited(
                 msg, status=TOO_MANY_REQUESTS, retryable=False, retry_after=max(left, 0.0)
             )

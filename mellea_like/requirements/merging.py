@@ -44,9 +44,11 @@ def check_requirements(
         raise TypeError(msg) from None
     for item in items:
         if not isinstance(item, str | Requirement):
-            hint = (
-                ": wrap it, as in Requirement('what must hold', function)" if callable(item) else ""
-            )
+            hint = ""
+            if getattr(item, "__annotations__", {}).get("return") in {"Requirement", Requirement}:
+                hint = f": call it, as in {item.__name__}(...)"
+            elif callable(item):
+                hint = ": wrap it, as in Requirement('what must hold', function)"
             msg = f"{name} must contain only Requirement objects and texts, not {item!r}{hint}"
             raise TypeError(msg)
         if isinstance(item, str) and not item.strip():

@@ -245,6 +245,12 @@ async def test_at_most_200_escaped_characters_of_a_body_are_shown():
     assert shown.isprintable()
 
 
+async def test_a_server_that_broke_off_was_reached():
+    said = str(await failure(Answer(cut_after=2)))
+    assert "sent an incomplete reply (peer closed connection" in said
+    assert "can't reach" not in said
+
+
 async def test_an_endless_line_is_given_up():
     error = await failure(Answer(events=("x" * 5_000_000,)))
     assert type(error) is MalformedResponse

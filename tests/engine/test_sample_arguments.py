@@ -25,6 +25,7 @@ from mellea_like.backends.function import FunctionBackend
 from mellea_like.backends.scripted import ScriptedBackend
 from mellea_like.core import Options
 from mellea_like.hooks import PluginSet
+from mellea_like.requirements.checks import word_count
 from mellea_like.sampling import escalate
 from mellea_like.sampling.prepare import Settings
 from mellea_like.testing import RecordingPlugin
@@ -124,6 +125,10 @@ def test_a_strategy_is_immutable():
         strategy.settings.loop_budget = 5
 
 
+def own_check(most: int) -> Requirement:
+    return Requirement(f"has at most {most} words", lambda c: len(c.text.split()) <= most)
+
+
 class Demanding:
     """An action whose own requirements are no list."""
 
@@ -146,6 +151,9 @@ class Demanding:
             TypeError,
             "must contain only Requirement objects and texts, not 3",
         ),
+        ({"requirements": [word_count]}, TypeError, r"call it, as in word_count\(\.\.\.\)"),
+        ({"requirements": [own_check]}, TypeError, r"call it, as in own_check\(\.\.\.\)"),
+        ({"requirements": [print]}, TypeError, r"wrap it, as in Requirement\("),
         ({"requirements": [" "]}, ValueError, "has an empty text"),
         ({"requirements": 5}, TypeError, "must be a list of Requirement objects and texts, not 5"),
         ({"action": Demanding()}, TypeError, "the action's requirements must be a list"),

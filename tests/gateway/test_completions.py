@@ -493,6 +493,13 @@ async def test_an_upstreams_error_becomes_a_status_without_its_text(
     assert "x-mellea-like-passed" not in answer.headers
 
 
+async def test_an_upstream_that_answers_with_an_error_is_not_said_to_be_out_of_reach():
+    async with calling(InTurn(BackendUnavailable("x", status=503)), retries=0) as caller:
+        answer = await caller.chat()
+    said = "the upstream can't be reached, broke off, or answered with a server error"
+    assert answer.error["message"] == said
+
+
 async def test_an_error_among_failures_leaves_it_at_a_422():
     backend = InTurn(BackendUnavailable("x"), "a b c")
     async with calling(backend, checks=["words<=2"], attempts=2) as caller:
