@@ -236,7 +236,7 @@ class DrawPlan:
             safe = "no number is surely enough" if surely is None else f"{count(surely)} to be safe"
             yield (
                 f"For {wanted} it takes {plural(self.needed, 'draw')} of each item"
-                f" ({safe}; {count(self.needed)} reach"
+                f" ({safe}; {count(self.needed)} {'reaches' if self.needed == 1 else 'reach'}"
                 f" {_between(at.low, at.high)})."
             )
             if at.extrapolated:
@@ -269,8 +269,9 @@ class DrawPlan:
 
     def _takes(self, split: Split) -> str:
         least = "" if self.complete else "≥ "
+        requests = f"{split.requests:.3g}"
         parts = [
-            f"{split.requests:.3g} requests",
+            f"{requests} request" if requests == "1" else f"{requests} requests",
             f"{least}{amount(split.tokens)} tokens",
             seconds(split.seconds),
         ]

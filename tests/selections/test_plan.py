@@ -91,6 +91,12 @@ def test_a_plan_says_how_many_what_it_costs_and_what_is_wrong():
     assert made.complete
 
 
+def test_a_single_draw_and_a_single_request_are_singular():
+    said = str(plan(results(*[passed_at_once] * 20), 0.8))
+    assert "; 1 reaches " in said
+    assert " 1 x 1  1 request, 5 tokens, " in said
+
+
 def test_what_was_cancelled_would_have_taken_longer():
     def call(passed, cancelled):
         trace = trace_of(("passed", 4), *[("cancelled", 1)] * (cancelled > 0), best=0)
