@@ -295,6 +295,8 @@ class Incoming:
         if not self._reply.whole:
             what = "an incomplete reply" if self._reply.began else "a response without a reply"
             head = self._decoder.head.decode("utf-8", "replace")
+            if head.lstrip().startswith("{"):
+                what = "JSON, not the stream of events that was requested"
             raise self._translator().malformed(what, head, began=self._reply.began)
 
     def _error_of(self, exc: Exception) -> BackendError | None:

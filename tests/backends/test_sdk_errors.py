@@ -251,6 +251,12 @@ async def test_a_server_that_broke_off_was_reached():
     assert "can't reach" not in said
 
 
+async def test_a_server_that_does_not_stream_is_said_not_to():
+    body = b'{"choices": [{"message": {"content": "hey"}, "finish_reason": "stop"}]}'
+    said = str(await failure(Answer(body=body, content_type="application/json")))
+    assert "sent JSON, not the stream of events that was requested: {" in said
+
+
 async def test_an_endless_line_is_given_up():
     error = await failure(Answer(events=("x" * 5_000_000,)))
     assert type(error) is MalformedResponse
