@@ -29,7 +29,7 @@ async def task_scope() -> AsyncGenerator[TaskGroup]:
     try:
         yield group
     finally:
-        group.cancel_scope.cancel("the block of the batch was left")
+        group.cancel_scope.cancel("the block was left")
         await group.__aexit__(None, None, None)
 
 
