@@ -12,7 +12,7 @@ import anyio
 from mellea_like.core.display import add_note, error_text, with_reason
 from mellea_like.core.requirement import CheckStage, Requirement
 from mellea_like.core.validation import ValidationResult, ValidationStatus
-from mellea_like.errors import BadVerdict, RequirementError
+from mellea_like.errors import BackendError, BadVerdict, RequirementError
 from mellea_like.runtime.event_loops import foreign, split_cancellation
 from mellea_like.runtime.logs import warn
 from mellea_like.runtime.threads import run_in_thread
@@ -292,6 +292,8 @@ def errored(requirement: Requirement, exc: BaseException) -> ValidationResult:
 
 def line_of(exc: BaseException) -> str:
     """Return where in the validator's file an exception was raised, as ``file:line``, or ""."""
+    if isinstance(exc, BackendError):  # It comes from a server, not from a line.
+        return ""
     users = [
         (frame.f_code.co_filename, line)
         for frame, line in walk_tb(exc.__traceback__)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from mellea_like.core.argument_checks import real_number
 from mellea_like.core.slice import Outcome
 from mellea_like.core.validation import ValidationStatus
-from mellea_like.errors import BackendError
 from mellea_like.requirements.staged_validation import line_of
 
 if TYPE_CHECKING:
@@ -147,7 +146,7 @@ def bug_of(slice_: Slice) -> Bug | None:
             and verdict.error is not None
         ):
             cause = verdict.error.__cause__
-            line = "" if cause is None or isinstance(cause, BackendError) else line_of(cause)
+            line = "" if cause is None else line_of(cause)
             return Bug(requirement, type(cause), line) if cause is not None and line else None
     return None
 

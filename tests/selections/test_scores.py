@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import asynccontextmanager
 
 import anyio
 import pytest
@@ -12,7 +13,7 @@ from mellea_like import BestOf, Generation, RejectionSamplingStrategy, Vote, jud
 from mellea_like.backends import Reply, ScriptedBackend
 from mellea_like.backends.function import FunctionBackend
 from mellea_like.core.generation import TokenLogprob
-from mellea_like.errors import InvalidRequest, RequirementError
+from mellea_like.errors import AuthenticationFailed, InvalidRequest, RequirementError
 from mellea_like.limits import ConcurrencyLimiter, LimitedBackend
 from mellea_like.scoring import expected_score
 
@@ -114,6 +115,25 @@ async def test_a_judge_that_refuses_whatever_it_is_asked_is_not_taken_to_mind_lo
         with pytest.raises(RequirementError, match="too long"):
             await strategy.sample("do")
     assert asked == [True, False, True, False]
+
+
+async def test_an_error_of_the_judges_server_is_not_said_to_come_from_a_line_of_code():
+    class Refusing:
+        @asynccontextmanager  # Its frame would be the line.
+        async def stream(self, request):
+            yield await self.generate(request)
+
+        async def generate(self, request):
+            message = "no"
+            raise AuthenticationFailed(message)
+
+    scorer = judge_score("How nice?", judge=Refusing())
+    backend = by_iteration({}, "a")
+    strategy = RejectionSamplingStrategy(backend, loop_budget=1, selection=BestOf(scorer))
+    with pytest.raises(RequirementError) as caught:
+        await strategy.sample("do")
+    assert isinstance(caught.value.__cause__, AuthenticationFailed)
+    assert not any("raised at" in note for note in caught.value.__notes__)
 
 
 @pytest.mark.parametrize("streams", [True, False])
