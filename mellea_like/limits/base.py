@@ -6,7 +6,7 @@ from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
-from mellea_like.core.backend import BackendWrapper
+from mellea_like.core.backend import BackendWrapper, checked_reply
 from mellea_like.core.display import add_note
 from mellea_like.core.generation import Generation, Usage
 from mellea_like.errors import BackendError, LimitExceeded
@@ -117,7 +117,7 @@ class LimitedBackend(BackendWrapper):
         await admission.admit(request)
         with admission:
             reply = await self.inner.generate(replace(request, meter=admission.meter))
-            admission.seen.append(reply)
+            admission.seen.append(checked_reply(self.inner, reply))
             return reply
 
     @asynccontextmanager

@@ -6,7 +6,7 @@ from typing import Any
 
 import anyio
 import pytest
-from engine_kit import after, by_iteration, yes
+from engine_kit import Unmetered, after, by_iteration, yes
 
 from mellea_like import RejectionSamplingStrategy, Requirement
 from mellea_like.backends.scripted import ScriptedBackend
@@ -180,3 +180,14 @@ async def test_while_a_reply_is_checked_another_call_goes_before_its_siblings():
             calls.start_soon(strategy(backend).sample, name, [slow])
             await anyio.sleep(0.01)
     assert [name for name, _ in sent][:3] == ["f", "s", "t"]
+
+
+async def test_a_backend_that_returns_no_generation_gives_its_reservation_back():
+    async def generate(request):
+        return "yes"
+
+    budget = Budget(requests=4)
+    with pytest.raises(TypeError, match=r"Unmetered\.generate returned str, not a Generation"):
+        await strategy(Unmetered(generate)).sample("do", [yes], budget=budget)
+    assert budget.statistics().spent.requests == 4
+    assert not any(budget.statistics().reserved)
