@@ -16,6 +16,7 @@ from anyio import AsyncContextManagerMixin
 from anyio.lowlevel import checkpoint
 
 from mellea_like.errors import ReplyBroken
+from mellea_like.runtime.event_loops import split_cancellation
 from mellea_like.runtime.task_scope import task_scope
 from mellea_like.sampling.call import RunningCall
 from mellea_like.sampling.exclusions import check_together, features_of
@@ -63,7 +64,7 @@ class StreamedReply(AsyncContextManagerMixin, Generic[T]):
         self._shown = ""
         self._news = anyio.Event()
         self._ended = False
-        self._error: Exception | None = None
+        self._error: BaseException | None = None
         self._result: SamplingResult[T] | None = None
         self._entered = False
 
@@ -144,6 +145,10 @@ class StreamedReply(AsyncContextManagerMixin, Generic[T]):
                 why = f"{type(exc).__name__}: {exc}"
                 self._error = self._broken(getattr(exc, "result", None), why)
                 self._error.__cause__ = exc
+        except BaseException as exc:
+            if split_cancellation(exc)[0] is not None:
+                raise
+            self._error = exc  # An interrupt: this task's group would wrap it.
         self._ended = True
         self._news.set()
 

@@ -215,6 +215,17 @@ async def test_leaving_closes_everything_and_hands_on_what_the_block_raises():
     assert backend.statistics().in_flight == 0
 
 
+@pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit])
+async def test_an_interrupt_leaves_a_stream_as_it_is(interrupt):
+    async def stop(slice_):
+        await anyio.sleep(1.0)
+        raise interrupt
+
+    reply = strategy(["no", "no", "no"]).stream("do", [says("yes")], on_slice=stop)
+    with pytest.raises(interrupt):
+        await heard(reply)
+
+
 async def test_a_backend_that_does_not_stream_gives_its_text_in_one_piece():
     async def answer(request):
         await anyio.sleep(2.0)
