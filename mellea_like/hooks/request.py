@@ -131,7 +131,8 @@ class _Heard(BackendWrapper):
             took, cost = anyio.current_time() - started, cost_of(meter, None)
             await fire(GenerationErrorPayload, error=exc, usage=cost, duration=took)
             raise
-        took, cost = anyio.current_time() - started, cost_of(meter, reply)
+        # The reply doesn't leave this method if a handler raises or is cancelled.
+        took, cost = anyio.current_time() - started, meter.finish(reply)
         await fire(GenerationPostCallPayload, generation=reply, usage=cost, duration=took)
         return reply
 

@@ -12,7 +12,8 @@ from mellea_like import BackendError, Generation, Outcome, RejectionSamplingStra
 from mellea_like.backends.scripted import ScriptedBackend
 from mellea_like.backends.simulated import SimulatedBackend, passes
 from mellea_like.core import Usage
-from mellea_like.hooks import HookType
+from mellea_like.errors import BackendTimeout
+from mellea_like.hooks import Blocked, HookType, hook
 from mellea_like.testing import RecordingPlugin, run_virtual
 
 pytestmark = pytest.mark.anyio
@@ -96,6 +97,27 @@ async def test_rule_05_a_backend_without_a_meter_that_fails_or_is_cancelled_is_c
     result = await strategy.sample("do", [yes])
     assert outcomes(result) == {1: "errored", 2: "passed", 3: "cancelled"}
     assert result.usage == Usage(requests=3, input_tokens=1, output_tokens=1, unknown=2)
+
+
+@pytest.mark.parametrize("how", ["too slow", "blocked"])
+async def test_rule_05_a_reply_that_a_plugin_keeps_back_costs_what_it_says(how, virtual_clock):
+    async def generate(request):
+        return Generation("yes", usage=Usage(1, 10, 20))
+
+    @hook(HookType.GENERATION_POST_CALL)
+    async def keep(payload):
+        await anyio.sleep(2)
+        raise Blocked("not this one")
+
+    limit = 1 if how == "too slow" else None
+    recording = RecordingPlugin()
+    strategy = RejectionSamplingStrategy(
+        Unmetered(generate), loop_budget=1, iteration_timeout=limit, plugins=[keep, recording]
+    )
+    with pytest.raises(BackendTimeout if limit else Blocked):
+        await strategy.sample("do", [yes])
+    [end] = recording.of(HookType.SAMPLING_LOOP_END)
+    assert [s.usage for s in end.slices] == [Usage(1, 10, 20)]
 
 
 async def test_rule_05_requests_sent_again_inside_an_iteration_are_each_counted(virtual_clock):
