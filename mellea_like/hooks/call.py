@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from mellea_like.core.decision import Decision
 from mellea_like.core.requirement import Requirement
 from mellea_like.core.result import StopReason
 from mellea_like.core.slice import Slice
+from mellea_like.errors import HookError
 from mellea_like.hooks.payload import Is, Payload
 from mellea_like.hooks.types import HookType
 from mellea_like.options.deliveries import Deliveries
@@ -150,7 +152,8 @@ class CallHooks(Deliveries):
 
     async def hand_over(self, slice_: Slice) -> None:
         """Hand a slice to plugins, and then to ``on_slice``."""
-        await self._hooks.fire(SamplingIterationPayload, slice_, slice=slice_)
+        with suppress(HookError):  # The call already knows of it.
+            await self._hooks.fire(SamplingIterationPayload, slice_, slice=slice_)
         await super().hand_over(slice_)
 
     async def end(self, deadline: float, *, cancelled: bool) -> int:

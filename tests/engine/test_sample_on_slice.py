@@ -97,6 +97,21 @@ async def test_its_exception_on_the_last_draw_is_raised_unless_there_is_an_answe
         assert not caught.value.result.success
 
 
+async def test_a_listener_hears_of_a_slice_at_which_a_plugin_fails():
+    heard = []
+
+    @hook(HookType.SAMPLING_ITERATION)
+    async def broken(payload):
+        if payload.slice.passed:
+            raise LookupError("bug")
+
+    backend = by_iteration({2: "yes"}, default="no")
+    strategy = RejectionSamplingStrategy(backend, plugins=[broken])
+    result = await strategy.sample("do", [yes], on_slice=heard.append)
+    assert result.success
+    assert heard == list(result.slices)
+
+
 async def test_what_is_no_function_is_refused_before_the_first_request():
     backend = by_iteration({})
     with pytest.raises(TypeError, match="on_slice must be a function of one slice, not 3"):
