@@ -30,7 +30,7 @@ from mellea_like.core.slice import Outcome, Slice
 from mellea_like.core.validation import Candidate, ValidationResult, ValidationStatus
 from mellea_like.errors import BackendUnavailable, LimitExceeded, RequirementError
 from mellea_like.kernel.ports import NotAnAnswer
-from mellea_like.runtime.event_loops import split_cancellation
+from mellea_like.runtime.event_loops import first_in, split_cancellation
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -108,8 +108,9 @@ class Draw:
                 self.call.refused(error)
         elif self.call.race.asked_to_stop():
             self.outcome = _CANCELLED
+            cancellation = first_in(cancellation)  # In a group, it would pass time limits.
             # Code on trio may raise asyncio's cancellation, which no scope would absorb.
-            if isinstance(cancellation, anyio.get_cancelled_exc_class() | BaseExceptionGroup):
+            if isinstance(cancellation, anyio.get_cancelled_exc_class()):
                 raise cancellation
         else:
             self.outcome, self.error = _ERRORED, self._stray(error)

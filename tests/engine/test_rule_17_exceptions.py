@@ -189,6 +189,14 @@ async def test_rule_17_a_stray_cancellation_in_repair_leaves_as_an_error(anyio_b
 
 
 @pytest.mark.parametrize(
+    "raised",
+    [
+        asyncio.CancelledError(),
+        BaseExceptionGroup("mine", [asyncio.CancelledError(), ValueError("beside it")]),
+    ],
+    ids=["alone", "group"],
+)
+@pytest.mark.parametrize(
     ("how", "error", "message"),
     [
         ({"iteration_timeout": 0.5}, BackendTimeout, r"the draw took longer than 0\.5 s"),
@@ -197,7 +205,7 @@ async def test_rule_17_a_stray_cancellation_in_repair_leaves_as_an_error(anyio_b
     ],
 )
 async def test_rule_17_a_timeout_answered_with_a_stray_cancellation_is_a_timeout(
-    anyio_backend_name, virtual_clock, how, error, message
+    anyio_backend_name, virtual_clock, how, error, message, raised
 ):
     if anyio_backend_name == "trio":
         pytest.skip("on trio a cancellation can't come from code that does not wait")
@@ -205,7 +213,7 @@ async def test_rule_17_a_timeout_answered_with_a_stray_cancellation_is_a_timeout
     async def reply(request):
         with contextlib.suppress(asyncio.CancelledError):
             await anyio.sleep(9)
-        raise asyncio.CancelledError
+        raise raised
 
     strategy = RejectionSamplingStrategy(FunctionBackend(reply), loop_budget=2, **how)
     with pytest.raises(error, match=message):
