@@ -33,7 +33,7 @@ class Outcome(StrEnum):
     ERRORED = "errored"
     """The backend, a validator or a hook raised an exception."""
     CANCELLED = "cancelled"
-    """Another draw won, the time or a budget was used up, or the caller was cancelled."""
+    """Another draw won, time or a budget was used up, or the call was cancelled or interrupted."""
 
 
 # On Python 3.11, looking up a member takes ten times as long as a name.
@@ -60,8 +60,9 @@ class Slice:
             wasn't checked.
         verdicts: the verdict on each requirement, in the same order.
         outcome: how it ended.
-        error: the exception behind an errored outcome, or the one that a cancelled draw raised
-            while it cleaned up; else None.
+        error: the exception behind an errored outcome; or, if the draw was cancelled, the
+            interrupt (such as ``KeyboardInterrupt``) or the exception that it raised while it
+            cleaned up; else None.
         reason: why there was no reply to check: it was cut off, refused or empty, it did not parse
             or broke a rule of its format, or a budget stopped the request. Otherwise empty.
         started_at: when it started, in seconds since the call began.

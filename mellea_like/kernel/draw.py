@@ -97,10 +97,10 @@ class Draw:
             return
         cancellation, self.error = split_cancellation(error)
         if cancellation is None:
-            self.outcome = _ERRORED
+            self.outcome = _ERRORED if isinstance(error, Exception) else _CANCELLED  # Interrupted.
             # Errors of checks are verdicts by now. The call must raise what still arrives here: by
             # ``on_error="raise"``, a bug in an option, an interrupt.
-            if self.checking or not isinstance(error, Exception):
+            if self.checking or self.outcome is _CANCELLED:
                 raise error
             if isinstance(error, LimitExceeded) and error.result is None:
                 # Nothing was sent and nothing went wrong: it was stopped before it began.
@@ -108,10 +108,9 @@ class Draw:
                 self.call.refused(error)
         elif self.call.race.asked_to_stop():
             self.outcome = _CANCELLED
-            cancellation = first_in(cancellation)  # In a group, it would pass time limits.
-            # Code on trio may raise asyncio's cancellation, which no scope would absorb.
-            if isinstance(cancellation, anyio.get_cancelled_exc_class()):
-                raise cancellation
+            # A group would pass time limits. On trio, no scope would absorb asyncio's cancellation.
+            if isinstance(first := first_in(cancellation), anyio.get_cancelled_exc_class()):
+                raise first
         else:
             self.outcome, self.error = _ERRORED, self._stray(error)
 

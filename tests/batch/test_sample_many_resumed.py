@@ -44,7 +44,7 @@ class Quick:
         self.asked.append(prompt)
         await checkpoint()
         reply = self.replies.get(prompt, "yes")
-        if isinstance(reply, Exception):
+        if isinstance(reply, BaseException):
             raise reply
         return Generation(reply, usage=Usage(1, 2, 3))
 
@@ -169,6 +169,24 @@ async def test_an_item_whose_last_stage_ended_with_an_error_is_drawn_again(path,
         "": [2],
         "the key has expired": [2, 1],
     }[small]
+
+
+@pytest.mark.parametrize("order", ["depth", "breadth"])
+@pytest.mark.parametrize("interrupt", [KeyboardInterrupt(), SystemExit(1)])
+async def test_an_interrupt_takes_no_stage_of_an_escalation(path, interrupt, order):
+    small, big = Quick({"x": interrupt}), Quick()
+    stages = [Stage(small), Stage(big)]
+    escalating = Escalate(stages, requirements=[agrees], retry=None)
+    given = {"concurrency": 1, "journal": path, "order": order}
+    with pytest.raises(type(interrupt)):
+        await results_of(escalating, ["x"], **given)
+    small.replies.clear()
+    (item,) = await results_of(escalating, ["x"], **given)
+    assert [(s.iteration, s.stage) for s in item.result.slices] == [(1, 0)]
+    assert (len(small.asked), len(big.asked)) == (2, 0)
+    assert item.usage.requests == 1
+    [record] = await items_of(path)
+    assert record["usage"]["requests"] == 2
 
 
 async def test_an_answer_that_a_budget_cut_short_is_kept(path):

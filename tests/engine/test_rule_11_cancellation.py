@@ -8,12 +8,13 @@ import anyio
 import pytest
 from engine_kit import Unmetered, after, by_iteration, yes
 
-from mellea_like import Generation, RejectionSamplingStrategy, SamplingTimeout
+from mellea_like import Generation, RejectionSamplingStrategy, Requirement, SamplingTimeout
 from mellea_like.backends import ScriptedBackend
 from mellea_like.backends.function import FunctionBackend
 from mellea_like.errors import BackendUnavailable
 from mellea_like.hooks import HookMode, HookType, hook
 from mellea_like.limits import FallbackBackend, Retry, RetryBackend
+from mellea_like.testing import RecordingPlugin
 
 pytestmark = pytest.mark.anyio
 
@@ -224,3 +225,32 @@ async def test_rule_11_a_backends_own_cancellation_while_the_caller_leaves_stays
     with anyio.CancelScope() as scope:
         await strategy.sample("do", [yes])
     assert scope.cancelled_caught
+
+
+@pytest.mark.parametrize("where", ["backend", "inline", "async"])
+@pytest.mark.parametrize("lanes", [1, 2])
+async def test_rule_11_an_interrupt_cancels_all_draws_and_leaves_as_it_is(
+    virtual_clock, where, lanes
+):
+    recording = RecordingPlugin()
+
+    async def stop(candidate):
+        raise SystemExit
+
+    def stop_inline(candidate):
+        raise SystemExit
+
+    check = {
+        "backend": yes,
+        "inline": Requirement("stop", stop_inline, inline=True),
+        "async": Requirement("stop", stop),
+    }[where]
+    backend = by_iteration(
+        {1: after(1, SystemExit if where == "backend" else "yes")}, default=after(2, "yes")
+    )
+    strategy = RejectionSamplingStrategy(backend, concurrency_budget=lanes, plugins=[recording])
+    with pytest.raises(SystemExit):
+        await strategy.sample("do", [check])
+    [end] = recording.of(HookType.SAMPLING_LOOP_END)
+    assert [s.outcome for s in end.slices] == ["cancelled"] * lanes
+    assert isinstance(end.slices[0].error, SystemExit)
