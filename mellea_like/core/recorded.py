@@ -131,7 +131,7 @@ def _pickles(thing: object) -> bool:
 
 def error_to_dict(error: BaseException, causes: int = MOST_CAUSES) -> dict[str, Any]:
     """Describe an error as plain data, with at most ``causes`` of its causes."""
-    described: dict[str, Any] = {"type": _type_name(error), "message": error_text(error)}
+    described: dict[str, Any] = {"type": type_name(error), "message": error_text(error)}
     if isinstance(error, BackendError):
         described.update({name: getattr(error, name) for name in _OF_BACKENDS})
     notes = getattr(error, "__notes__", None)
@@ -153,7 +153,11 @@ def error_from_dict(written: Mapping[str, Any]) -> Exception:
     return error
 
 
-def _type_name(error: BaseException) -> str:
+def type_name(error: BaseException) -> str:
+    """Return the name of an error's type as a record has it, with its module unless that is known.
+
+    For an error that was read from a record, it is the type of the original.
+    """
     if isinstance(error, RecordedError):
         return error.type
     kind = type(error)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from mellea_like.core.argument_checks import real_number
 from mellea_like.core.slice import Outcome
 from mellea_like.core.validation import ValidationStatus
-from mellea_like.requirements.staged_validation import line_of
+from mellea_like.requirements.staged_validation import RAISED_AT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -130,24 +130,29 @@ class Bug(NamedTuple):
     """A bug in a requirement's validator: an exception, and its line, such as ``rules.py:12``."""
 
     requirement: Requirement
-    kind: type[BaseException]
+    kind: str
     line: str
 
     def __str__(self) -> str:
-        return f"requirement {self.requirement.name!r} raises {self.kind.__name__} at {self.line}"
+        kind = self.kind.rpartition(".")[2]
+        return f"requirement {self.requirement.name!r} raises {kind} at {self.line}"
 
 
 def bug_of(slice_: Slice) -> Bug | None:
     """Return the validator bug that ended a draw; None if something else ended it."""
     for requirement, verdict in slice_.validations:
-        if (
-            verdict.status is ValidationStatus.ERRORED
-            and not requirement.judged
-            and verdict.error is not None
-        ):
-            cause = verdict.error.__cause__
-            line = "" if cause is None else line_of(cause)
-            return Bug(requirement, type(cause), line) if cause is not None and line else None
+        error = verdict.error
+        if verdict.status is _ERROR and not requirement.judged and error is not None:
+            cause = error.__cause__
+            # A slice that was read from a journal has the note, but not the traceback.
+            notes: Sequence[str] = getattr(error, "__notes__", ())
+            line = next((note for note in notes if note.startswith(RAISED_AT)), "")
+            if cause is None or not line:
+                return None
+            # Imported lazily: few calls meet a bug.
+            from mellea_like.core.recorded import type_name  # noqa: PLC0415
+
+            return Bug(requirement, type_name(cause), line.removeprefix(RAISED_AT))
     return None
 
 

@@ -21,11 +21,18 @@ from mellea_like import (
     Generation,
     Journal,
     Request,
+    Requirement,
     Stage,
 )
 from mellea_like.batch.journal.identity import label_of
 from mellea_like.core import Usage
-from mellea_like.errors import AuthenticationFailed, InvalidRequest, JournalError, SamplingFailed
+from mellea_like.errors import (
+    AuthenticationFailed,
+    InvalidRequest,
+    JournalError,
+    RequirementError,
+    SamplingFailed,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -187,6 +194,37 @@ async def test_an_interrupt_takes_no_stage_of_an_escalation(path, interrupt, ord
     assert item.usage.requests == 1
     [record] = await items_of(path)
     assert record["usage"]["requests"] == 2
+
+
+class Unfit(Exception):
+    """An error of the user's, which a journal can only describe."""
+
+
+class Stopped(Quick):
+    """Stops the program at its second request."""
+
+    async def generate(self, request: Request) -> Generation:
+        reply = await super().generate(request)
+        if len(self.asked) == 2:
+            raise SystemExit
+        return reply
+
+
+@pytest.mark.parametrize("order", ["depth", "breadth"])
+@pytest.mark.parametrize("error", [ZeroDivisionError, Unfit])
+async def test_a_bug_of_a_validator_that_an_earlier_run_met_counts(path, error, order):
+    def broken(candidate):
+        raise error("bug")
+
+    backend = Stopped()
+    checks = [Requirement("can be checked", broken, inline=True)]
+    drawing = strategy(backend, requirements=checks, loop_budget=5)
+    given = {"concurrency": 1, "journal": path, "order": order}
+    with pytest.raises(SystemExit):
+        await results_of(drawing, ["x"], **given)
+    (item,) = await results_of(drawing, ["x"], **given)
+    assert isinstance(item.error, RequirementError)
+    assert len(backend.asked) == 3  # The second draw was made again, and had the same bug.
 
 
 async def test_an_answer_that_a_budget_cut_short_is_kept(path):
