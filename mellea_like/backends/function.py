@@ -94,6 +94,7 @@ class FunctionBackend:
         """
         meter = request.meter
         before = meter.usage if meter.started else _NOTHING
+        known = meter.started, meter.parts
         token = CURRENT.set((CURRENT.get()[0], meter))
         called: list[Request] = []  # It may be cancelled while it waits for a thread.
         try:
@@ -102,8 +103,8 @@ class FunctionBackend:
         except BaseException:
             if not called:
                 meter.sent_nothing()
-            elif meter.usage == before:
-                _count(meter, _NOTHING)
+            elif (meter.started, meter.parts) == known:
+                _count(meter, _NOTHING)  # Otherwise, a backend or a call inside has counted.
             raise
         finally:
             CURRENT.reset(token)

@@ -12,10 +12,17 @@ import pytest
 from anyio.lowlevel import checkpoint
 from pydantic import BaseModel
 
-from mellea_like import Backend, FunctionBackend, Generation, Message, Request
+from mellea_like import (
+    Backend,
+    FunctionBackend,
+    Generation,
+    Message,
+    RejectionSamplingStrategy,
+    Request,
+)
 from mellea_like.backends import ScriptedBackend
 from mellea_like.core import Usage
-from mellea_like.errors import RateLimited
+from mellea_like.errors import BackendUnavailable, RateLimited
 
 pytestmark = pytest.mark.anyio
 
@@ -128,6 +135,27 @@ async def test_a_request_passed_on_is_counted_once():
     reply = await FunctionBackend(shout).generate(request)
     assert reply.text == "THREE WORDS HERE"
     assert reply.usage == request.meter.usage == Usage(1, 2, 3)
+
+
+@pytest.mark.parametrize("how", ["a request", "a call"])
+async def test_a_request_passed_on_that_was_never_sent_costs_nothing(how):
+    class Unreachable:
+        async def generate(self, request: Request) -> Generation:
+            request.meter.sent_nothing()
+            raise BackendUnavailable("no connection")
+
+    inner = Unreachable()
+
+    async def passes_on(request: Request) -> str:
+        if how == "a request":
+            return (await inner.generate(request)).text
+        return (await RejectionSamplingStrategy(inner, retry=None).sample("do")).unwrap()
+
+    request = ask()
+    with pytest.raises(BackendUnavailable):
+        await FunctionBackend(passes_on).generate(request)
+    assert request.meter.started
+    assert request.meter.usage == Usage()
 
 
 @pytest.mark.parametrize("inline", [True, False])
