@@ -29,7 +29,9 @@ class PerRequirement:
     defaults, that takes six failures without a pass, or ten with one pass.
 
     Only verdicts count, not requirements that were skipped or errored. Replies must also be
-    complete and of the right format; this counts as one more requirement.
+    complete and of the right format; this counts as one more requirement. If draws race, failures
+    may be quicker than passes, so the draws that end first are not a random sample. So draws count
+    in the order in which they started, up to the first one that hasn't ended.
 
     Args:
         threshold: the pass rate under which further draws are not worth it, between 0 and 1.
@@ -62,15 +64,33 @@ class _Count:
 class Tally:
     """Counts the verdicts on each requirement in one call, and tells when to give up."""
 
-    __slots__ = ("_confidence", "_counts", "_threshold", "_usable")
+    __slots__ = ("_confidence", "_counts", "_line", "_threshold", "_usable")
 
     def __init__(self, threshold: float, confidence: float) -> None:
         self._threshold = threshold
         self._confidence = confidence
         self._usable = _Count(None)
         self._counts: dict[int, _Count] = {}  # By id, as it may be unhashable.
+        self._line: dict[int, Slice | None] = {}
+        """The draws that don't count yet, in the order in which they started."""
+
+    def start(self, iteration: int) -> None:
+        """Note that a draw starts."""
+        self._line[iteration] = None
 
     def add(self, slice_: Slice) -> str | None:
+        """Take the record of a draw; return why further draws would not help, or None."""
+        self._line[slice_.iteration] = slice_
+        hopeless = None
+        for iteration, ended in list(self._line.items()):
+            if ended is None:
+                break
+            del self._line[iteration]
+            if ended.outcome is Outcome.FAILED or ended.passed:
+                hopeless = self._count(ended) or hopeless
+        return hopeless
+
+    def _count(self, slice_: Slice) -> str | None:
         """Count the verdicts on a draw; return why further draws would not help, or None."""
         if slice_.reason and slice_.outcome is Outcome.FAILED:
             self._usable.failed += 1

@@ -198,6 +198,29 @@ async def test_six_failures_and_no_pass_are_hopeless_and_the_result_says_which()
     assert result.best.outcome == "failed"
 
 
+@pytest.mark.parametrize("slow", ["no", "yes"])
+async def test_quick_failures_do_not_outrun_slow_passes(slow):
+    # Every second draw passes. Only the order of starts makes the first to end a fair sample.
+    replies = {n: after(3 if slow == "yes" else 1, "yes") for n in range(2, 17, 2)}
+    other = after(3 if slow == "no" else 1, "no")
+    settings = {"loop_budget": 1, "concurrency_budget": 16, "give_up": PerRequirement()}
+    result = await strategy(by_iteration(replies, other), None, **settings).sample("do", [yes])
+    assert (result.success, result.stop_reason) == (True, StopReason.PASSED)
+
+
+async def test_draws_count_against_a_requirement_in_the_order_of_their_starts():
+    # The first draw takes longest: until it has ended, nothing is known for certain.
+    result = await strategy(
+        by_iteration({1: after(9, "no")}, after(1, "no")),
+        None,
+        loop_budget=3,
+        concurrency_budget=6,
+        give_up=PerRequirement(),
+    ).sample("do", [yes])
+    assert result.stop_reason is StopReason.HOPELESS
+    assert result.slices[-1].ended_at - result.slices[-1].started_at == pytest.approx(9)
+
+
 async def test_a_budget_that_denies_a_sibling_in_that_very_moment_is_not_the_reason():
     # The sibling waits for what the first request leaves, and that is too little.
     result = await strategy(
