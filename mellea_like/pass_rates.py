@@ -10,7 +10,9 @@ If draws raced and some were cancelled, the record is ``(draws, passes, cut)``, 
 number of cancelled draws. The draws that ended first are not a random sample, but all draws that
 *started* are, because nothing was known about them at that time. So a cancelled draw counts as a
 failure for the lower end of an interval of the coverage, and as a pass for the upper end. These
-ends are valid however long passes and failures take.
+ends are valid however long passes and failures take, but only up to the measured number of draws.
+More draws can't be forecast if passes cancelled other draws: such items may be as easy, or as
+hard, as those that never passed.
 """
 
 from __future__ import annotations
@@ -200,8 +202,12 @@ class CoverageCurve:
     Nothing is assumed about how pass rates are distributed over items. An interval contains the
     results of all distributions that fit the draws nearly as well as the best one, with a log
     likelihood that is at most 1.92 lower. So an interval is wide if the draws say little, as with
-    one draw of each item. Pass rates above 0 but below 1/4050 are not represented, so for items
-    with thousands of draws of which hardly any pass, the coverage is overestimated.
+    one draw of each item. The 95 % are approximate: with 20 items, an interval may contain the
+    truth in only 87 % of runs. Pass rates above 0 but below 1/4050 are not represented, so for
+    items with thousands of draws of which hardly any pass, the coverage is overestimated.
+
+    If draws of an item were cancelled and another one passed, nothing is known about more draws
+    than were measured, except that the coverage doesn't fall.
 
     Args:
         shown: the number of items for each triple of draws, passes and cancelled draws.
@@ -219,10 +225,18 @@ class CoverageCurve:
         """The number of draws that were cancelled."""
         return sum(cut * items for (_, _, cut), items in self.shown.items())
 
+    @cached_property
+    def raced(self) -> bool:
+        """Whether any item had both a pass and cancelled draws."""
+        return any(passes and cut for _, passes, cut in self.shown)
+
     @property
     def furthest(self) -> int:
-        """The largest number of draws to forecast for: four times the measured number."""
-        return FURTHEST * self.reach
+        """The largest number of draws to forecast for.
+
+        It is four times the measured number, or the measured number itself if draws ``raced``.
+        """
+        return self.reach if self.raced else FURTHEST * self.reach
 
     def at(self, draws: int) -> Coverage:
         """Estimate the coverage and its 95 % interval.
@@ -246,6 +260,8 @@ class CoverageCurve:
 
         The lower end is 0, because no number of draws distinguishes "never" from "hardly ever".
         """
+        if self.raced:
+            return 1 - self._end(self.reach, upper=False)
         return self._low.highest([float(rate == 0) for rate in RATES])
 
     def needed(self, target: float, *, surely: bool = False) -> int | None:
@@ -257,8 +273,8 @@ class CoverageCurve:
                 estimated share must.
 
         Returns:
-            The number of draws; None if four times the measured draws are too few, because
-            forecasts don't extend further.
+            The number of draws; None if ``furthest`` draws are too few, because forecasts don't
+            extend further.
         """
 
         def reached(draws: int) -> bool:
@@ -292,6 +308,8 @@ class CoverageCurve:
         return _Mixture(counts)
 
     def _end(self, draws: int, *, upper: bool) -> float:
+        if self.raced and draws > self.reach:
+            return 1.0 if upper else self._end(self.reach, upper=False)
         if (draws, upper) not in self._ends:
             of_rate = _coverage(draws)
             end = (

@@ -115,7 +115,8 @@ class DrawPlan:
         left_out: the number of all other draws: repairs, errors, cancelled draws, and ``others``.
         curve: the coverage (the share of items with a draw that passes) by number of draws.
         needed: the smallest number of draws per item with which the coverage reaches the target. It
-            is None if four times the measured draws are too few: forecasts extend no further.
+            is None if four times the measured draws are too few: forecasts extend no further. If
+            draws raced (`CoverageCurve.raced`), nothing beyond the measured draws is forecast.
         needed_surely: the same number, but for the lower end of the coverage's 95 % interval.
         splits: ways to make ``needed`` draws, from one after another to all in parallel. Empty if
             ``needed`` is None.
@@ -159,9 +160,9 @@ class DrawPlan:
         """The coverage with 1, 2, 4, ... draws, ``needed`` draws, and the most draws of an item.
 
         The numbers of draws extend up to twice the measured or the needed number, whichever is
-        greater.
+        greater, but no further than forecasts do.
         """
-        furthest = 2 * max(self.curve.reach, self.needed or 0)
+        furthest = min(2 * max(self.curve.reach, self.needed or 0), self.curve.furthest)
         draws = {2**power for power in range(furthest.bit_length())}
         draws |= {self.curve.reach, self.needed or 1}
         return tuple(map(self.curve.at, sorted(draws)))
@@ -250,7 +251,8 @@ class DrawPlan:
                 f"This run can't tell how many draws {wanted} takes: {count(most.draws)} would"
                 f" reach {_between(most.low, most.high)}, and more draws can't be forecast."
             )
-        yield f"No item had more than {measured}: draw the unsolved ones {count(most.draws)} times."
+        times = "more often, in one lane" if self.curve.raced else f"{count(most.draws)} times"
+        yield f"No item had more than {measured}: draw the unsolved ones {times}."
 
     def _coverage(self) -> Iterator[str]:
         yield f"{'draws':>8}  {'coverage':>9}"

@@ -158,10 +158,10 @@ def _coverage(figures: RunFigures) -> dict[str, Any]:
         if curve.cut
         else ""
     )
+    further = f" Extrapolated to {count(reach)} (dashed): {_between(far)}." if far != last else ""
     note = (
-        f"Measured up to {plural(last.draws, 'draw')}: {_between(last)} of the items pass."
-        f" Extrapolated to {count(reach)} (dashed): {_between(far)}; at most"
-        f" {percent(curve.hopeless, 1)} never pass. These are 95 % intervals.{cut}"
+        f"Measured up to {plural(last.draws, 'draw')}: {_between(last)} of the items pass.{further}"
+        f" At most {percent(curve.hopeless, 1)} never pass. These are 95 % intervals.{cut}"
         " Equal items count as one, and repairs don't count as draws."
     )
     return {"coverage_note": note, "coverage_chart": coverage_chart(points)}

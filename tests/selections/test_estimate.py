@@ -148,6 +148,25 @@ def test_intervals_of_draws_that_raced_hold_the_truth(lanes, times):
     assert min(held[1], held[4]) >= 4
 
 
+@pytest.mark.parametrize(("rates", "lanes"), [((0.1, 0.1), 8), ((0.0, 0.5), 8), ((0.0, 0.9), 4)])
+def test_more_draws_than_raced_are_not_forecast_and_the_bounds_still_hold_the_truth(rates, lanes):
+    seen = [one for rate in rates for one in raced(100, rate, lanes, (0.3, 1), rate, turns=1)]
+    curve = coverage_curve(seen)
+    assert (curve.raced, curve.furthest) == (True, lanes)
+    for draws in (2 * lanes, 4 * lanes):
+        at = curve.at(draws)
+        assert at.extrapolated
+        assert at.low <= fmean(1 - (1 - rate) ** draws for rate in rates) <= at.high == 1
+    assert curve.hopeless >= rates.count(0) / len(rates)
+    assert curve.needed(0.999) is None
+
+
+def test_draws_that_were_cancelled_without_a_pass_still_allow_a_forecast():
+    curve = coverage_curve([(8, 0)] * 20 + [(2, 1)] * 20 + [(3, 0, 1)])
+    assert (curve.raced, curve.furthest) == (False, 32)
+    assert curve.at(32).high < 1
+
+
 def test_of_one_draw_of_each_item_nothing_is_known_of_more_and_no_number_is_named():
     curve = coverage_curve([(1, 1)] * 60 + [(1, 0)] * 140)
     at = curve.at(8)
