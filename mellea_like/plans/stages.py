@@ -88,13 +88,14 @@ class StageCosts:
     Args:
         learn: called with the key of a stage and the record of a draw there, to learn for later
             calls.
-        keys: the key of each stage, under which ``learn`` keeps what it learned.
+        keys: the key of each stage, under which ``learn`` keeps what it learned: a kind of call,
+            the stage and its model.
         beliefs: each stage's pass rate, as a Beta distribution.
         costs: the expected cost of one draw in each stage, in millionths of the prices' currency.
     """
 
-    learn: Callable[[Hashable, Slice], None]
-    keys: Sequence[Hashable]
+    learn: Callable[[tuple[Hashable, int, str | None], Slice], None]
+    keys: Sequence[tuple[Hashable, int, str | None]]
     beliefs: list[Beta]
     costs: Sequence[float]
 

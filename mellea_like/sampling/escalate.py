@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
 
 from mellea_like.core.argument_checks import real_number, whole_number
 from mellea_like.core.backend import Options
-from mellea_like.core.prices import checked_prices, price_for
+from mellea_like.core.prices import PER, checked_prices, price_for
 from mellea_like.core.slice import Outcome
 from mellea_like.plans.stages import StageCosts
 from mellea_like.requirements.merging import as_backend, check_requirements
@@ -16,7 +16,7 @@ from mellea_like.sampling.best_failure import best_failure, deepest_failure
 from mellea_like.sampling.exclusions import check_together
 from mellea_like.sampling.prepare import check_budget
 from mellea_like.sampling.strategies import WithNote, followed_up
-from mellea_like.schedules.learned import MeanTokens, PassRates, key_of
+from mellea_like.schedules.learned import MeanCosts, PassRates, key_of
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -129,9 +129,10 @@ class ExpectedCost:
       rate too low. (If a stage carries failures on, all attempts count, because later ones ask
       something else.) Because calls differ, all this experience counts as at most ``strength``
       draws. Each failed draw of the stage in this call adds 1 to b.
-    - c is the average cost of the tokens of the same attempts, including the judges' tokens. Until
-      a stage's tokens are known, those of another stage are used, or else one prompt token and one
-      reply token.
+    - c is the average cost of the tokens of the same attempts. It includes the judges' tokens, at
+      the price of the judge's model, or of the stage's model if the table has no price for the
+      judge's. Until a stage's tokens are known, those of another stage are used, or else one prompt
+      token and one reply token.
 
     The rule works only with one lane: if draws raced, it would see only the quick ones.
 
@@ -156,7 +157,7 @@ class ExpectedCost:
     rates: PassRates = field(default_factory=PassRates)
     key: RateKey = None
     strength: float = 1.0
-    _tokens: MeanTokens = field(default_factory=MeanTokens, init=False, repr=False)
+    _costs: MeanCosts = field(default_factory=MeanCosts, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if not checked_prices(self.prices):
@@ -182,31 +183,37 @@ class ExpectedCost:
         """
         kind = key_of(self.key, facts)
         keys = [(kind, stage, model) for stage, model in enumerate(models)]
-        known = [self._tokens.mean(key) for key in keys]
-        usual = next((tokens for tokens in known if tokens is not None), (1.0, 1.0))
+        known = [self._costs.mean(key) for key in keys]
+        sent, received, _ = next((mean for mean in known if mean is not None), (1.0, 1.0, 0.0))
         costs: list[float] = []
-        for model, tokens in zip(models, known, strict=True):
+        for model, mean in zip(models, known, strict=True):
             price = price_for(model, self.prices)
             if price is None:
                 whose = "a model whose name is unknown" if model is None else f"the model {model!r}"
                 msg = f"ExpectedCost has no price for {whose}, only for: {', '.join(self.prices)}"
                 raise ValueError(msg)
-            sent, received = tokens or usual
-            costs.append(sent * price.input + received * price.output)
+            usual = sent * price.input + received * price.output
+            costs.append(usual if mean is None else mean[-1] * PER)
         beliefs = [self.rates.parameters(key).at_most(self.strength) for key in keys]
         return StageCosts(self.learn, keys, beliefs, costs)
 
-    def learn(self, key: Hashable, slice_: Slice) -> None:
+    def learn(self, key: tuple[Hashable, int, str | None], slice_: Slice) -> None:
         """Learn from a draw.
 
         Args:
-            key: the key under which pass rates are kept.
+            key: the key under which pass rates are kept: a kind of call, a stage and its model.
             slice_: the draw's record.
         """
         self.rates.learn(key, slice_)
         judged = slice_.outcome in {Outcome.PASSED, Outcome.FAILED}
         if judged and not slice_.usage.unknown and not slice_.usage.cache_hits:
-            self._tokens.observe(key, slice_.usage)
+            own = price_for(key[-1], self.prices)
+            priced = (
+                (price_for(name, self.prices) or own, usage)
+                for name, usage in slice_.usage_by_model
+            )
+            spent = sum(price.cost(usage) for price, usage in priced if price is not None)
+            self._costs.observe(key, slice_.usage, spent)
 
 
 class _Arguments(TypedDict, total=False):

@@ -1,4 +1,4 @@
-"""Learn from calls how long draws take, how often they pass, and how many tokens they use."""
+"""Learn from calls how long draws take, how often they pass, and what they cost."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = [
     "MOST_KEYS",
     "Beta",
     "LatencyQuantiles",
-    "MeanTokens",
+    "MeanCosts",
     "PassRates",
     "RateKey",
     "key_of",
@@ -303,34 +303,35 @@ class _Counts:
     failures: float = 0.0
 
 
-class MeanTokens:
-    """Learns the mean number of tokens of a draw, for each kind of draw (a key)."""
+class MeanCosts:
+    """Learns the mean tokens and cost of a draw, for each kind of draw (a key)."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[Hashable, list[int]] = OrderedDict()
+        self._known: OrderedDict[Hashable, list[float]] = OrderedDict()
 
-    def observe(self, key: Hashable, usage: Usage) -> None:
-        """Record the tokens of a draw.
+    def observe(self, key: Hashable, usage: Usage, cost: float) -> None:
+        """Record the tokens and the cost of a draw.
 
         Args:
             key: the kind of draw.
             usage: the draw's tokens.
+            cost: the draw's cost.
         """
-        sums = _now_used(self._known, key, lambda: [0, 0, 0])
-        for place, number in enumerate((1, usage.input_tokens, usage.output_tokens)):
+        sums = _now_used(self._known, key, lambda: [0, 0, 0, 0.0])
+        for place, number in enumerate((1, usage.input_tokens, usage.output_tokens, cost)):
             sums[place] += number
 
-    def mean(self, key: Hashable) -> tuple[float, float] | None:
-        """Return the mean tokens of a draw.
+    def mean(self, key: Hashable) -> tuple[float, float, float] | None:
+        """Return the mean tokens and cost of a draw.
 
         Args:
             key: the kind of draw.
 
         Returns:
-            The tokens of the prompt and of the reply; None if nothing is known.
+            The tokens of the prompt and of the reply, and the cost; None if nothing is known.
         """
-        draws, sent, received = self._known.get(key, (0, 0, 0))
-        return (sent / draws, received / draws) if sent or received else None
+        draws, sent, received, cost = self._known.get(key, (0, 0, 0, 0.0))
+        return (sent / draws, received / draws, cost / draws) if sent or received else None
 
 
 def key_of(key: RateKey, facts: CallFacts) -> Hashable:

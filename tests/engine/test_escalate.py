@@ -220,6 +220,22 @@ async def test_the_expected_cost_is_that_of_a_draw_over_the_chance_of_a_pass():
     assert heard.index(True) == next(f for f in range(50) if (4 + f) / (2 * rate) > 30)
 
 
+async def test_the_expected_cost_counts_cached_tokens_and_judges_at_their_own_prices():
+    prices = {**PRICES, "small": Price(1, 1, cached_input=0.1), "judge": Price(30, 30)}
+    rule = ExpectedCost(prices, key="k")
+    reply = Usage(1, 1000, 100, cached_input_tokens=900)
+    judged, unknown = Usage(1, 200, 10), Usage(1, 30, 10)
+    for checks in ((("judge", judged),), (("judge", judged), ("another", unknown))):
+        usage = sum((spent for _, spent in checks), reply)
+        made = a_slice(1, Outcome.PASSED, usage=usage, check_usage=checks)
+        rule.learn(("k", 0, "small"), made)
+    state = rule.begin(CallFacts(Instruction("x"), (), 1, 9, "small"), ["small", "big"])
+    own = 100 + 0.1 * 900 + 100
+    # The table has no price for the other judge, so its tokens cost as much as the stage's own.
+    assert state.costs[0] == pytest.approx(own + 30 * 210 + 40 / 2)
+    assert state.costs[1] == pytest.approx(10 * (1000 + 100 + 210 + 40 / 2))
+
+
 async def test_wrong_rules_are_refused():
     stages = [Stage(Model("small", "no")), Stage(Model("big", "no"))]
     with pytest.raises(TypeError, match="turns, as in"):
