@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from mellea_like.core.display import three_decimals
 from mellea_like.lazy import needs_extra
 from mellea_like.pass_rates import pass_rate_interval
 
@@ -43,7 +44,8 @@ class Estimate:
     count: int
 
     def __str__(self) -> str:
-        return f"{self.value:.3f} ({self.low:.3f} to {self.high:.3f}, n = {self.count})"
+        value, low, high = map(three_decimals, (self.value, self.low, self.high))
+        return f"{value} ({low} to {high}, n = {self.count})"
 
 
 @dataclass(frozen=True, slots=True)

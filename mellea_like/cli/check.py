@@ -290,8 +290,8 @@ class _Checks:
             line += f"; {plural(self._unread, 'row')} could not be read as a whole reply"
         if self._usage.requests:
             line += f"; {self._usage}"
-            if (price := self._options.tokens_price) is not None:
-                line += f", {price.cost(self._usage):.4g} {price.currency}"
+            if (cost := self._options.cost_of(self._usage)) is not None:
+                line += f", {cost}"
         with console.capture() as shown:
             console.print(table)
             console.print(f"{line}.", soft_wrap=True)

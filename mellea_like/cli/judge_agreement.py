@@ -176,8 +176,8 @@ class _Measurement:
             write_output(json.dumps(found, indent=2, default=_as_dict) + "\n")
         else:
             lines = [*_lines(found)]
-            if (price := options.tokens_price) is not None:
-                lines.append(f"{price.cost(found.usage):.4g} {price.currency}")
+            if (cost := options.cost_of(found.usage)) is not None:
+                lines.append(cost)
             write_output("".join(f"{printable(line)}\n" for line in lines))
         reasons = _without_any(found)
         if reasons:

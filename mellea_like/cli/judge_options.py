@@ -13,12 +13,14 @@ from mellea_like.cli.exit_codes import Exit, Problem
 from mellea_like.cli.option_fields import option, option_names, read_section
 from mellea_like.cli.reply_rows import REPLIES, field_of
 from mellea_like.limits import Budget
+from mellea_like.report.numbers import money
 from mellea_like.specification.strategy import StrategySpec
 from mellea_like.specification.upstream import OpenAIUpstream, read_price
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from mellea_like.core.generation import Usage
     from mellea_like.limits import Price
 
 JUDGE = "Judge"
@@ -83,6 +85,12 @@ class JudgeOptions:
         except ValueError as exc:
             msg = f"--price {exc}, not {self.price!r}"
             raise Problem(msg, Exit.USAGE) from exc
+
+    def cost_of(self, usage: Usage) -> str | None:
+        """Return the cost of the judges' requests as text; None without ``--price``."""
+        if (price := self.tokens_price) is None:
+            return None
+        return money(price.cost(usage), price.currency, at_least=bool(usage.unknown))
 
     def make_budget(self, models: Sequence[str | None]) -> Budget | None:
         """Make one budget for all judges; return None if there is no limit."""

@@ -96,6 +96,14 @@ def plural(number: int, thing: str) -> str:
     return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"
 
 
+def three_decimals(share: float) -> str:
+    """Return a share as text; only exactly 0 and 1 are written as 0.000 and 1.000."""
+    text = f"{share:.3f}"
+    if text == "1.000" and share < 1:
+        return "> 0.999"
+    return "< 0.001" if text == "0.000" and share > 0 else text
+
+
 def attempt_name(number: int, lane: int | None = None, of: int | None = None) -> str:
     """Name a draw for people, as in "attempt 2 of 8, lane 3", with 1-based numbers."""
     name = f"attempt {number}" if of is None else f"attempt {number} of {of}"

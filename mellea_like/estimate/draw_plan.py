@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from mellea_like.core.display import plural
 from mellea_like.report.markup import clip
-from mellea_like.report.numbers import amount, bounds, count, money, percent, seconds
+from mellea_like.report.numbers import (
+    amount,
+    bounds,
+    count,
+    money,
+    percent,
+    seconds,
+    three_digits,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -271,7 +279,7 @@ class DrawPlan:
 
     def _takes(self, split: Split) -> str:
         least = "" if self.complete else "≥ "
-        requests = f"{split.requests:.3g}"
+        requests = three_digits(split.requests)
         parts = [
             f"{requests} request" if requests == "1" else f"{requests} requests",
             f"{least}{amount(split.tokens)} tokens",

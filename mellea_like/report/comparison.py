@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from mellea_like.core.display import plural
 from mellea_like.pass_rates import pass_rate_interval
 from mellea_like.report.markup import clip
-from mellea_like.report.numbers import amount, count, money, percent, seconds
+from mellea_like.report.numbers import amount, count, money, percent, seconds, three_digits
 from mellea_like.report.page import environment, page
 from mellea_like.report.run_figures import UNREADABLE, RunFigures
 from mellea_like.report.run_summary import about_run
@@ -235,7 +235,7 @@ def _figures(made: Comparison) -> list[tuple[str, str, str, str]]:
         least: Sequence[bool] = (False, False),
     ) -> None:
         a, b = values
-        ratio = f"{b / a:.3g} times" if a and b is not None else ""
+        ratio = f"{three_digits(b / a)} times" if a and b is not None else ""
         shown = [
             "–" if value is None else "≥ " * bound + written(value)
             for value, bound in zip((a, b), least, strict=True)
@@ -247,7 +247,7 @@ def _figures(made: Comparison) -> list[tuple[str, str, str, str]]:
 
     both = (one, other)
     per_item = [run.usage.requests / run.begun if run.begun else None for run in both]
-    row("requests per item", per_item, lambda value: f"{value:.3g}")
+    row("requests per item", per_item, three_digits)
     tokens = [per_pass(run, run.usage.total_tokens) for run in both]
     row("tokens per passed item", tokens, amount, [bool(run.usage.unknown) for run in both])
     currencies = {None if run.prices is None else run.prices.currency for run in both}

@@ -22,6 +22,7 @@ __all__ = [
     "money",
     "percent",
     "seconds",
+    "three_digits",
     "tokens_of",
 ]
 
@@ -41,8 +42,13 @@ def amount(number: float) -> str:
     for unit, name in _UNITS:
         if number >= unit:
             scaled = number / (1e3 if name == "k" else unit)
-            return f"{scaled:.3g} {name}" if scaled < 1000 else f"{scaled:,.0f} {name}"  # noqa: PLR2004
+            return f"{three_digits(scaled)} {name}"
     return count(number)
+
+
+def three_digits(number: float) -> str:
+    """Format a number of at least 0 with three digits, or more above 999: ``0.012``, ``4,321``."""
+    return f"{number:.3g}" if number < 999.5 else count(number)  # noqa: PLR2004 (no exponent)
 
 
 def capital(text: str) -> str:
@@ -93,7 +99,7 @@ def seconds(duration: float) -> str:
 def money(cost: float, currency: str = "USD", *, at_least: bool = False) -> str:
     """Format an amount of money: ``$12.50``, ``≥ 0.000123 EUR``."""
     bound = "≥ " if at_least else ""
-    if cost >= 1:
+    if cost >= 0.9995:  # noqa: PLR2004 (what three digits round to 1)
         written = f"{cost:,.2f}"
     else:  # Three significant digits and no exponent.
         written = f"{cost:.{2 - math.floor(math.log10(cost))}f}".rstrip("0") if cost else "0"

@@ -18,6 +18,7 @@ from mellea_like.report.numbers import (
     money,
     percent,
     seconds,
+    three_digits,
     tokens_of,
 )
 from mellea_like.report.run_figures import DEEPEST, LISTED, figures_of, why
@@ -85,7 +86,11 @@ def headline(figures: RunFigures, *, advise: bool = True) -> list[tuple[str, str
     known, complete = figures.money
     elapsed = figures.elapsed
     bound = "≥ " if usage.unknown else ""
-    rate = f"{done / elapsed:.3g} items/s" if elapsed and done and not figures.open_end else ""
+    rate = (
+        f"{three_digits(done / elapsed)} items/s"
+        if elapsed and done and not figures.open_end
+        else ""
+    )
     time = "–" if elapsed is None else "≥ " * figures.open_end + seconds(elapsed)
     where = ": add --price IN,OUT, or Journal(prices=...)" if advise else ""
     cost = ("cost", "–", f"no prices given{where}")
@@ -98,7 +103,7 @@ def headline(figures: RunFigures, *, advise: bool = True) -> list[tuple[str, str
         each = f"{written(known / passed)} per passed item" if passed else ""
         cost = ("cost", written(known), each)
     begun = figures.begun
-    per_item = f"{usage.requests / begun:.3g} per item" if begun else ""
+    per_item = f"{three_digits(usage.requests / begun)} per item" if begun else ""
     sure = f"95 % interval {bounds(low, high)}" if done else ""
     if begun > done:  # Items that pass finish earlier than items that keep failing.
         whose = "of those finished; " if done else ""

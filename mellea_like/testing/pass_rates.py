@@ -256,12 +256,12 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
             terminalreporter.write_line(f"--pass-rates could not be written: {exc}", red=True)
     if not records:
         return
-    from mellea_like.core.display import one_line  # noqa: PLC0415
+    from mellea_like.core.display import one_line, three_decimals  # noqa: PLC0415
 
     terminalreporter.section("pass rates")
     for one in records:
-        rate = "no draw" if one["rate"] is None else f"{one['rate']:.3f}"
-        between = f"{one['low']:.3f} to {one['high']:.3f}"
+        rate = "no draw" if one["rate"] is None else three_decimals(one["rate"])
+        between = f"{three_decimals(one['low'])} to {three_decimals(one['high'])}"
         cost = f", {one['requests']} requests" if one["requests"] else ""
         cost += f", {one['cost']:.4g} spent" if one["cost"] else ""
         terminalreporter.write_line(

@@ -17,7 +17,7 @@ import pytest
 
 from mellea_like.core.argument_checks import real_number, whole_number
 from mellea_like.core.backend import CURRENT
-from mellea_like.core.display import bounded, error_text, printable
+from mellea_like.core.display import bounded, error_text, printable, three_decimals
 from mellea_like.core.generation import Meter, Usage
 from mellea_like.runtime.event_loops import foreign, split_cancellation
 from mellea_like.runtime.threads import run_in_thread
@@ -270,10 +270,10 @@ class Trial:
     def sentence(self) -> str:
         """Explain why the test did not pass."""
         found = self.record()
-        low, high = found["low"], found["high"]
+        low, high = three_decimals(found["low"]), three_decimals(found["high"])
         rate = f"{found['passes']} of {found['draws']} draws passed"
         wanted = f"at least {self.rule.at_least!r} is required"
-        said = f"{rate} (the rate is plausibly {low:.3f} to {high:.3f}), but {wanted}"
+        said = f"{rate} (the rate is plausibly {low} to {high}), but {wanted}"
         if self.verdict == "undecided":
             more = self.test.more
             takes = "more draws than anyone would make" if more is None else f"about {more:,} more"

@@ -172,4 +172,7 @@ def test_a_budget_bounds_what_the_judges_cost(file, judge, measure):
     assert "stopped early" in err
     assert len(judge.requests) == 2
     _, out, _ = measure(judge, path, "--require", "It apologises.", "--price", "1000,1000")
-    assert out.splitlines()[-1].endswith(" USD")
+    assert out.splitlines()[-1] == "$0.044"
+    # Money has no exponent.
+    _, out, _ = measure(judge, path, "--require", "It apologises.", "--price", "0.15,0.6,EUR")
+    assert out.splitlines()[-1] == "0.0000138 EUR"

@@ -6,7 +6,15 @@ import math
 
 import pytest
 
-from mellea_like.report.numbers import amount, bounds, moment, money, percent, seconds
+from mellea_like.report.numbers import (
+    amount,
+    bounds,
+    moment,
+    money,
+    percent,
+    seconds,
+    three_digits,
+)
 
 
 @pytest.mark.parametrize(
@@ -17,6 +25,8 @@ from mellea_like.report.numbers import amount, bounds, moment, money, percent, s
         (amount, 10_000, "10 k"),
         (amount, 41_234, "41.2 k"),
         (amount, 999_499, "999 k"),
+        (amount, 999_600, "1,000 k"),
+        (amount, 999_999_999, "1,000 m"),
         (amount, 3_050_000, "3.05 m"),
         (amount, 7.5e9, "7.5 bn"),
         (amount, 1.2e13, "12,000 bn"),
@@ -37,8 +47,14 @@ from mellea_like.report.numbers import amount, bounds, moment, money, percent, s
         (money, 0, "$0"),
         (money, 1234.5, "$1,234.50"),
         (money, 0.5, "$0.5"),
+        (money, 0.9994, "$0.999"),
+        (money, 0.9996, "$1.00"),
         (money, 0.01234, "$0.0123"),
         (money, 0.0000918, "$0.0000918"),
+        (three_digits, 0, "0"),
+        (three_digits, 1.7034, "1.7"),
+        (three_digits, 999.6, "1,000"),
+        (three_digits, 41_234.4, "41,234"),
         (moment, None, "–"),
         (moment, "2026-03-14T09:00:00+00:00", "2026-03-14 09:00:00 UTC"),
         (moment, "2026-03-14T09:00:00.5+02:00", "2026-03-14 07:00:00 UTC"),

@@ -278,6 +278,13 @@ async def test_scores_that_are_no_numbers_are_undecided():
     assert "the score must be" in report.why_undecided
 
 
+def test_one_error_among_thousands_is_not_written_as_none():
+    nearly, hardly = Decisions(2999, 0, 1, 0), Decisions(0, 1, 0, 2999)
+    assert str(nearly.accuracy) == "> 0.999 (0.998 to > 0.999, n = 3000)"
+    assert str(hardly.wrong_passes) == "< 0.001 (< 0.001 to 0.002, n = 3000)"
+    assert str(Decisions(3, 0, 0, 0).accuracy) == "1.000 (0.439 to 1.000, n = 3)"
+
+
 def test_labels_that_are_no_labels_are_refused():
     with pytest.raises(TypeError, match="a label must be True or False, not 'no'"):
         Labelled("good", "no")
