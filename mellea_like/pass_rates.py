@@ -84,8 +84,12 @@ def pass_hat_k(draws: int, passes: int, k: int) -> float:
 def pass_rate_interval(draws: int, passes: int, confidence: float = 0.95) -> tuple[float, float]:
     """Return Wilson's confidence interval (1927) for the pass rate of one item.
 
+    The confidence is approximate: it is right on average over all rates. For rates near 0 or 1, the
+    interval may contain the rate less often (with 10 draws and 95 %, in 84 % of cases for a rate of
+    0.02 or 0.98).
+
     Args:
-        draws: the number of draws, fixed in advance.
+        draws: the number of draws, fixed in advance, and independent of each other.
         passes: the number of passes among them.
         confidence: the probability that the interval contains the rate, between 0 and 1.
 
@@ -100,7 +104,7 @@ def pass_rate_interval(draws: int, passes: int, confidence: float = 0.95) -> tup
     if not 0 < confidence < 1:
         msg = f"confidence must be between 0 and 1, not {confidence!r}"
         raise ValueError(msg)
-    return _wilson(passes / draws, draws, confidence)
+    return wilson(passes / draws, draws, confidence)
 
 
 def pass_at_k_interval(
@@ -134,7 +138,8 @@ def pass_at_k_interval(
     return min(low, estimate), max(high, estimate)
 
 
-def _wilson(rate: float, draws: float, confidence: float = 0.95) -> tuple[float, float]:
+def wilson(rate: float, draws: float, confidence: float = 0.95) -> tuple[float, float]:
+    """Return Wilson's interval for the mean of ``draws`` independent numbers from 0 to 1."""
     z = NormalDist().inv_cdf((1 + confidence) / 2)
     middle = (rate + z * z / (2 * draws)) / (1 + z * z / draws)
     half = (

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mellea_like.core.display import plural
-from mellea_like.pass_rates import pass_rate_interval
 from mellea_like.report.markup import clip
 from mellea_like.report.numbers import amount, count, money, percent, seconds, three_digits
 from mellea_like.report.page import environment, page
@@ -57,17 +56,16 @@ class Comparison:
 
         All three numbers are from -1 to 1; the first is NaN if a run has no finished items. The
         runs are treated as independent samples. If their items are the same, the true interval is
-        narrower. Source: R. G. Newcombe, "Interval estimation for the difference between
-        independent proportions: comparison of eleven methods", Statistics in Medicine 17, 1998
-        (method 10).
+        narrower. Equal items of a run count as one. An item that had a draw but isn't finished may
+        pass or fail, and the interval allows for both. Source: R. G. Newcombe, "Interval estimation
+        for the difference between independent proportions: comparison of eleven methods",
+        Statistics in Medicine 17, 1998 (method 10).
         """
         one, other = self.first, self.second
         if not (one.done and other.done):
             return math.nan, -1.0, 1.0
         p, q = one.passed / one.done, other.passed / other.done
-        (p_low, p_high), (q_low, q_high) = (
-            pass_rate_interval(run.done, run.passed) for run in (one, other)
-        )
+        (p_low, p_high), (q_low, q_high) = (run.rate_interval for run in (one, other))
         below = math.hypot(q - q_low, p_high - p)
         above = math.hypot(q_high - q, p - p_low)
         return q - p, q - p - below, q - p + above
@@ -78,6 +76,8 @@ class Comparison:
 
         The p-value is from 0 to 1. If at most 1,000 items passed in only one of the runs, the test
         is exact. Otherwise, the p-value is the normal approximation with a continuity correction.
+        The p-value is too small if the runs repeat items. It can also be too small before both runs
+        are finished, because items that pass finish first.
         Source: Q. McNemar, "Note on the sampling error of the difference between correlated
         proportions or percentages", Psychometrika 12, 1947; for the correction, A. L. Edwards,
         Psychometrika 13, 1948.
@@ -278,7 +278,13 @@ def both_words(made: Comparison) -> str:
     p = made.chance
     shown = f"{p:.2g}" if p >= 0.001 else "< 0.001"  # noqa: PLR2004 (as it is written)
     test = "McNemar's test" if differ > EXACT else "McNemar's exact test"
-    return f"{words} (p = {shown}, {test}).".replace("= <", "<")
+    words = f"{words} (p = {shown}, {test}).".replace("= <", "<")
+    runs = made.first, made.second
+    if any(run.repeats > 1 for run in runs):
+        words += " As the runs repeat items, p is too small."
+    if any(run.begun > run.done for run in runs):
+        words += " Items that pass finish first: compare p when both runs are finished."
+    return words
 
 
 def _rates(made: Comparison) -> list[tuple[str, str, str, str]]:

@@ -13,7 +13,7 @@ from heapq import heappush, heappushpop
 from typing import TYPE_CHECKING, Any
 
 from mellea_like.core.generation import Usage
-from mellea_like.pass_rates import coverage_curve
+from mellea_like.pass_rates import coverage_curve, wilson
 from mellea_like.report.model_shares import Money, Shares, add_shares, prices_of
 from mellea_like.report.views import FATES, ItemView, RunView
 
@@ -209,6 +209,7 @@ class RunFigures:
         """
         # A million items have few different counts: equal tuples are one object, to save memory.
         self._same: dict[tuple[int, int, int], tuple[int, int, int]] = {}
+        self._with_draws = 0
         self.latency = Distribution()
         self.costs = Distribution()
         self._intervals = Intervals()
@@ -242,6 +243,7 @@ class RunFigures:
         so_far = item.so_far(self.facts)
         recorded, money = self._trace(so_far)
         if so_far is not None:
+            self._with_draws += 1
             kind = hash(item.digest or so_far.kind)
             drawn, had = so_far.shown, self.shown.get(kind, (0, 0, 0))
             all_of_it = had[0] + drawn[0], had[1] + drawn[1], had[2] + drawn[2]
@@ -353,6 +355,28 @@ class RunFigures:
     def passed(self) -> int:
         """The number of items that passed."""
         return self.statuses["passed"]
+
+    @property
+    def repeats(self) -> float:
+        """How many times an item occurs in the run, on average, at least 1.
+
+        It is also 1 if all items are equal, because then the pass rate is that of a single item.
+        """
+        return self._with_draws / len(self.shown) if len(self.shown) > 1 else 1.0
+
+    @property
+    def rate_interval(self) -> tuple[float, float]:
+        """The ends of Wilson's 95 % interval of the pass rate, from 0 to 1.
+
+        Equal items count as one, because they pass equally often. Items that had a draw but aren't
+        finished might all fail, for the lower end, or all pass, for the upper end.
+        """
+        if not self.begun:
+            return 0.0, 1.0
+        most, different = self.passed + self.begun - self.done, self.begun / self.repeats
+        low, _ = wilson(self.passed / self.begun, different)
+        _, high = wilson(most / self.begun, different)
+        return low, high
 
     @property
     def failed(self) -> list[Mapping[str, Any]]:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 from mellea_like.core.display import plural, with_reason
 from mellea_like.core.prices import with_currency
-from mellea_like.pass_rates import pass_rate_interval
 from mellea_like.report.markup import clip
 from mellea_like.report.model_shares import share_rows
 from mellea_like.report.numbers import (
@@ -82,7 +81,6 @@ def about_run(figures: RunFigures) -> str:
 def headline(figures: RunFigures, *, advise: bool = True) -> list[tuple[str, str, str]]:
     """Return the main figures of a run; with ``advise``, explain how to get missing figures."""
     usage, done, passed = figures.usage, figures.done, figures.passed
-    low, high = pass_rate_interval(done, passed) if done else (0.0, 1.0)
     known, complete = figures.money
     elapsed = figures.elapsed
     bound = "≥ " if usage.unknown else ""
@@ -104,7 +102,9 @@ def headline(figures: RunFigures, *, advise: bool = True) -> list[tuple[str, str
         cost = ("cost", written(known), each)
     begun = figures.begun
     per_item = f"{three_digits(usage.requests / begun)} per item" if begun else ""
-    sure = f"95 % interval {bounds(low, high)}" if done else ""
+    sure = f"95 % interval {bounds(*figures.rate_interval)}" if done else ""
+    if done and figures.repeats > 1:
+        sure += f", as equal items count as one ({three_digits(figures.repeats)} times each)"
     if begun > done:  # Items that pass finish earlier than items that keep failing.
         whose = "of those finished; " if done else ""
         sure = f"{whose}{percent(passed, begun)} of the {count(begun)} that had a draw"

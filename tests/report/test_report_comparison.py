@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections import Counter
 
 import pytest
@@ -11,13 +12,18 @@ from report_kit import NASTY, calls, item, run_of, trace_of
 
 from mellea_like.report import compare, comparison_report, comparison_text
 from mellea_like.report.comparison import Comparison, both_words
-from mellea_like.report.run_figures import RunFigures
+from mellea_like.report.run_figures import RunFigures, figures_of
+from mellea_like.report.run_summary import run_text
 
 
 def run_with(passed, number=10, **more):
     """Return a run of ``number`` items of which the given ones passed."""
     items = [
-        item(n, trace_of(("passed" if n in passed else "failed", 10 if n in passed else 30)))
+        item(
+            n,
+            trace_of(("passed" if n in passed else "failed", 10 if n in passed else 30)),
+            digest=f"item {n}",
+        )
         for n in range(number)
     ]
     return run_of(items, **more), items
@@ -69,6 +75,45 @@ def test_the_interval_is_that_of_newcombes_tables(p, q, low, high):
     """Cases (a) and (b) of Newcombe's table II, with the signs reversed."""
     made = compare(run_with(range(p[0]), p[1]), run_with(range(q[0]), q[1]))
     assert made.gain[1:] == (pytest.approx(low, abs=1e-4), pytest.approx(high, abs=1e-4))
+
+
+def test_items_that_a_run_repeats_count_as_one_in_its_intervals():
+    """Each item has its own pass rate: 40 items, each listed five times, are 40 and not 200."""
+    chance = random.Random(1)
+    held = 0
+    for _ in range(40):
+        rates = [chance.betavariate(0.5, 0.5) for _ in range(40)]
+        items = [
+            item(n, trace_of(("passed" if chance.random() < rates[n // 5] else "failed", 1)))
+            | {"digest": f"item {n // 5}"}
+            for n in range(200)
+        ]
+        figures = figures_of(run_of(items), items)
+        low, high = figures.rate_interval
+        held += low <= 0.5 <= high
+    assert figures.repeats == 5
+    assert held >= 37
+    run = run_of(items), items
+    assert "as equal items count as one (5 times each)" in run_text(*run)
+    assert "As the runs repeat items, p is too small." in comparison_text(run, run_with((), 9))
+    alike = [one | {"digest": "item 0"} for one in items]
+    # Of one item alone, each draw tells something new.
+    assert figures_of(run_of(alike), alike).repeats == 1
+    assert "equal items" not in run_text(run_of(alike), alike)
+
+
+def test_items_with_draws_that_are_not_finished_may_pass_or_fail():
+    done, items = run_with(range(50), 100)
+    begun = [
+        one if n % 2 else item(n, None, status="unfinished", drawn=one["trace"]["slices"])
+        for n, one in enumerate(run_with(range(1, 100, 2), 100)[1])
+    ]
+    # All of the finished items passed. But the others had draws, too, and all of those failed.
+    made = compare((done, items), (run_of(begun), begun))
+    gain, low, high = made.gain
+    assert gain == pytest.approx(0.5)
+    assert low < 0 < high
+    assert "compare p when both runs are finished" in both_words(made)
 
 
 def test_items_are_the_same_where_place_label_and_row_are():
