@@ -82,7 +82,8 @@ class Repairs:
         judged: the number of repairs that were judged.
         passed: the number of repairs that passed.
         expected: the number of passes to expect if each repair were replaced by a fresh draw, given
-            the number of failed draws before the repair.
+            the number of failed draws before the repair: in its lane if a selection waits for
+            several passes, and otherwise in the whole call.
         low: the lower end of the 95 % interval of ``expected``.
         high: the upper end of that interval. If ``passed`` is between ``low`` and ``high``, there
             is no evidence of a difference.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import ChainMap, Counter
 from dataclasses import dataclass, field
 from math import sqrt
@@ -54,7 +54,8 @@ def plan(
     - draws of an item are independent, and each item has its own pass rate. So a draw counts only
       if it was judged, and if its prompt and model are those of the first draw in its lane. With
       ``RejectionSamplingStrategy``, these are all judged draws; with strategies that repair, the
-      first draw of each lane; with `Escalate`, the draws of the first stage;
+      first draw of each lane; with `Escalate`, the draws of the first stage. A draw that started
+      after a repair, or a draw of a later stage, had been judged doesn't count;
     - an error doesn't depend on whether the draw would have passed, so errors are left out;
     - an item is done when one draw passes, as with the selection ``"first"``.
 
@@ -256,11 +257,14 @@ class _Findings:
 
     def _count_judged(self, trace: TraceView, draws: Sequence[SliceView]) -> bool:
         """Count verdicts, repairs, other models' draws; return whether the first model passed."""
-        asked = {s.iteration for s in draws}
         firsts = [s for s in trace.slices if s.depth == 0]
         models = {s.model for s in draws}
-        stages = {s.stage for s in firsts}
+        prompts, stages = {s.prompt for s in firsts}, {s.stage for s in firsts}
         failures: Counter[int] = Counter()
+        # A call that stops at its first pass makes a repair only if all draws before it, of any
+        # lane, have failed. Otherwise, lanes continue whatever happens in the others.
+        racing = not trace.decides and len({s.chain for s in trace.slices}) > 1
+        ends = [s.ended_at for s in trace.slices if s.judged]
         solved = False
         for s in trace.slices:
             if s.judged:
@@ -270,8 +274,9 @@ class _Findings:
                 solved |= first and passed
                 if first:
                     self._judge(s)
-                if s.iteration not in asked and first:
-                    self.repairs[failures[s.chain], passed] += 1
+                if s.prompt not in prompts and first:
+                    failed = bisect_right(ends, s.started_at) if racing else failures[s.chain]
+                    self.repairs[failed, passed] += 1
                 # After a pass, a new chain begins.
                 failures[s.chain] = 0 if passed else failures[s.chain] + 1
         return solved

@@ -5,6 +5,7 @@ Views are made from plain data, as ``to_dict``, ``read_items`` and ``read_run`` 
 
 from __future__ import annotations
 
+import math
 from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -226,10 +227,20 @@ class TraceView:
 
     @cached_property
     def fresh_draws(self) -> list[SliceView]:
-        """The draws that have the prompt and stage of first draws, and so aren't repairs."""
+        """The draws that have the prompt and stage of first draws, and so aren't repairs.
+
+        Draws that started after a repair or another stage's draw had been judged are left out.
+        Whether they were made depended on its verdict, so they would be made mostly of hard items.
+        """
         firsts = [s for s in self.slices if s.depth == 0]
         prompts, stages = {s.prompt for s in firsts}, {s.stage for s in firsts}
-        return [s for s in self.slices if s.prompt in prompts and s.stage in stages]
+        others, found = math.inf, list[SliceView]()
+        for s in self.slices:
+            if s.prompt in prompts and s.stage in stages:
+                found.append(s)
+            elif s.judged:
+                others = min(others, s.ended_at)
+        return [s for s in found if s.started_at < others]
 
     @cached_property
     def independent_draws(self) -> list[SliceView]:

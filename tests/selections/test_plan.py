@@ -29,6 +29,7 @@ from mellea_like.batch import Journal, sample_many
 from mellea_like.errors import JournalError
 from mellea_like.estimate import plan
 from mellea_like.estimate.planner import NO_ANSWER
+from mellea_like.schedules import Staggered
 
 pytestmark = pytest.mark.anyio
 
@@ -202,7 +203,7 @@ class Useless(RepairTemplateStrategy):
         return Instruction(first.action.description + "!" * len(history)), first.context
 
 
-async def repaired(rates, times, better=0.0):
+async def repaired(rates, times, better=0.0, **arguments):
     chance = random.Random(1)
 
     def reply(request):
@@ -210,7 +211,8 @@ async def repaired(rates, times, better=0.0):
         rate = rates[words.rstrip("!")]
         return "yes" if chance.random() < rate + better * words.endswith("!") else "no"
 
-    strategy = Useless(FunctionBackend(reply), loop_budget=4, concurrency_budget=1)
+    arguments = {"concurrency_budget": 1, **arguments}
+    strategy = Useless(FunctionBackend(reply, inline=True), loop_budget=4, **arguments)
     return plan([await strategy.sample(item, [yes]) for item in rates for _ in range(times)])
 
 
@@ -218,6 +220,30 @@ async def test_repairs_that_help_are_said_to():
     made = await repaired({f"item {n}": 0.3 for n in range(40)}, times=6, better=0.4)
     assert made.repairs.passed > made.repairs.high
     assert "No difference" not in str(made)
+
+
+async def test_first_draws_made_only_because_repairs_failed_do_not_count():
+    # The second lane starts when all draws of the first one have failed, so its items are hard.
+    rates = {f"item {n}": 0.5 * (n % 2) for n in range(300)}
+    lanes = {"concurrency_budget": 2, "schedule": Staggered(60.0)}
+    made = await repaired(rates, times=1, **lanes)
+    assert (made.items, made.draws, made.curve.reach) == (300, 300, 1)
+    assert made.curve.at(1).low <= 0.25 <= made.curve.at(1).high
+    assert made.repairs is None
+
+
+async def test_repairs_after_failures_in_all_lanes_are_not_compared_with_items_of_one_failure():
+    calls = []
+    for outcomes in [("passed", "failed")] * 10 + [("failed", "failed", "failed")] * 10:
+        trace = trace_of(*[(outcome, 1) for outcome in outcomes], best=outcomes[0] != "passed")
+        for s, (lane, depth) in zip(trace["slices"], [(0, 0), (1, 0), (0, 1)], strict=False):
+            s |= {"subsample": lane, "chain": lane, "depth": depth, "prompt": int(not depth)}
+            s |= {"started_at": float(depth), "ended_at": depth + 1.0}
+        calls.append(SamplingResult.from_dict(asked(len(calls), trace)))
+    made = plan(calls)
+    assert (made.draws, made.left_out, made.curve.reach) == (40, 10, 2)
+    # Two first draws can't tell how often a draw passes after two failures.
+    assert made.repairs is None
 
 
 async def test_draws_of_an_escalations_further_stages_are_left_out_and_counted():
