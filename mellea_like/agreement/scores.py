@@ -44,7 +44,10 @@ class ScoreReport:
             is better than passing nothing; None if all labels are the same.
         decisions: the decisions on the rows, each with a threshold that was found on other rows
             (stratified 10-fold cross-validation). So the decisions don't look better than they
-            would be on new replies. A row has no decision if all rows of one label are in its fold.
+            would be on new replies. Their intervals leave out that the threshold is also due to
+            chance, and so are too narrow: in simulations with 50 and 200 rows, those of 95 %
+            contained the accuracy of ``threshold`` on new replies in 76 to 93 % of the cases. A row
+            has no decision if all rows of one label are in its fold.
         usage: the cost of the scores.
         why_undecided: the reason why the first row without a score has none; None if all rows have
             a score.

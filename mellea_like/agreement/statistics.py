@@ -31,6 +31,9 @@ SEED = 0
 class Estimate:
     """An estimate from a sample, with the interval in which the true value plausibly lies.
 
+    The confidence of the interval is approximate. With few rows, or near 0 and 1, the interval
+    contains the true value less often, for example in 84 instead of 95 % of cases with 10 rows.
+
     Args:
         value: the estimate.
         low: the lower end of the interval.

@@ -62,7 +62,7 @@ class JudgeReport:
             leave them out.
         self_agreement: the probability that two verdicts on the same row agree; None if no row has
             two verdicts. Its interval, which is Wilson's for the number of rows, is somewhat too
-            wide.
+            wide if there are more than two verdicts.
         wrong: the indices of the rows on which the judge disagrees with people.
         why_undecided: the reason why the first undecided row has no verdict. None if all rows are
             decided, and for a panel.

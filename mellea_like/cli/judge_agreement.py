@@ -298,7 +298,7 @@ def _lines(found: Report) -> Iterable[str]:
             yield f"  the first without a score: {found.why_undecided}"
         yield _line("passed rows rank higher", found.ranking)
         yield _line("best threshold", found.threshold)
-        yield "With a threshold chosen on other rows:"
+        yield "With a threshold chosen on other rows, whose own chance the intervals leave out:"
         yield from _lines_of_decisions(found.decisions)
     else:
         pairs = found.consistent.count if found.consistent else 0

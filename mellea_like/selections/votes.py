@@ -280,10 +280,11 @@ def _likelihood(candidate: Candidate) -> float:
 def majority_confidence(first: int, second: int) -> float:
     """Return how certain it is that the leading answer is more frequent than the next one.
 
-    The result may be computed after each vote, and the vote may be stopped at any time: if the
-    leading answer is not the more frequent of the two, the chance that the result ever reaches
-    ``c`` is at most ``1 - c``. Answers are compared two at a time, as in Jain et al. 2022 (arXiv
-    2109.05047).
+    The result may be computed after each vote, and the vote may be stopped at any time: if an
+    answer is not the more frequent of the two, the chance that it ever leads with a result of ``c``
+    is at most ``1 - c``. If both are exactly equally frequent, this holds for each of them, so the
+    chance that the result ever reaches ``c`` is at most twice that. Answers are compared two at a
+    time, as in Jain et al. 2022 (arXiv 2109.05047).
 
     The proof: let n be the votes for both answers, and M = 2^n B(first + 1/2, second + 1/2) / pi.
     M is the likelihood ratio of the votes against a fair coin, averaged over rates from 0 to 1 with

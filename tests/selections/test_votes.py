@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
@@ -83,6 +84,25 @@ def test_draws_that_all_start_together_are_all_waited_for():
     state = begun(Vote(n=16), 16, starts=range(1, 17))
     assert next(n for n in range(1, 17) if hear(state, n, "a")) == 9
     assert "can't be overtaken by 7" in state.decide().reason
+
+
+@pytest.mark.parametrize("confidence", [0.8, 0.95])
+def test_of_two_equally_frequent_answers_each_leads_with_confidence_as_rarely_as_it_says(
+    confidence,
+):
+    chances, won = {0: 1.0}, {True: 0.0, False: 0.0}
+    for votes in range(1, 201):
+        following = Counter()
+        for first, chance in chances.items():
+            for more in (0, 1):
+                following[first + more] += chance / 2
+        for first in list(following):
+            leading = max(first, votes - first)
+            if majority_confidence(leading, votes - leading) >= confidence:
+                won[first == leading] += following.pop(first)
+        chances = following
+    assert won[True] == pytest.approx(won[False])
+    assert max(won.values()) <= 1 - confidence < sum(won.values())
 
 
 @pytest.mark.parametrize(
