@@ -84,7 +84,8 @@ class Repairs:
         expected: the number of passes to expect if each repair were replaced by a fresh draw, given
             the number of failed draws before the repair: in its lane if a selection waits for
             several passes, and otherwise in the whole call.
-        low: the lower end of the 95 % interval of ``expected``.
+        low: the lower end of the 95 % interval of ``expected``. It is approximate: in simulations
+            in which all items were equally hard, it held in 90 to 93 % of the runs.
         high: the upper end of that interval. If ``passed`` is between ``low`` and ``high``, there
             is no evidence of a difference.
     """
@@ -243,7 +244,8 @@ class DrawPlan:
         if self.needed is not None:
             at = self.curve.at(self.needed)
             surely = self.needed_surely
-            safe = "no number is surely enough" if surely is None else f"{count(surely)} to be safe"
+            none = f"no number up to {count(self.curve.furthest)} is surely enough"
+            safe = none if surely is None else f"{count(surely)} to be safe"
             yield (
                 f"For {wanted} it takes {plural(self.needed, 'draw')} of each item"
                 f" ({safe}; {count(self.needed)} {'reaches' if self.needed == 1 else 'reach'}"

@@ -222,6 +222,21 @@ async def test_repairs_that_help_are_said_to():
     assert "No difference" not in str(made)
 
 
+def test_after_a_race_nothing_is_forecast_beyond_the_measured_draws():
+    raced = [([("passed", 4), ("cancelled", 1)], 0)] * 10
+    calls = results(*raced, *[([("failed", 4), ("failed", 4)], None)] * 10)
+    plain = [one.to_dict() for one in calls]
+    for trace in plain:
+        for lane, s in enumerate(trace["slices"]):
+            s |= {"subsample": lane, "chain": lane, "depth": 0, "started_at": 0.0}
+    calls = [SamplingResult.from_dict(trace) for trace in plain]
+    made = plan(calls, 0.9)
+    assert (made.curve.raced, made.needed) == (True, None)
+    assert [at.draws for at in made.coverage] == [1, 2]
+    assert "draw the unsolved ones more often, in one lane." in str(made)
+    assert "no number up to 2 is surely enough" in str(plan(calls, 0.4))
+
+
 async def test_first_draws_made_only_because_repairs_failed_do_not_count():
     # The second lane starts when all draws of the first one have failed, so its items are hard.
     rates = {f"item {n}": 0.5 * (n % 2) for n in range(300)}
