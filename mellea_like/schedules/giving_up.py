@@ -31,7 +31,8 @@ class PerRequirement:
     Only verdicts count, not requirements that were skipped or errored. Replies must also be
     complete and of the right format; this counts as one more requirement. If draws race, failures
     may be quicker than passes, so the draws that end first are not a random sample. So draws count
-    in the order in which they started, up to the first one that hasn't ended.
+    in the order in which they started, up to the first one that hasn't ended. It also gives up if
+    that would be right even if all draws under way were passes.
 
     Args:
         threshold: the pass rate under which further draws are not worth it, between 0 and 1.
@@ -64,37 +65,54 @@ class _Count:
 class Tally:
     """Counts the verdicts on each requirement in one call, and tells when to give up."""
 
-    __slots__ = ("_confidence", "_counts", "_line", "_threshold", "_usable")
+    __slots__ = ("_in_order", "_line", "_running", "_so_far")
+
+    def __init__(self, threshold: float, confidence: float) -> None:
+        self._in_order = _Verdicts(threshold, confidence)
+        self._so_far = _Verdicts(threshold, confidence)
+        """The verdicts on all draws that have ended, in whatever order."""
+        self._line: dict[int, Slice | None] = {}
+        """The draws that don't count in order yet; None for those that are under way."""
+        self._running = 0
+
+    def start(self, iteration: int) -> None:
+        """Note that a draw starts."""
+        self._line[iteration] = None
+        self._running += 1
+
+    def add(self, slice_: Slice) -> str | None:
+        """Take the record of a draw; return why further draws would not help, or None."""
+        self._running -= slice_.iteration in self._line
+        self._line[slice_.iteration] = slice_
+        # A draw that hangs must not hold up the others for ever.
+        why = self._so_far.add(slice_, self._running)
+        while self._line and (ended := self._line[first := next(iter(self._line))]) is not None:
+            del self._line[first]
+            why = self._in_order.add(ended) or why
+        return why
+
+
+class _Verdicts:
+    """The numbers of verdicts on each requirement."""
+
+    __slots__ = ("_confidence", "_counts", "_threshold", "_usable")
 
     def __init__(self, threshold: float, confidence: float) -> None:
         self._threshold = threshold
         self._confidence = confidence
         self._usable = _Count(None)
         self._counts: dict[int, _Count] = {}  # By id, as it may be unhashable.
-        self._line: dict[int, Slice | None] = {}
-        """The draws that don't count yet, in the order in which they started."""
 
-    def start(self, iteration: int) -> None:
-        """Note that a draw starts."""
-        self._line[iteration] = None
+    def add(self, slice_: Slice, running: int = 0) -> str | None:
+        """Count the verdicts on a draw; return why further draws would not help, or None.
 
-    def add(self, slice_: Slice) -> str | None:
-        """Take the record of a draw; return why further draws would not help, or None."""
-        self._line[slice_.iteration] = slice_
-        hopeless = None
-        for iteration, ended in list(self._line.items()):
-            if ended is None:
-                break
-            del self._line[iteration]
-            if ended.outcome is Outcome.FAILED or ended.passed:
-                hopeless = self._count(ended) or hopeless
-        return hopeless
-
-    def _count(self, slice_: Slice) -> str | None:
-        """Count the verdicts on a draw; return why further draws would not help, or None."""
+        Draws that are ``running`` are taken for passes.
+        """
+        if slice_.outcome is not Outcome.FAILED and not slice_.passed:
+            return None
         if slice_.reason and slice_.outcome is Outcome.FAILED:
             self._usable.failed += 1
-            if self._hopeless(self._usable):
+            if self._hopeless(self._usable, running):
                 return self._sentence("a reply was usable", self._usable)
         elif slice_.verdicts or slice_.passed:
             self._usable.passed += 1
@@ -108,12 +126,13 @@ class Tally:
                 count = self._counts[id(requirement)] = _Count(requirement)
             count.passed += passed
             count.failed += not passed
-            if hopeless is None and not passed and self._hopeless(count):
+            if hopeless is None and not passed and self._hopeless(count, running):
                 hopeless = self._sentence(f"requirement {requirement.name!r} was met", count)
         return hopeless
 
-    def _hopeless(self, count: _Count) -> bool:
-        return _probability_under(self._threshold, count.passed, count.failed) > self._confidence
+    def _hopeless(self, count: _Count, running: int) -> bool:
+        passed = count.passed + running
+        return _probability_under(self._threshold, passed, count.failed) > self._confidence
 
     @staticmethod
     def _sentence(what: str, count: _Count) -> str:

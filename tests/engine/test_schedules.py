@@ -209,16 +209,30 @@ async def test_quick_failures_do_not_outrun_slow_passes(slow):
 
 
 async def test_draws_count_against_a_requirement_in_the_order_of_their_starts():
-    # The first draw takes longest: until it has ended, nothing is known for certain.
+    # Until the first draw has ended, the seven others might be seven failures and a pass.
     result = await strategy(
         by_iteration({1: after(9, "no")}, after(1, "no")),
         None,
-        loop_budget=3,
-        concurrency_budget=6,
+        loop_budget=2,
+        concurrency_budget=4,
         give_up=PerRequirement(),
     ).sample("do", [yes])
     assert result.stop_reason is StopReason.HOPELESS
     assert result.slices[-1].ended_at - result.slices[-1].started_at == pytest.approx(9)
+
+
+async def test_a_draw_that_hangs_does_not_hold_up_giving_up():
+    # Ten failures are enough even if the one that hangs were a pass.
+    result = await strategy(
+        by_iteration({1: after(1e6, "yes")}, after(1, "no")),
+        None,
+        loop_budget=50,
+        concurrency_budget=2,
+        give_up=PerRequirement(),
+    ).sample("do", [yes])
+    assert result.stop_reason is StopReason.HOPELESS
+    assert "in 0 of 10 replies" in result.stop_detail
+    assert len(result.slices) == 11
 
 
 async def test_a_budget_that_denies_a_sibling_in_that_very_moment_is_not_the_reason():
