@@ -104,7 +104,7 @@ def pass_rate_interval(draws: int, passes: int, confidence: float = 0.95) -> tup
     if not 0 < confidence < 1:
         msg = f"confidence must be between 0 and 1, not {confidence!r}"
         raise ValueError(msg)
-    return wilson(passes / draws, draws, confidence)
+    return _wilson(passes / draws, draws, confidence)
 
 
 def pass_at_k_interval(
@@ -138,8 +138,7 @@ def pass_at_k_interval(
     return min(low, estimate), max(high, estimate)
 
 
-def wilson(rate: float, draws: float, confidence: float = 0.95) -> tuple[float, float]:
-    """Return Wilson's interval for the mean of ``draws`` independent numbers from 0 to 1."""
+def _wilson(rate: float, draws: float, confidence: float = 0.95) -> tuple[float, float]:
     z = NormalDist().inv_cdf((1 + confidence) / 2)
     middle = (rate + z * z / (2 * draws)) / (1 + z * z / draws)
     half = (

@@ -13,7 +13,7 @@ from heapq import heappush, heappushpop
 from typing import TYPE_CHECKING, Any
 
 from mellea_like.core.generation import Usage
-from mellea_like.pass_rates import coverage_curve, wilson
+from mellea_like.pass_rates import coverage_curve, pass_rate_interval
 from mellea_like.report.model_shares import Money, Shares, add_shares, prices_of
 from mellea_like.report.views import FATES, ItemView, RunView
 
@@ -373,9 +373,11 @@ class RunFigures:
         """
         if not self.begun:
             return 0.0, 1.0
-        most, different = self.passed + self.begun - self.done, self.begun / self.repeats
-        low, _ = wilson(self.passed / self.begun, different)
-        _, high = wilson(most / self.begun, different)
+        # With repeated items, these are fractions: each end is rounded outwards.
+        different = max(1, math.floor(self.begun / self.repeats + 1e-9))
+        share, most = different / self.begun, self.passed + self.begun - self.done
+        low, _ = pass_rate_interval(different, math.floor(self.passed * share + 1e-9))
+        _, high = pass_rate_interval(different, math.ceil(most * share - 1e-9))
         return low, high
 
     @property
