@@ -155,6 +155,29 @@ FAULTS = {
 }
 
 
+FORMAT_OF_RESPONSE = {"type": "json_schema", **OTHER["json_schema"]}
+EXTRAS = {"extra": {"response_format": {"type": "text"}, "reasoning": {"enabled": True}}}
+BAD_REASONING = refusing(400, param="reasoning")
+
+FAULTS_OF_RESPONSES = {
+    "the caller's format": (BAD_FORMAT, {"text": {"format": FORMAT_OF_RESPONSE}}, 400),
+    "the model's format": (BAD_FORMAT, {"text": {"format": {"type": "text"}}}, 502),
+    # The caller's effort is sent as ``reasoning_effort``.
+    "the model's reasoning": (BAD_REASONING, {"reasoning": {"effort": "low"}}, 502),
+}
+
+
+@pytest.mark.parametrize(
+    ("answer", "asked", "status"), FAULTS_OF_RESPONSES.values(), ids=FAULTS_OF_RESPONSES
+)
+async def test_a_response_is_refused_only_for_fields_that_its_caller_sent(answer, asked, status):
+    with OpenAIServer(answer) as upstream:
+        async with calling(url=upstream.url, attempts=1, options=EXTRAS) as caller:
+            body = {"model": "mine", "input": "Hi.", **asked}
+            refused = await caller.ask("/v1/responses", body)
+    assert refused.status == status
+
+
 @pytest.mark.parametrize(("answer", "model", "asked", "place"), FAULTS.values(), ids=FAULTS)
 async def test_a_refusal_that_the_configuration_caused_is_told_to_the_operator(
     answer, model, asked, place, caplog

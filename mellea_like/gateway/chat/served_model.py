@@ -18,6 +18,7 @@ from mellea_like.core.validation import Candidate
 from mellea_like.errors import HookError, LimitExceeded, SamplingFailed
 from mellea_like.gateway.chat.caller_checks import CallersChecks
 from mellea_like.gateway.chat.last_try import LastTry
+from mellea_like.gateway.chat.request import ChatRequest
 from mellea_like.gateway.chat.tools import check_calls, tools_of
 from mellea_like.gateway.fields import FieldRules
 from mellea_like.gateway.refusal import refuse
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from mellea_like.core.result import SamplingResult
     from mellea_like.core.slice import Slice
     from mellea_like.gateway.chat.caller_checks import Workers
-    from mellea_like.gateway.chat.request import ChatRequest
     from mellea_like.gateway.config.gateway_config import ModelConfig, StageConfig
     from mellea_like.gateway.config.upstreams import Upstream
     from mellea_like.gateway.current_request import CurrentRequest
@@ -400,11 +400,14 @@ class ServedModel:
         if "max_tokens" in found:
             found["max_completion_tokens"] = found["max_tokens"]
         found |= {name: f"options.extra.{name}" for name in config.options.extra}
-        if config.json_schema is not None and request.format is None:
+        if config.json_schema is not None:
             found["response_format"] = "json_schema"
-        sent = {*request.model_fields_set, *request.passed_on}
+        # Fields that only requests for responses have aren't sent under their names.
+        sent = {*(request.model_fields_set & ChatRequest.model_fields.keys()), *request.passed_on}
         if request.format is None:
             sent.discard("response_format")
+        else:
+            sent.add("response_format")
         if sent & LENGTHS:
             sent |= LENGTHS
         return {name: place for name, place in found.items() if name not in sent}
