@@ -125,13 +125,26 @@ async def test_what_a_stream_is_broken_off_with_is_told_in_the_same_words():
     assert SECRET.encode() not in refused.body
 
 
-async def test_a_field_is_named_as_the_caller_of_responses_knows_it():
-    answer = refusing(400, code="invalid_value", param="max_completion_tokens", type=INVALID)
+FUNCTIONS = [{"type": "function", "name": name} for name in ("f", "g")]
+TOOLS = [{"type": "custom", "name": "c"}, {"type": "namespace", "name": "n", "tools": FUNCTIONS}]
+
+
+@pytest.mark.parametrize(
+    ("param", "named"),
+    [
+        ("max_completion_tokens", "max_output_tokens"),
+        ("tools.2.function.name", "tools.1.tools.1.name"),
+        ("tools.9.function.name", "tools.9.function.name"),
+        ("tool_choice.function.name", "tool_choice.name"),
+    ],
+)
+async def test_a_field_is_named_as_the_caller_of_responses_knows_it(param, named):
+    answer = refusing(400, code="invalid_value", param=param, type=INVALID)
     with OpenAIServer(answer) as upstream:
         async with calling(url=upstream.url, attempts=1) as caller:
-            given = {"model": "mine", "input": "Hi.", "max_output_tokens": 5}
+            given = {"model": "mine", "input": "Hi.", "max_output_tokens": 5, "tools": TOOLS}
             refused = await caller.ask("/v1/responses", given)
-    assert (refused.status, refused.error["param"]) == (400, "max_output_tokens")
+    assert (refused.status, refused.error["param"]) == (400, named)
     assert refused.error["message"].startswith("the upstream rejected the request")
 
 

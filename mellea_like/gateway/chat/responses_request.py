@@ -332,7 +332,11 @@ class ResponsesRequest(ChatRequest):
         """Translate the name of a field in chat completions to the endpoint's name for it."""
         for pattern, name in NAMES:
             param = re.sub(pattern, name, param)
-        return param
+        return re.sub(r"^tools\.(\d+)\.function", self._place_of_function, param)
+
+    def _place_of_function(self, found: re.Match[str]) -> str:
+        sent, position = self.functions, int(found[1])
+        return f"tools.{sent[position].place}" if position < len(sent) else found[0]
 
 
 def read_response(body: Mapping[str, Any], rules: FieldRules = DEFAULTS) -> ResponsesRequest:
@@ -354,5 +358,6 @@ NAMES = (
     (r"^messages(\.\d+)?", "input"),
     (r"^response_format(\.json_schema)?", "text.format"),
     (r"^reasoning_effort", "reasoning.effort"),
+    (r"^tool_choice\.function", "tool_choice"),
 )
 """Patterns for field names of chat completions, each with its replacement in ``/v1/responses``."""
