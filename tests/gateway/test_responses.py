@@ -326,6 +326,12 @@ def test_fields_that_are_unknown_are_left_out_unless_they_are_to_be_refused():
         assert (caught.value.status, caught.value.param) == (400, name)
 
 
+def test_fields_that_the_model_drops_ask_for_no_logprobs():
+    asked = {"include": ["message.output_text.logprobs"], "top_logprobs": 2}
+    chat = read(FieldRules(named=dict.fromkeys(asked, "drop")), **asked)
+    assert (chat.logprobs, chat.passed_on) == (False, {})
+
+
 STRICT = FieldRules("refuse")
 NAMED = {"type": "function", "name": "weather"}
 ODD = {"odd": 1}

@@ -343,9 +343,9 @@ def read_response(body: Mapping[str, Any], rules: FieldRules = DEFAULTS) -> Resp
     """Parse a ``/v1/responses`` request under the model's rules."""
     honoured, forwarded = read_fields(body, RESPONSES_FIELDS, rules.named, rules.of_responses)
     labels = {name: text if isinstance(text := body.get(name), str) else None for name in LABELS}
-    include = body.get("include")
+    include = honoured.get("include")
     wanted = isinstance(include, list) and LOGPROBS in include
-    more = {"labels": labels, "logprobs": wanted or bool(body.get("top_logprobs"))}
+    more = {"labels": labels, "logprobs": wanted or bool(honoured.get("top_logprobs"))}
     request = read_as(ResponsesRequest, {**honoured, **more, "forwarded": forwarded}, rules)
     conversation = request.conversation
     if not conversation or conversation[-1].role == "assistant":
