@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 
 import pytest
+from pydantic import ValidationError
 
 from mellea_like import Price
 from mellea_like.gateway import ConfigError, GatewayConfig, read_config
@@ -303,6 +304,13 @@ def test_no_error_shows_a_key(tmp_path, text):
     while error is not None:  # Its causes and contexts are printed, too.
         assert SECRET not in str(error)
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+
+
+def test_an_error_about_two_parts_of_a_configuration_holds_no_key():
+    upstreams = {"main": {"kind": "openai", "model": "m", "api_key": SECRET}}
+    with pytest.raises(ValidationError, match="there is no such upstream") as caught:
+        GatewayConfig.model_validate({"upstreams": upstreams, "models": {"a": {"upstream": "b"}}})
+    assert SECRET not in f"{caught.value.errors()}{caught.value.json()}"
 
 
 def test_variables_are_put_into_texts_and_can_be_escaped(tmp_path):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from mellea_like.gateway.config.cross_checks import Parts, problems_between
 from mellea_like.gateway.config.periods import Period  # noqa: TC001 (pydantic reads it)
@@ -332,6 +333,11 @@ class GatewayConfig(Section):
         if info.context is None:  # Otherwise, `read_config` does this, and names lines.
             problems = problems_between(Parts(self.upstreams, self.models, self.keys, self.server))
             if problems:
-                told = (f"{'.'.join(map(str, place))}: {what}" for place, what in problems)
-                raise ValueError("\n".join(told))
+                told = "\n".join(f"{'.'.join(map(str, place))}: {what}" for place, what in problems)
+                # With a ValueError, pydantic would report the whole input, and so API keys.
+                error = PydanticCustomError("misplaced", "{told}", {"told": told})
+                found: InitErrorDetails = {"type": error, "input": None}
+                raise ValidationError.from_exception_data(
+                    type(self).__name__, [found], hide_input=True
+                )
         return self
