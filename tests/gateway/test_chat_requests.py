@@ -38,6 +38,12 @@ def choice(name: str) -> dict:
     return {"type": "function", "function": {"name": name}}
 
 
+MANY_ALLOWED = {
+    "type": "allowed_tools",
+    "allowed_tools": {"mode": "auto", "tools": [choice("clock")] * 129},
+}
+
+
 def says(content: object, role: str = "user", **more) -> dict:
     return {"role": role, "content": content, **more}
 
@@ -122,6 +128,7 @@ def test_what_asks_for_nothing_is_let_be(fields):
         ({"tools": [{"type": "function", "function": {"name": "auto"}}]}, "tools.0.function.name"),
         ({"tools": TOOLS * 2}, "tools"),
         ({"tools": TOOLS * 65}, "tools"),
+        ({"tools": TOOLS, "tool_choice": MANY_ALLOWED}, "tool_choice.allowed_tools.tools"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"tools": TOOLS, "tool_choice": "weather"}, "tool_choice"),
         ({"tools": TOOLS, "tool_choice": {"type": "custom"}}, "tool_choice"),

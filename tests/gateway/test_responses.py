@@ -186,6 +186,7 @@ def read(rules: FieldRules = DEFAULTS, **fields):
 
 NAMESPACE = {"type": "namespace", "name": "n"}
 MANY = [{"type": "custom", "name": f"t{number}"} for number in range(65)]
+ALLOWED = {"type": "allowed_tools", "mode": "auto"}
 PIXEL = "data:image/png;base64,iVBORw0KGgo="
 
 
@@ -296,6 +297,8 @@ def test_any_json_may_be_asked_for():
         ({"tools": [{**NAMESPACE, "tools": [{"type": "mcp"}]}]}, "tools.0.tools.0"),
         ({"tools": [{"type": "custom"}]}, "tools.0.name"),
         ({"tools": [{**NAMESPACE, "name": name, "tools": MANY} for name in "ab"]}, "tools"),
+        ({"tools": [{**NAMESPACE, "tools": MANY * 2}]}, "tools.0.tools"),
+        ({"tools": [WEATHER], "tool_choice": {**ALLOWED, "tools": MANY * 2}}, "tool_choice.tools"),
         ({"input": [{"type": "compaction", "encrypted_content": "x"}]}, "input.0"),
     ],
 )

@@ -284,7 +284,7 @@ class _NamedFunction(OpenFields):
 
 class _Allowed(OpenFields):
     mode: Literal["auto", "required"]
-    tools: Annotated[list[_NamedFunction], Field(min_length=1)]
+    tools: Annotated[list[_NamedFunction], Field(min_length=1, max_length=MOST_TOOLS)]
 
 
 class _AllowedTools(OpenFields):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, Tag, ValidationInfo
 
-from mellea_like.gateway.chat.request import NO_ARGUMENTS, Function, FunctionName
+from mellea_like.gateway.chat.request import MOST_TOOLS, NO_ARGUMENTS, Function, FunctionName
 from mellea_like.gateway.chat.strict_fields import (
     BY_TYPE,
     Fields,
@@ -161,12 +161,15 @@ class _Namespace(Sent):
     type: str
     name: FunctionName
     description: str | None = None
-    tools: list[
-        Annotated[
-            Annotated[_Function, Tag("<function>")] | Annotated[_Custom, Tag("<custom>")],
-            BY_TYPE,
-            of_type(("function", "custom"), "tools"),
-        ]
+    tools: Annotated[
+        list[
+            Annotated[
+                Annotated[_Function, Tag("<function>")] | Annotated[_Custom, Tag("<custom>")],
+                BY_TYPE,
+                of_type(("function", "custom"), "tools"),
+            ]
+        ],
+        Field(max_length=MOST_TOOLS),
     ]
 
     def functions(self, place: str) -> list[Function]:
@@ -254,7 +257,7 @@ class _Named(Sent):
 class _Allowed(Sent):
     type: Literal["allowed_tools"]
     mode: Literal["auto", "required"]
-    tools: Annotated[list[_Named], Field(min_length=1)]
+    tools: Annotated[list[_Named], Field(min_length=1, max_length=MOST_TOOLS)]
 
     @property
     def wanted(self) -> str:
