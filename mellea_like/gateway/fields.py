@@ -115,7 +115,7 @@ RESPONSES_FIELDS: Mapping[str, Field] = MappingProxyType(
         "tool_choice": Field("honoured", "forwarded, and the reply is checked against it"),
         "parallel_tool_calls": Field("honoured", "`false` fails a reply with several calls"),
         "text": Field("honoured", "`format` is checked, `verbosity` forwarded"),
-        "reasoning": Field("honoured", "`effort` is forwarded"),
+        "reasoning": Field("honoured", "`effort` is forwarded, `summary` has no effect"),
         "include": Field("honoured", "`message.output_text.logprobs`"),
         "top_logprobs": Field("honoured", "forwarded"),
         "metadata": Field("honoured", "repeated in the response, but not forwarded"),

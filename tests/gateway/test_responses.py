@@ -364,6 +364,11 @@ def test_unknown_fields_inside_objects_are_refused_only_if_they_are_to_be(fields
     assert (caught.value.param, caught.value.code) == (param, "unknown_parameter")
 
 
+def test_agents_may_ask_for_summaries_even_if_unknown_fields_are_refused():
+    asked = read(STRICT, reasoning={"effort": "low", "summary": "auto"})
+    assert asked.passed_on == {"reasoning_effort": "low"}
+
+
 def test_items_of_a_response_may_be_sent_back_even_if_unknown_fields_are_refused(client, upstream):
     upstream.replies = [
         Generation("a", logprobs=LOGPROBS, reasoning="Hm."),

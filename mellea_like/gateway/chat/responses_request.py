@@ -255,6 +255,7 @@ class _Text(Sent):
 
 class _Reasoning(Sent):
     effort: NotBlank | None = None
+    summary: Any = None  # Agents send it. It is accepted without effect.
 
 
 def _includable(name: str, info: ValidationInfo) -> str:
