@@ -300,7 +300,8 @@ class _Account(NamedTuple):
         queues = self.store._queues.items()
         waiting = sum(len(queue) for (_, at), queue in queues if at == self.name)
         with self.store._reading() as file:
-            return file.sums(self.name)._replace(waiting=waiting)
+            sums = file.sums(self.name)
+            return sums._replace(reserved=file.reserved(self.name), waiting=waiting)
 
 
 @dataclass(slots=True, eq=False)
@@ -337,8 +338,10 @@ class _Claim:
                     self._lose_place(file)
                     return None
             for account, wanted, sums in wants:
-                name = account.name
-                full = beyond(account.limits, sums.spent.plus(sums.reserved), wanted) is not None
+                name, limits, total = account.name, account.limits, sums.spent.plus(wanted)
+                full = beyond(limits, file.reserved(name, by_dead=True), total)
+                if full:  # Perhaps only beside what dead owners have reserved.
+                    full = beyond(limits, file.reserved(name), total)
                 if full or file.is_before(name, self._number):
                     if self._place != name:
                         self._lose_place(file)

@@ -18,6 +18,7 @@ import pytest
 from mellea_like.errors import MelleaError, StoreError
 from mellea_like.limits import RateLimiter, SQLiteStore, sqlite_file, sqlite_store
 from mellea_like.limits.budget_accounts import Amounts
+from mellea_like.limits.owner_locks import OwnerLocks
 
 FREE = (inf, inf, inf, inf)
 ZERO = Amounts()
@@ -112,6 +113,14 @@ async def test_the_place_of_a_process_that_died_waiting_holds_up_nobody(store, h
 
 async def _reserved(store, amounts):
     return await store.reserve([(store.account("a", FREE), amounts)])
+
+
+def test_a_request_that_has_room_tries_no_locks_of_other_processes(store, holder, monkeypatch):
+    holder()
+    store.check()
+    # With 16 processes, trying their locks took as long as everything else.
+    monkeypatch.setattr(OwnerLocks, "lives", lambda *_: pytest.fail("a lock was tried"))
+    anyio.run(_reserved, store, Amounts(1)).settle([Amounts(1)])
 
 
 def test_a_forked_child_has_no_reservations_and_ends_none(store):
