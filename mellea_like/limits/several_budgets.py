@@ -79,8 +79,9 @@ def _obeyed(backend: Backend, *, fallbacks: bool) -> Iterator[tuple[Budget, Back
     around = [backend]
     while around:
         inner: Any = around.pop()
-        # A backend that isn't a `LimitedBackend` may also have ``limits``.
-        for limit in getattr(inner, "limits", ()):
+        # Backends of other classes may also have ``limits``, such as those of an HTTP client.
+        limits: Any = getattr(inner, "limits", ())
+        for limit in limits if hasattr(limits, "__iter__") else ():
             budgets = Budgets(limit) if isinstance(limit, Budget) else limit
             if isinstance(budgets, Budgets):
                 yield from ((budget, inner) for budget in budgets.budgets)

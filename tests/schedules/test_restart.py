@@ -80,6 +80,14 @@ async def test_a_restart_costs_no_attempt():
     assert (len(result.slices), result.usage.requests) == (2, 6)
 
 
+@pytest.mark.parametrize("budget", [None, Budget(requests=9)])
+async def test_a_backend_may_have_limits_of_another_kind(budget):
+    backend = Draws({(1, 0): 100.0})
+    backend.limits = object()  # Such as httpx.Limits.
+    result = await restarting(backend).sample("do", [yes], budget=budget)
+    assert result.elapsed == pytest.approx(3.0)
+
+
 @pytest.mark.parametrize(
     ("budget", "requests"),
     [({"requests": 1}, 1), ({"output_tokens": 9}, 1), ({"requests": 2, "output_tokens": 10}, 2)],
