@@ -89,6 +89,9 @@ class Store(Protocol):
 
     Budgets that name the same account of a store share its sums, but each reservation is subject
     to the limits of the budget that makes it. Limiters share buckets in the same way.
+
+    A budget is pickled together with its store and account, and a limiter with its store and
+    buckets. So that a budget or a limiter can be sent to another process, these must be picklable.
     """
 
     def account(self, name: str, limits: Limits) -> StoreAccount:
