@@ -395,10 +395,9 @@ def check_stop_reason(ran: Ran, record: tuple[Slice, ...], result: SamplingResul
         assert result.stop_detail
     elif reason == StopReason.HOPELESS:
         assert call.give_up
-        tally = PerRequirement(0.5, 0.7).begin()
-        said = [tally.add(s) for s in failed_of(record)]
+        said = tallied(record)
         assert result.stop_detail in said
-        decisive = failed_of(record)[said.index(result.stop_detail)]
+        decisive = record[said.index(result.stop_detail)]
         assert max(s.ended_at for s in record) <= decisive.ended_at + TICK, "it went on"
         denied = [s.ended_at for s in record if s.outcome is Outcome.CANCELLED]
         assert min(denied, default=EVER) >= decisive.ended_at - TICK, "it had been stopped before"
@@ -410,6 +409,23 @@ def check_stop_reason(ran: Ran, record: tuple[Slice, ...], result: SamplingResul
     else:
         assert reason == StopReason.EXHAUSTED
         check_exhausted(ran, record)
+
+
+def tallied(record: tuple[Slice, ...]) -> list[str | None]:
+    """Count the record's draws anew, from their times, and return what each of them decides."""
+    tally = PerRequirement(0.5, 0.7).begin()
+    coming = sorted(record, key=lambda s: (s.started_at, s.iteration))
+    said: list[str | None] = []
+    for slice_ in record:
+        # A draw begins after the one before it in its chain has been recorded.
+        ended = record[: len(said)]
+        for each in list(coming):
+            before = (s for s in record if s.chain == each.chain and s.depth < each.depth)
+            if each.started_at <= slice_.ended_at and all(s in ended for s in before):
+                tally.start(each.iteration)
+                coming.remove(each)
+        said.append(tally.add(slice_))
+    return said
 
 
 def check_exhausted(ran: Ran, record: tuple[Slice, ...]) -> None:
