@@ -229,7 +229,7 @@ class FakeAPI:
             succeeded=len(job.results),
             full=any(e.code == "token_limit_exceeded" for e in job.errors),
             errors=job.errors,
-            outputs=("out",) if job.results else (),
+            outputs=("out" if job.results else "", ""),  # As OpenAI's.
         )
 
     @asynccontextmanager

@@ -391,7 +391,7 @@ class JobRounds:
             return set()
         provider.refusals = 0
         provider.most *= 2
-        if state.errors and not state.outputs:
+        if state.errors and not any(state.outputs):
             return await self._refused(job, backend, state)
         patient = backend.deadline is None or self._now() < job.noted + backend.deadline
         await collect(

@@ -347,6 +347,22 @@ async def test_a_job_that_is_refused_as_a_whole_ends_the_run(provider, path):
     assert all(item.success for item in found)
 
 
+async def test_a_line_that_makes_a_provider_refuse_a_job_ends_its_item_only(provider, path):
+    class Refusing(FakeAPI):
+        async def look(self, job):
+            fake = self.provider.jobs[job]
+            wrong = [n for n, b in enumerate(fake.lines.values(), 1) if "word1" in b["texts"][0]]
+            if wrong:
+                fake.status = "failed"
+                fake.errors = tuple(JobError("invalid", "not this", line) for line in wrong)
+            return await super().look(job)
+
+    found = await finish(shouting(BatchJobs(Refusing(provider))), words(3), path)
+    assert {item.id: item.status for item in found} == {0: "passed", 1: "errored", 2: "passed"}
+    assert "not this" in str(found[0].error)
+    assert set(provider.asked.values()) == {1}
+
+
 # --- limits and budgets
 
 
