@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -160,12 +159,13 @@ async def cancel_jobs(
 
     lock, store = await do(opened)
     apis: dict[str, BatchAPI] = {}
+    listed = anyio.current_time() + SETTLED
     try:
         while jobs := await do(store.jobs, *UNDER_WAY):
             for job in jobs:
                 if job.api not in apis:
                     apis[job.api] = api_at(job.api)
-                await _cancel(store, job, apis[job.api], do, tell)
+                await _cancel(store, job, apis[job.api], do, tell, listed)
             if await do(store.jobs, *UNDER_WAY):
                 await anyio.sleep(poll)
     finally:
@@ -182,18 +182,23 @@ async def _cancel(
     api: BatchAPI,
     do: Callable[..., Any],
     tell: Callable[[str], object],
+    listed: float,
 ) -> None:
-    """Take the next step to cancel a job and collect its results."""
+    """Take the next step to cancel a job and collect its results.
+
+    After the time ``listed``, a job that the provider doesn't list was never created.
+    """
     name = job.provider_id
     if job.stage is JobStage.NOTED:
         await do(store.void, job, tried=False)
         return
     if job.stage is JobStage.CREATING:
+        now = anyio.current_time()
         found = await api.find(intention_of(store, job))
         if isinstance(found, JobState):
             await do(store.created, job, found)
             job, name = await do(store.job, job.id), found.id
-        elif found is None and time.time() > job.noted + SETTLED:
+        elif found is None and now >= listed:
             await do(store.void, job, tried=False)
             return
         else:

@@ -82,6 +82,7 @@ class JobRounds:
         self._reserved: dict[int, ReservedRound] = {}
         self._ready: set[int] = set()
         self._told = set[str]()
+        self._sought: dict[int, float] = {}  # When the search for a job began, by the job's id.
         self.direct: frozenset[str] = frozenset()
         """The `BatchJobs.place` of each backend whose ``direct`` backend answers now."""
         self.problem: LimitExceeded | None = None
@@ -363,13 +364,16 @@ class JobRounds:
     async def _find(self, job: StoredJob, backend: BatchJobs) -> JobState | None:
         """Look for a job whose creation is unconfirmed; if it wasn't created, make it void."""
         found: Any = None
+        now = self._now()
+        # It may have been created only now, long after it was noted: uploads take time.
+        began = self._sought.setdefault(job.id, now)
         if job.stage is JobStage.CREATING:
             found = await backend.api.find(intention_of(self._store, job))
         if isinstance(found, JobState):
             await self._do(self._store.created, job, found)
             return found
         waits = found is not None or (
-            job.stage is JobStage.CREATING and self._now() < job.noted + backend.settled
+            job.stage is JobStage.CREATING and now < began + backend.settled
         )
         if not waits:
             self.states.pop(job.id, None)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from copy import copy
 from random import Random
 
@@ -33,6 +35,7 @@ from mellea_like.backends import (
     ScriptedBackend,
 )
 from mellea_like.batch import BatchJobs, Journal, read_items, sample_many
+from mellea_like.batch.jobs.overview import cancel_jobs
 from mellea_like.core import Usage
 from mellea_like.core.prices import Price
 from mellea_like.errors import (
@@ -204,6 +207,19 @@ async def test_one_models_requests_share_jobs_so_their_settings_must_be_the_same
 async def test_a_lost_answer_pays_no_job_twice(provider, path, lost, keys):
     provider.lost = list(lost)
     found = await finish(shouting(jobs(provider, keys=keys)), words(6), path)
+    check_all_paid_once(found, provider)
+    assert len(provider.jobs) == 2
+
+
+@pytest.mark.parametrize("fate", ["after", "before"])
+async def test_a_job_may_be_listed_late_after_a_slow_upload(provider, path, fate):
+    class Slow(FakeAPI):
+        async def upload(self, intention, lines):
+            await anyio.sleep(3600)
+            return await super().upload(intention, lines)
+
+    provider.lost, provider.hidden = [fate], 2
+    found = await finish(shouting(BatchJobs(Slow(provider), poll=10)), words(6), path)
     check_all_paid_once(found, provider)
     assert len(provider.jobs) == 2
 
@@ -547,6 +563,24 @@ async def test_a_run_that_is_left_while_a_job_is_created_tells_of_the_job(provid
             async for _ in results:
                 pass
     assert [(job.total, job.ended) for job in results.progress.jobs] == [(2, False)]
+
+
+async def test_cancelling_a_run_finds_a_job_that_is_listed_late(provider, path):
+    class Left(FakeAPI):
+        async def create(self, intention, uploaded):
+            await super().create(intention, uploaded)
+            scope.cancel()
+            await anyio.sleep_forever()
+
+    with anyio.CancelScope() as scope:
+        await finish(shouting(BatchJobs(Left(provider))), words(2), path)
+    with closing(sqlite3.connect(f"{path}-jobs")) as db, db:
+        db.execute("UPDATE jobs SET noted = 0")  # Its upload took long.
+    provider.hidden = 2
+    await cancel_jobs(path, lambda place: FakeAPI(provider), poll=10)
+    assert [job.status for job in provider.jobs.values()] == ["cancelled"]
+    found = await finish(shouting(jobs(provider)), words(2), path)
+    check_all_paid_once(found, provider)
 
 
 async def test_a_judge_waits_for_budget_no_longer_than_the_job_that_holds_it(provider, path):
