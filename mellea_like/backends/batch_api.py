@@ -296,7 +296,8 @@ class BatchAPI(Protocol):
     async def cancel(self, job: str) -> JobState:
         """Ask the provider to cancel a job, and return the job's state.
 
-        Cancelling takes time, so the job may not have ended yet.
+        Cancelling takes time, so the job may not have ended yet. A job that has just ended is no
+        error.
 
         Raises:
             BackendError: the provider can't be asked.

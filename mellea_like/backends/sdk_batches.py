@@ -258,7 +258,9 @@ class SDKBatches(ABC):
     async def cancel(self, job: str) -> JobState:
         """Ask the provider to cancel a job; see `BatchAPI.cancel`."""
         async with self._clients.hold() as client:
-            return await self._ask(client, self._cancel(client, job))
+            with suppress(InvalidRequest):  # It has just ended, or is about to.
+                return await self._ask(client, self._cancel(client, job))
+            return await self._ask(client, self._retrieve(client, job))
 
     @asynccontextmanager
     async def results(self, state: JobState) -> AsyncGenerator[AsyncIterator[JobResult]]:

@@ -390,6 +390,13 @@ async def test_what_was_finished_when_a_job_is_cancelled_is_there(
 
 
 @every_provider
+async def test_a_job_that_has_just_ended_is_too_late_to_cancel(provider, tmp_path, virtual_clock):
+    async with scene(provider, tmp_path) as s:
+        state = await s.end(await s.submit(3))
+        assert await s.api.cancel(state.id) == state
+
+
+@every_provider
 async def test_a_servers_faults_may_be_tried_again_and_cost_nothing(
     provider, tmp_path, virtual_clock
 ):
