@@ -269,7 +269,13 @@ class JobRounds:
             return False
         if reserved is None:
             return False
-        return await self._create(provider, requests[: reserved.count], reserved)
+        created = False
+        try:
+            created = await self._create(provider, requests[: reserved.count], reserved)
+        finally:
+            if not created:
+                reserved.settle(None)
+        return created
 
     async def _create(
         self, provider: _Provider, requests: Sequence[Waiting], reserved: ReservedRound
@@ -295,7 +301,6 @@ class JobRounds:
             await self._do(path.unlink)
         except BackendError as exc:
             # The job does not exist.
-            reserved.settle(None)
             if noted is not None:
                 self.states.pop(noted.id, None)
                 self._changed()

@@ -583,6 +583,20 @@ async def test_cancelling_a_run_finds_a_job_that_is_listed_late(provider, path):
     check_all_paid_once(found, provider)
 
 
+async def test_a_run_that_is_left_during_an_upload_gives_its_reservation_back(provider, path):
+    class Left(FakeAPI):
+        async def upload(self, intention, lines):
+            scope.cancel()
+            await anyio.sleep_forever()
+
+    budget = Budget(requests=2)
+    with anyio.CancelScope() as scope:
+        backend = BatchJobs(Left(provider))
+        await finish(RejectionSamplingStrategy(backend), words(2), path, budget=budget)
+    assert scope.cancelled_caught
+    assert budget.statistics().reserved.requests == 0
+
+
 async def test_a_judge_waits_for_budget_no_longer_than_the_job_that_holds_it(provider, path):
     async def judge(request):
         return '{"passed": true, "reason": "ok"}'
