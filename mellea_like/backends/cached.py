@@ -280,8 +280,7 @@ class _File:
         self._lock = Lock()
         self._connection: sqlite3.Connection | None = None
         self.locks: WeakValueDictionary[tuple[object, bytes], anyio.Lock] = WeakValueDictionary()
-        """The locks of requests in progress, by event loop and key. Equal requests wait for them.
-        """
+        """Locks of requests in progress, by event loop and key. Equal requests wait for them."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _File, (self._path,)

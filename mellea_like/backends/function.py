@@ -94,7 +94,7 @@ class FunctionBackend:
         """
         meter = request.meter
         before = meter.usage if meter.started else _NOTHING
-        known = meter.started, meter.parts
+        known = meter.parts if meter.started else None
         token = CURRENT.set((CURRENT.get()[0], meter))
         called: list[Request] = []  # It may be cancelled while it waits for a thread.
         try:
@@ -103,7 +103,7 @@ class FunctionBackend:
         except BaseException:
             if not called:
                 meter.sent_nothing()
-            elif (meter.started, meter.parts) == known:
+            elif known == (meter.parts if meter.started else None):
                 _count(meter, _NOTHING)  # Otherwise, a backend or a call inside has counted.
             raise
         finally:

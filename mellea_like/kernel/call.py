@@ -256,10 +256,11 @@ class Call(ABC):
         if race is None:
             return Facts(slices, False, None, False, False, cancelled)
         cut, broken = len(slices) < turns, self.broken
+        was_cancelled, was_errored = Outcome.CANCELLED, Outcome.ERRORED  # Looked up only once.
         for slice_ in slices:
-            if slice_.outcome is Outcome.CANCELLED:
+            if slice_.outcome is was_cancelled:
                 cut = True
-            elif slice_.outcome is Outcome.ERRORED and not slice_.may_continue:
+            elif slice_.outcome is was_errored and not slice_.may_continue:
                 broken = True
         timed_out = race.late and cut
         stopped = race.why or (self.due if timed_out else None)
