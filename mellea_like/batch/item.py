@@ -90,7 +90,9 @@ class ItemResult(Generic[T, I]):
         replayed: whether the result comes from the journal, without any draws in this run.
         usage: the cost of the item's requests, as far as it is known. If the call raised, the cost
             comes from the journal or the error's record, and is zero if there is neither. A
-            `Budget` counts the call's cost in any case.
+            `Budget` counts the call's cost in any case. If an earlier run was killed while it
+            sampled the item, the cost of the draws that were lost is included only once the result
+            is ``replayed``.
     """
 
     id: int
