@@ -188,7 +188,9 @@ def check_denial(ran: Ran, record: tuple[Slice, ...]) -> None:
     if (spent or isinstance(ran.error, LimitExceeded)) and ran.seconds < due(ran) - TICK:
         left = ran.call.leaving.seconds
         paid = [s for s in record if s.outcome is Outcome.CANCELLED and s.usage.requests]
-        assert not paid or ran.hit or ran.seconds >= left - TICK, "what was paid for was cancelled"
+        gave_up = any(said_anew(ran))  # It cancels draws after a denial, too.
+        over = ran.hit or gave_up or ran.seconds >= left - TICK
+        assert not paid or over, "what was paid for was cancelled"
 
 
 def check_record(ran: Ran, record: tuple[Slice, ...]) -> None:
@@ -395,9 +397,9 @@ def check_stop_reason(ran: Ran, record: tuple[Slice, ...], result: SamplingResul
         assert result.stop_detail
     elif reason == StopReason.HOPELESS:
         assert call.give_up
-        said = tallied(record)
+        said = said_anew(ran)
         assert result.stop_detail in said
-        decisive = record[said.index(result.stop_detail)]
+        decisive = ran.give_up.added[said.index(result.stop_detail)]
         assert max(s.ended_at for s in record) <= decisive.ended_at + TICK, "it went on"
         denied = [s.ended_at for s in record if s.outcome is Outcome.CANCELLED]
         assert min(denied, default=EVER) >= decisive.ended_at - TICK, "it had been stopped before"
@@ -411,20 +413,22 @@ def check_stop_reason(ran: Ran, record: tuple[Slice, ...], result: SamplingResul
         check_exhausted(ran, record)
 
 
-def tallied(record: tuple[Slice, ...]) -> list[str | None]:
-    """Count the record's draws anew, from their times, and return what each of them decides."""
-    tally = PerRequirement(0.5, 0.7).begin()
-    coming = sorted(record, key=lambda s: (s.started_at, s.iteration))
-    said: list[str | None] = []
-    for slice_ in record:
-        # A draw begins after the one before it in its chain has been recorded.
-        ended = record[: len(said)]
-        for each in list(coming):
-            before = (s for s in record if s.chain == each.chain and s.depth < each.depth)
-            if each.started_at <= slice_.ended_at and all(s in ended for s in before):
-                tally.start(each.iteration)
-                coming.remove(each)
-        said.append(tally.add(slice_))
+def said_anew(ran: Ran) -> list[str | None]:
+    """Count a call's draws anew, in the order in which it counted them, and return what each says.
+
+    Of draws with the same times, the record doesn't tell whether one began before another ended.
+    """
+    if ran.give_up is None:
+        return []
+    tally, said = PerRequirement(ran.give_up.threshold, ran.give_up.confidence).begin(), []
+    begun: set[int] = set()
+    for event in ran.give_up.events:
+        if isinstance(event, int):
+            tally.start(event)
+            begun.add(event)
+        else:
+            assert event.iteration in begun, "it ended before it began"
+            said.append(tally.add(event))
     return said
 
 

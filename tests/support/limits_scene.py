@@ -37,7 +37,7 @@ from mellea_like.limits import (
 )
 from mellea_like.limits.budget_accounts import Cancelled
 from mellea_like.schedules import Eager, Hedged, Staggered
-from mellea_like.schedules.giving_up import PerRequirement
+from mellea_like.schedules.giving_up import PerRequirement, Tally
 
 EVER = 200_000.0
 """Seconds after which a call would go on for ever."""
@@ -239,6 +239,34 @@ CHECKS: dict[str, Callable[[], Requirement]] = {
 }
 
 
+@dataclass(frozen=True)
+class NotedGivingUp(PerRequirement):
+    """Gives up like its base class, and notes the draws that begin (ids) and end (records)."""
+
+    events: list[int | Slice] = field(default_factory=list, compare=False, repr=False)
+
+    @property
+    def added(self) -> list[Slice]:
+        return [event for event in self.events if isinstance(event, Slice)]
+
+    def begin(self) -> Tally:
+        return _NotedTally(self)
+
+
+class _NotedTally(Tally):
+    def __init__(self, config: NotedGivingUp) -> None:
+        super().__init__(config.threshold, config.confidence)
+        self.events = config.events
+
+    def start(self, iteration: int) -> None:
+        self.events.append(iteration)
+        super().start(iteration)
+
+    def add(self, slice_: Slice) -> str | None:
+        self.events.append(slice_)
+        return super().add(slice_)
+
+
 @dataclass
 class Ran:
     """What came of one call."""
@@ -249,6 +277,7 @@ class Ran:
     schedule: Any
     requirements: list[Requirement]
     strategy: Any
+    give_up: NotedGivingUp | None = None
     began: float = 0.0
     budgeted: float | None = None
     """The seconds that its budgets had left when it began."""
@@ -319,6 +348,7 @@ def _prepared(call: Call, backend: Any, scene: Scene, purse: Budget | None) -> R
     timely = any(getattr(schedule, name, False) for name in ("timing_dependent", "pooled"))
     ordered = call.ordered and not call.give_up and not timely
     told = Told()
+    give_up = NotedGivingUp(0.5, 0.7) if call.give_up else None
     options = {"max_tokens": MAX_TOKENS, "seed": 7}
     strategy = call.strategy(
         backend,
@@ -327,7 +357,7 @@ def _prepared(call: Call, backend: Any, scene: Scene, purse: Budget | None) -> R
         schedule=schedule,
         retry=call.retry,
         budget=standing,
-        give_up=PerRequirement(0.5, 0.7) if call.give_up else None,
+        give_up=give_up,
         selection="ordered" if ordered else "first",
         timeout=call.timeout,
         iteration_timeout=call.iteration_timeout,
@@ -337,7 +367,7 @@ def _prepared(call: Call, backend: Any, scene: Scene, purse: Budget | None) -> R
     )
     checks = [Requirement("good", is_good, inline=True), *(CHECKS[what]() for what in call.checks)]
     budgets = [b for given in (standing, own) if given is not None for b in given.chain]
-    ran = Ran(call, told, budgets, schedule, checks, strategy)
+    ran = Ran(call, told, budgets, schedule, checks, strategy, give_up)
     ran.strategy = partial(strategy.sample, Ask(), checks, budget=own), strategy
     return ran
 
