@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -336,8 +337,9 @@ def _line(name: str, number: Estimate | float | None) -> str:
 
 
 def _as_dict(part: Any) -> dict[str, Any]:
-    """Return a part of a report as a dict, for `json.dumps`."""
+    """Return a part of a report as a dict, for `json.dumps`. JSON has no infinity: it is None."""
     names = [field.name for field in fields(part)]
     if isinstance(part, Decisions):
         names += ["accuracy", "kappa", "wrong_passes", "wrong_failures"]
-    return {name: getattr(part, name) for name in names}
+    found = {name: getattr(part, name) for name in names}
+    return {name: None if value == math.inf else value for name, value in found.items()}

@@ -92,6 +92,7 @@ def test_scores_and_their_threshold_as_json(file, judge, measure):
     found = json.loads(out)
     assert found["scores"][:4] == [9, 2, 2, 9]
     assert found["ranking"] == 0.5
+    assert found["threshold"] is None  # None is useful.
     assert found["decisions"]["accuracy"]["count"] == 20
 
 
