@@ -549,16 +549,22 @@ async def test_an_item_in_flight_when_the_budget_is_spent_is_finished(provider, 
     assert seen == ["passed"]
 
 
-async def test_a_run_that_is_left_while_a_job_is_created_tells_of_the_job(provider, path):
-    class Left(FakeAPI):
-        async def create(self, intention, uploaded):
-            await super().create(intention, uploaded)
-            scope.cancel()
-            await anyio.sleep_forever()
+class LeftWhileCreating(FakeAPI):
+    """Cancels ``scope`` when the job exists, before its id is known."""
 
-    strategy = RejectionSamplingStrategy(BatchJobs(Left(provider, limits=LIMITS)))
+    scope: anyio.CancelScope
+
+    async def create(self, intention, uploaded):
+        await super().create(intention, uploaded)
+        self.scope.cancel()
+        await anyio.sleep_forever()
+
+
+async def test_a_run_that_is_left_while_a_job_is_created_tells_of_the_job(provider, path):
+    api = LeftWhileCreating(provider, limits=LIMITS)
+    strategy = RejectionSamplingStrategy(BatchJobs(api))
     given = {"concurrency": 2, "order": "breadth", "journal": Journal(path)}
-    with anyio.CancelScope() as scope:
+    with anyio.CancelScope() as api.scope:
         async with sample_many(strategy, words(2), **given) as results:
             async for _ in results:
                 pass
@@ -566,14 +572,9 @@ async def test_a_run_that_is_left_while_a_job_is_created_tells_of_the_job(provid
 
 
 async def test_cancelling_a_run_finds_a_job_that_is_listed_late(provider, path):
-    class Left(FakeAPI):
-        async def create(self, intention, uploaded):
-            await super().create(intention, uploaded)
-            scope.cancel()
-            await anyio.sleep_forever()
-
-    with anyio.CancelScope() as scope:
-        await finish(shouting(BatchJobs(Left(provider))), words(2), path)
+    api = LeftWhileCreating(provider)
+    with anyio.CancelScope() as api.scope:
+        await finish(shouting(BatchJobs(api)), words(2), path)
     with closing(sqlite3.connect(f"{path}-jobs")) as db, db:
         db.execute("UPDATE jobs SET noted = 0")  # Its upload took long.
     provider.hidden = 2
