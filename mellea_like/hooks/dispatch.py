@@ -212,8 +212,6 @@ async def _run(handler: Handler, payload: Payload) -> Any:
     If the handler raises a cancellation that nobody asked for, raise a `RuntimeError` instead.
     """
     with foreign("it"):
-        if not handler.may_wait:
-            return await handler.function(payload)
         with anyio.move_on_after(handler.timeout) as scope:
             return await handler.function(payload)
     if scope.cancelled_caught:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import dis
 import inspect
 import math
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from importlib import import_module
 from itertools import chain
-from types import CodeType
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from mellea_like.core.argument_checks import real_number, takes, whole_number
+from mellea_like.core.argument_checks import check_one_of, real_number, takes, whole_number
 from mellea_like.hooks.types import HookMode, HookType
 
 if TYPE_CHECKING:
@@ -54,8 +52,6 @@ class Handler:
     mode: HookMode
     priority: int
     timeout: float
-    may_wait: bool = True
-    """Whether the function has an ``await``. Without one, it can't be interrupted."""
 
 
 def hook(
@@ -87,7 +83,9 @@ def hook(
     """
     whole_number("a hook's priority", priority, least=-math.inf)
     real_number("a hook's timeout", timeout, over=0, unit="seconds")
-    when, how = _known(HookType, hook_type), _known(HookMode, mode)
+    check_one_of("hook: the type", hook_type, HookType)
+    check_one_of("hook: the mode", mode, HookMode)
+    when, how = HookType(hook_type), HookMode(mode)
 
     def decorate(function: F) -> F:
         given: object = function  # iscoroutinefunction would narrow F.
@@ -269,26 +267,4 @@ def _bound(
     hooks = import_module("mellea_like.hooks")
     for exported in hooks.__all__:
         getattr(hooks, exported)
-    may_wait = _may_wait(function)
-    return tuple(
-        replace(mark, plugin=plugin, function=function, may_wait=may_wait) for mark in marks
-    )
-
-
-def _may_wait(function: object) -> bool:
-    """Return whether an async function may be suspended. If so, its bytecode has a yield."""
-    code = getattr(function, "__code__", None)
-    if not isinstance(code, CodeType) or not code.co_flags & inspect.CO_COROUTINE:
-        return True
-    return dis.opmap["YIELD_VALUE"] in code.co_code[::2]  # An opcode and its argument alternate.
-
-
-E = TypeVar("E", HookType, HookMode)
-
-
-def _known(enum: type[E], value: E | str) -> E:
-    try:
-        return enum(value)
-    except ValueError:
-        msg = f"unknown {enum.__name__} {value!r}: it is one of {', '.join(enum)}"
-        raise ValueError(msg) from None
+    return tuple(replace(mark, plugin=plugin, function=function) for mark in marks)

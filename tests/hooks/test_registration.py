@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 
 import anyio
-import anyio.lowlevel
 import pytest
 from engine_kit import by_iteration, yes
 
@@ -68,8 +67,12 @@ def test_a_marked_function_is_given_back_as_it_was_with_defaults():
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        (("no_such_hook",), ValueError, "unknown HookType 'no_such_hook': it is one of sampling_"),
-        ((END, "now"), ValueError, "unknown HookMode 'now': it is one of sequential, observe"),
+        (("no_such_hook",), ValueError, "hook: the type must be 'sampling_loop_start', "),
+        (
+            (END, "now"),
+            ValueError,
+            "the mode must be 'sequential', 'observe' or 'background', not 'now'",
+        ),
         ((END, "observe", "high"), TypeError, "a hook's priority must be an integer, not 'high'"),
         ((END, "observe", True), TypeError, "priority"),
         (
@@ -319,49 +322,3 @@ async def test_one_set_entered_in_two_tasks_at_once_is_active_in_each_and_left_b
         tasks.start_soon(task, "b", 1, 3)
     assert active == {"a inside": 1, "a outside": 0, "b inside": 1, "b outside": 0}
     assert log == ["shared", "shared"]
-
-
-@hook(END)
-async def waits(payload):
-    await anyio.lowlevel.checkpoint()
-
-
-@hook(END)
-async def waits_in_a_block(payload):
-    async with anyio.create_task_group():
-        pass
-
-
-@hook(END)
-async def waits_in_a_loop(payload):
-    async for _ in payload:
-        pass
-
-
-@hook(END)
-async def gathers(payload):
-    return [part async for part in payload]
-
-
-@functools.wraps(at_the_end)
-async def wrapper(payload):
-    await at_the_end(payload)
-
-
-@pytest.mark.parametrize(
-    ("plugin", "may_wait"),
-    [
-        (at_the_end, False),
-        (Recorder(), False),
-        (waits, True),
-        (waits_in_a_block, True),
-        (waits_in_a_loop, True),
-        (gathers, True),
-        (wrapper, True),
-        (functools.partial(at_the_end), True),
-    ],
-)
-def test_only_a_handler_that_may_wait_needs_a_timeout(plugin, may_wait):
-    if isinstance(plugin, functools.partial):
-        plugin = hook(END)(plugin)
-    assert {handler.may_wait for handler in handlers_of(plugin)} == {may_wait}
