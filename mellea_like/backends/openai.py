@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 import anyio
 
-from mellea_like.core.argument_checks import real_number, whole_number
+from mellea_like.core.argument_checks import check_one_of, real_number, whole_number
 from mellea_like.core.backend import Options, insisted
 from mellea_like.errors import AuthenticationFailed, BackendError, InvalidRequest
 from mellea_like.lazy import needs_extra
@@ -142,9 +142,7 @@ class OpenAIBackend:
         output: OutputMode = "auto",
         api: Literal["chat", "responses"] = "chat",
     ) -> None:
-        if api not in PATHS:
-            msg = f"api must be one of {', '.join(PATHS)}, not {api!r}"
-            raise ValueError(msg)
+        check_one_of("api", api, PATHS)
         self._address = OpenAIServer(base_url, api_key, client)
         if client is not None and max_connections is not None:
             msg = (

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import anyio
 
 from mellea_like.backends.batch_api import JobError, JobLimits, JobOutcome, JobState
+from mellea_like.core.argument_checks import check_one_of
 from mellea_like.lazy import needs_extra
 
 with needs_extra("openai", "OpenAIBatches needs the official SDK"):
@@ -117,9 +118,7 @@ class OpenAIBatches(SDKBatches):
         api: Literal["chat", "responses"] = "chat",
         timeout: float | None = 600.0,
     ) -> None:
-        if api not in PATHS:
-            msg = f"api must be one of {', '.join(PATHS)}, not {api!r}"
-            raise ValueError(msg)
+        check_one_of("api", api, PATHS)
         super().__init__(
             model,
             OpenAIServer(base_url, api_key, client),

@@ -16,6 +16,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from mellea_like.backends.server_errors import REFUSALS
+from mellea_like.core.argument_checks import check_one_of
 from mellea_like.core.conversation import Message
 from mellea_like.core.format import format_name, json_schema
 from mellea_like.core.parts import Text
@@ -305,9 +306,7 @@ class OutputModes:
     """
 
     def __init__(self, output: OutputMode = "auto") -> None:
-        if output not in (modes := get_args(OutputMode)):
-            msg = f"output must be one of {', '.join(map(repr, modes))}, not {output!r}"
-            raise ValueError(msg)
+        check_one_of("output", output, get_args(OutputMode))
         self.output: OutputMode = output
         self.refused: set[_Refused] = set()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, cast
 
+from mellea_like.core.argument_checks import check_one_of
 from mellea_like.lazy import needs_extra
 
 with needs_extra("openai", "RewardModel needs the official SDK"):
@@ -56,9 +57,7 @@ class RewardModel:
         timeout: float = 60.0,
         max_retries: int = 2,
     ) -> None:
-        if kind not in PATHS:
-            msg = f"RewardModel: kind must be 'score', 'rerank' or 'classify', not {kind!r}"
-            raise ValueError(msg)
+        check_one_of("RewardModel: kind", kind, PATHS)
         self._kind = kind
         self._model = model
         self._label = label

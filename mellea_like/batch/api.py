@@ -15,6 +15,7 @@ from mellea_like.batch.journal.identity import identity_of
 from mellea_like.batch.orders import BreadthFirst, DepthFirst, OrderName
 from mellea_like.batch.waiting import why_not_in_rounds
 from mellea_like.core.argument_checks import (
+    check_one_of,
     is_async,
     renamed_arguments,
     takes,
@@ -351,9 +352,7 @@ def _check_order(
     *,
     of_jobs: bool,
 ) -> None:
-    if order not in get_args(OrderName):
-        msg = f"order must be 'depth' or 'breadth', not {order!r}"
-        raise ValueError(msg)
+    check_one_of("order", order, get_args(OrderName))
     if of_jobs and (order == "depth" or not hasattr(journal, "path")):
         msg = (
             "BatchJobs answers many items at a time, and its jobs outlive a crash: pass"

@@ -9,7 +9,7 @@ from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from typing import ParamSpec, TypeVar
 
     P = ParamSpec("P")
@@ -72,6 +72,14 @@ def check_text(name: str, value: object) -> None:
     if not isinstance(value, str):
         msg = f"{name} must be a str, not {type(value).__name__}"
         raise TypeError(msg)
+
+
+def check_one_of(name: str, value: object, known: Iterable[str]) -> None:
+    """Make sure that an argument is one of several texts, at least two."""
+    if value not in (texts := tuple(known)):
+        *others, last = (repr(str(text)) for text in texts)
+        msg = f"{name} must be {', '.join(others)} or {last}, not {value!r}"
+        raise ValueError(msg)
 
 
 def whole_number(name: str, value: object, *, least: float = 1, most: float = math.inf) -> int:

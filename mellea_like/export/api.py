@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, cast
 
 from mellea_like.batch.rows.files import row_writer
 from mellea_like.batch.rows.formats import HALVES, RowFormat, RowWriter, as_json, whole
+from mellea_like.core.argument_checks import check_one_of
 from mellea_like.core.display import plural
 from mellea_like.errors import JournalError
 from mellea_like.export.data_card import Card
@@ -249,9 +250,7 @@ def check_arguments(
     ``options`` maps the arguments to the command line's options, for use in errors.
     """
     names = {name: options.get(name, name) for name in (*how._fields, "format", "details")}
-    if format not in KINDS:
-        msg = f"{names['format']} must be one of {', '.join(KINDS)}, not {format!r}"
-        raise ValueError(msg)
+    check_one_of(names["format"], format, KINDS)
     how.check(options)
     kind, suffix = KINDS[format], _suffix(path)
     of = "single replies"

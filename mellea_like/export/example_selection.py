@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
 from mellea_like.batch.unique import UNIQUE
-from mellea_like.core.argument_checks import real_number, whole_number
+from mellea_like.core.argument_checks import check_one_of, real_number, whole_number
 from mellea_like.core.generation import CUT, REJECTED
 
 if TYPE_CHECKING:
@@ -132,9 +132,7 @@ class ExampleRules(NamedTuple):
             ("prompt", self.prompt, get_args(Prompt)),
             *(("drop", one, get_args(Drop)) for one in self.drop),
         ):
-            if value not in known:
-                msg = f"{names[name]} must be one of {', '.join(known)}, not {value!r}"
-                raise ValueError(msg)
+            check_one_of(names[name], value, known)
         real_number(names["min_margin"], self.min_margin, least=0.0)
         for name, least in (("max_per_item", 1), ("seed", 0), ("min_chars", 0), ("max_chars", 0)):
             if (number := getattr(self, name)) is not None:

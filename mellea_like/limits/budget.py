@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast, get_args
 
 from anyio.lowlevel import EventLoopToken, current_token
 
-from mellea_like.core.argument_checks import LARGEST, real_number, whole_number
+from mellea_like.core.argument_checks import LARGEST, check_one_of, real_number, whole_number
 from mellea_like.core.generation import REJECTED
 from mellea_like.core.prices import PER, checked_prices, price_for
 from mellea_like.core.token_estimate import estimate_input_tokens
@@ -228,10 +228,7 @@ class Budget:
         if assume_output_tokens is not None:
             whole_number("a budget's assume_output_tokens", assume_output_tokens)
         self.cancelled: Cancelled = cancelled or "estimate"
-        if self.cancelled not in get_args(Cancelled):
-            ways = ", ".join(map(repr, get_args(Cancelled)))
-            msg = f"a budget's cancelled must be one of {ways}, not {cancelled!r}"
-            raise ValueError(msg)
+        check_one_of("a budget's cancelled", self.cancelled, get_args(Cancelled))
         self._lengths = Lengths()
         self._most = self._checked_limits()  # In the units of accounts.
         self._account: StoreAccount = (

@@ -7,7 +7,7 @@ import unicodedata
 from decimal import Decimal
 from typing import TYPE_CHECKING, Literal, Unpack, get_args
 
-from mellea_like.core.argument_checks import real_number
+from mellea_like.core.argument_checks import check_one_of, real_number
 from mellea_like.core.display import clipped, quoted
 from mellea_like.core.requirement import ready_made
 from mellea_like.core.validation import ValidationResult, Verdict
@@ -211,9 +211,7 @@ def casing(kind: Casing, **settings: Unpack[CheckSettings]) -> Requirement:
     Raises:
         ValueError: ``kind`` is neither of the two.
     """
-    if kind not in get_args(Casing):
-        msg = f"casing: the kind must be one of {', '.join(get_args(Casing))}, not {kind!r}"
-        raise ValueError(msg)
+    check_one_of("casing: the kind", kind, get_args(Casing))
     described = "all in lower case" if kind == "lower" else "all in capitals"
     change = str.lower if kind == "lower" else str.upper
 

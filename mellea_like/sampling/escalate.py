@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
 
-from mellea_like.core.argument_checks import real_number, whole_number
+from mellea_like.core.argument_checks import check_one_of, real_number, whole_number
 from mellea_like.core.backend import Options
 from mellea_like.core.prices import PER, checked_prices, price_for
 from mellea_like.core.slice import Outcome
@@ -81,9 +81,7 @@ class Stage:
         if self.judge is not None:
             as_backend(self.judge, "judge")
         whole_number("a stage's turns", self.turns)
-        if self.carry not in get_args(Carry):
-            msg = f"a stage's carry must be 'nothing', 'best' or 'chat', not {self.carry!r}"
-            raise ValueError(msg)
+        check_one_of("a stage's carry", self.carry, get_args(Carry))
         Options.of(self.options)
         checked = check_requirements(self.requirements, "a stage's requirements")
         object.__setattr__(self, "requirements", checked)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from mellea_like.core.argument_checks import whole_number
+from mellea_like.core.argument_checks import check_one_of, whole_number
 from mellea_like.core.backend import can_judge, is_backend
 from mellea_like.core.decision import Comparison, Decision
 from mellea_like.selections.base import BaseSelection, SelectionFacts, SelectionState, check_n
@@ -51,9 +51,7 @@ class Tournament(BaseSelection):
             msg = f"Tournament(judge) must be a backend, which compares replies, not {self.judge!r}"
             raise TypeError(msg)
         check_n(self.n, "Tournament")
-        if self.rounds not in ("knockout", "pivots"):
-            msg = f"Tournament(rounds=...) must be 'knockout' or 'pivots', not {self.rounds!r}"
-            raise ValueError(msg)
+        check_one_of("Tournament: rounds", self.rounds, ("knockout", "pivots"))
         whole_number("Tournament: pivots", self.pivots)
 
     def begin(self, facts: SelectionFacts) -> _TournamentState:

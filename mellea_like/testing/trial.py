@@ -15,7 +15,7 @@ from unittest import SkipTest
 import anyio
 import pytest
 
-from mellea_like.core.argument_checks import real_number, whole_number
+from mellea_like.core.argument_checks import check_one_of, real_number, whole_number
 from mellea_like.core.backend import CURRENT
 from mellea_like.core.display import bounded, error_text, printable, three_decimals
 from mellea_like.core.generation import Meter, Usage
@@ -50,9 +50,7 @@ class Rule:
         real_number("pass_rate: confidence", self.confidence, over=0, under=1)
         whole_number("pass_rate: most", self.most)
         whole_number("pass_rate: concurrency", self.concurrency)
-        if self.errors not in ("fail", "raise"):
-            msg = f"pass_rate: errors must be 'fail' or 'raise', not {self.errors!r}"
-            raise ValueError(msg)
+        check_one_of("pass_rate: errors", self.errors, ("fail", "raise"))
 
 
 def rule_of(mark: pytest.Mark) -> Rule:

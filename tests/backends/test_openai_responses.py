@@ -132,7 +132,7 @@ async def test_what_the_api_does_not_have_is_refused_before_anything_is_sent():
         with pytest.raises(InvalidRequest, match="one reply"):
             backend.stream_choices(ask(), 2)
     assert not server.requests
-    with pytest.raises(ValueError, match="api must be one of chat, responses"):
+    with pytest.raises(ValueError, match="api must be 'chat' or 'responses'"):
         OpenAIBackend("m", api="assistants")  # type: ignore[arg-type]
 
 

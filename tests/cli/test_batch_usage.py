@@ -27,7 +27,7 @@ MARKOV = ("--backend", "markov")
         ((*BASE, "--extra", "n=2"), 2, "n is set by mellea-like itself"),
         ((*BASE, "--extra", "a=1", "--extra", "a=2"), 2, "a is given twice"),
         ((*BASE, "--top-p", "2"), 2, "--top-p"),
-        ((*BASE, "--drop", "late"), 2, "--drop must be one of incomplete, empty, not 'late'"),
+        ((*BASE, "--drop", "late"), 2, "--drop must be 'incomplete' or 'empty', not 'late'"),
         ((*BASE[:4], "o.csv", "--reasoning", "field"), 2, "--reasoning field is for JSONL"),
         ((*BASE, "--system", "@no"), 3, "--system: can't read no: No such file"),
         (BASE[:3], 2, "Missing option '--output'"),

@@ -77,7 +77,7 @@ def test_standard_output_is_for_pipes(command, journal):
             2,
             "--prompt bare can't be combined with --keep-repairs, which keeps prompts",
         ),
-        (("--format", "sft", "-o", "-", "--drop=late"), 2, "--drop must be one of incomplete,"),
+        (("--format", "sft", "-o", "-", "--drop=late"), 2, "--drop must be 'incomplete' or"),
         (
             ("--format", "sft", "-o", "-", "--min-chars=9", "--max-chars=8"),
             2,

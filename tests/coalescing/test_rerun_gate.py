@@ -247,7 +247,7 @@ async def test_reasons_are_bounded(virtual_clock):
         (
             {"on_busy": "wait"},
             ValueError,
-            "on_busy must be one of queue, ignore, restart, not 'wait'",
+            "on_busy must be 'queue', 'ignore' or 'restart', not 'wait'",
         ),
         (
             {"min_interval": -1},

@@ -77,7 +77,7 @@ TEXTS = [
             ("camel",),
             {},
             ValueError,
-            "casing: the kind must be one of lower, upper, not 'camel'",
+            "casing: the kind must be 'lower' or 'upper', not 'camel'",
         ),
         (occurrences, ("a",), {}, TypeError, "occurrences needs at_least, at_most or exactly"),
         (occurrences, ("(",), {"at_most": 1}, ValueError, NO_PATTERN),

@@ -17,6 +17,7 @@ from mellea_like.batch.journal.records import (
     slice_row,
 )
 from mellea_like.batch.journal.writer import JournalFile, timestamp
+from mellea_like.core.argument_checks import check_one_of
 from mellea_like.core.prices import checked_prices
 from mellea_like.errors import JournalError
 from mellea_like.runtime.logs import warn
@@ -95,9 +96,7 @@ class Journal:
         if not Path(path).name or "\0" in str(path):
             msg = f"a journal's path must name a file, not {str(path)!r}"
             raise ValueError(msg)
-        if text not in get_args(KeptText):
-            msg = f"a journal's text must be 'all', 'best' or 'none', not {text!r}"
-            raise ValueError(msg)
+        check_one_of("a journal's text", text, get_args(KeptText))
         self._path = Path(path)
         self._resume = resume
         self._text: KeptText = text

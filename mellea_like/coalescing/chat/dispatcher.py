@@ -15,7 +15,7 @@ from mellea_like.coalescing.chat.chat_run import ChatRun
 from mellea_like.coalescing.chat.session import ChatPhase, Rules, Session, Submission
 from mellea_like.coalescing.gathering_window import GatheringWindow
 from mellea_like.coalescing.ticket import Ticket
-from mellea_like.core.argument_checks import real_number, whole_number
+from mellea_like.core.argument_checks import check_one_of, real_number, whole_number
 from mellea_like.errors import CoalescingError, Expired, QueueFull, ShutdownError, Stopped
 from mellea_like.runtime.event_loops import clock
 from mellea_like.runtime.logs import logger, warn
@@ -139,10 +139,11 @@ class ChatDispatcher(BackgroundService, Generic[M, R]):
         stop_grace: float = 5.0,
     ) -> None:
         super().__init__()
+        check_one_of("ChatDispatcher: on_busy", on_busy, get_args(OnBusy))
         self._rules = Rules(
             GatheringWindow(_seconds("quiet", quiet), _seconds("max_wait", max_wait)),
             whole_number("ChatDispatcher: max_pending", max_pending),
-            _policy(on_busy),
+            on_busy,
             _seconds("stop_grace", stop_grace),
         )
         self._max_sessions = whole_number("ChatDispatcher: max_sessions", max_sessions)
@@ -439,10 +440,3 @@ def _runnable(run: Callable[[list[M]], Awaitable[R]]) -> Callable[[list[M]], Awa
         msg = f"run must be an async function that takes a list of messages, not {run!r}"
         raise TypeError(msg)
     return run
-
-
-def _policy(on_busy: OnBusy) -> OnBusy:
-    if on_busy not in get_args(OnBusy):
-        msg = f"ChatDispatcher: on_busy must be 'queue', 'interrupt' or 'reject', not {on_busy!r}"
-        raise ValueError(msg)
-    return on_busy

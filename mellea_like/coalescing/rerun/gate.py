@@ -16,7 +16,7 @@ from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 from mellea_like.coalescing.background_service import BackgroundService
 from mellea_like.coalescing.rerun.gate_state import GateState
 from mellea_like.coalescing.ticket import Ticket
-from mellea_like.core.argument_checks import check_plain, real_number, takes
+from mellea_like.core.argument_checks import check_one_of, check_plain, real_number, takes
 from mellea_like.errors import CoalescingError, Expired, Refused, ShutdownError
 from mellea_like.runtime.event_loops import foreign
 from mellea_like.runtime.logs import warn
@@ -177,11 +177,7 @@ class RerunGate(BackgroundService, Generic[T]):
         if not callable(tick):
             msg = f"RerunGate: tick must be an async function, not {tick!r}"
             raise TypeError(msg)
-        if on_busy not in get_args(OnBusy):
-            msg = (
-                f"RerunGate: on_busy must be one of {', '.join(get_args(OnBusy))}, not {on_busy!r}"
-            )
-            raise ValueError(msg)
+        check_one_of("RerunGate: on_busy", on_busy, get_args(OnBusy))
         if not (state is None or isinstance(state, str | Path)):
             msg = f"RerunGate: state must be the name of a file, not {state!r}"
             raise TypeError(msg)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 import anyio
 from anyio.lowlevel import RunVar
 
-from mellea_like.core.argument_checks import real_number, whole_number
+from mellea_like.core.argument_checks import check_one_of, real_number, whole_number
 from mellea_like.errors import RequirementError
 from mellea_like.requirements.code.plain import encode
 from mellea_like.runtime.threads import run_in_thread
@@ -126,9 +126,7 @@ class Sandbox:
         if not hasattr(os, "fork"):
             msg = "a Sandbox needs Linux: on other systems, pass your own CodeRunner as sandbox="
             raise NotImplementedError(msg)
-        if isolation not in ("auto", "limits"):
-            msg = f"Sandbox: isolation must be 'auto' or 'limits', not {isolation!r}"
-            raise ValueError(msg)
+        check_one_of("Sandbox: isolation", isolation, ("auto", "limits"))
         for name, value in (("path", path), ("preload", preload), ("python", python)):
             if isinstance(value, str):
                 msg = f"Sandbox: {name} must be a sequence of texts, not {value!r}"

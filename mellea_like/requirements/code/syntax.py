@@ -8,6 +8,7 @@ import re
 import warnings
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
+from mellea_like.core.argument_checks import check_one_of
 from mellea_like.core.display import clipped, quoted
 from mellea_like.core.requirement import Requirement, ready_made
 from mellea_like.core.validation import ValidationResult
@@ -48,9 +49,7 @@ def parses(
         ImportError: the language is SQL, and the ``sqlglot`` package isn't installed.
         ValueError: the language or the dialect is unknown.
     """
-    if language not in ("python", "sql"):
-        msg = f"parses: the language must be 'python' or 'sql', not {language!r}"
-        raise ValueError(msg)
+    check_one_of("parses: the language", language, ("python", "sql"))
     if dialect is not None and language != "sql":
         msg = "parses: dialect works only with language='sql'"
         raise ValueError(msg)
