@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Mapping
     from pathlib import Path
 
-    from mellea_like.cli.batch.jobs import JobsUpstream
     from mellea_like.cli.draw_options import BackendName, DrawOptions
+    from mellea_like.cli.jobs import JobsUpstream
     from mellea_like.core.backend import Backend
     from mellea_like.core.prices import Price
     from mellea_like.limits.backoff_gate import BackoffGate
@@ -257,7 +257,7 @@ class Backends:
                 return read_section(MarkovUpstream, markov, names)
 
     def _read_jobs(self, model: Any, base_url: Any, price: Any) -> JobsUpstream:
-        from mellea_like.cli.batch.jobs import JobsUpstream  # noqa: PLC0415 (few runs have jobs)
+        from mellea_like.cli.jobs import JobsUpstream  # noqa: PLC0415 (few runs have jobs)
 
         options: Any = self._options
         names = option_names(type(self._options))

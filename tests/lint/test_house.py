@@ -44,6 +44,14 @@ def test_imports_for_type_checkers_alone_do_not_count():
     assert house.imports(modules) == {"mellea_like.a": {"mellea_like.b", "mellea_like.d"}}
 
 
+def test_folders_that_import_each_other_are_a_circle_even_if_no_modules_are():
+    graph = {"m.a.upper": {"m.b"}, "m.b": {"m.a.lower"}, "m.a.lower": {"m.c.d", "m.c"}}
+    assert house.circles(graph) == []
+    neighbours = house.neighbours(graph)
+    assert neighbours == {"m.a": {"m.b", "m.c"}, "m.b": {"m.a"}}
+    assert len(house.circles(neighbours)) == 1
+
+
 def test_the_plainest_call_passes_the_strategy_the_kernel_and_a_backend():
     passed = {(function.path, function.name) for function in house.passed()}
     assert {

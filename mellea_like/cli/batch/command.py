@@ -292,7 +292,7 @@ class _Batch:
         progress = replace(self._view.progress, done=self._handed_on)
         rest = so_far(progress, journal=journal, resumable=resumable)
         if progress.jobs:
-            from mellea_like.cli.batch.jobs import under_way  # noqa: PLC0415 (few runs have jobs)
+            from mellea_like.cli.jobs import under_way  # noqa: PLC0415 (few runs have jobs)
 
             rest += under_way(progress.jobs, self._options.journal)
         return rest if self.begun else "."

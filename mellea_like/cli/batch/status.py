@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from anyio import to_thread
 
 from mellea_like.batch.jobs.overview import JobFile
-from mellea_like.cli.batch.jobs import api_at, describe
 from mellea_like.cli.exit_codes import Exit
+from mellea_like.cli.jobs import api_at, describe
 from mellea_like.cli.option_fields import argument
 from mellea_like.cli.standard_streams import one_line, warn
 
