@@ -1,7 +1,7 @@
 """Make sure that applications import only public names, and that options don't know each other.
 
-A name is public if the front door of its package exports it, or a page of ``docs/api`` documents
-it. ``core``, ``runtime`` and ``errors`` are below both rings: nouns, event loops and exceptions.
+A name is public if ``mellea_like`` or the front door of its package exports it. ``core``,
+``runtime`` and ``errors`` are below both rings: nouns, event loops and exceptions.
 An option knows the kernel's ports, the nouns and the package that it serves, but no other option
 and nothing above the options, not even for type checkers.
 ``python tools/rings.py`` prints what is imported otherwise; with ``--check``, that is an error.
@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import argparse
 import ast
-import re
 import sys
-from collections import defaultdict
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -29,25 +27,19 @@ SERVED = ("limits", "requirements", "schedules", "selections", "telemetry")
 """The packages that options serve, and may import from."""
 
 
-def documented() -> dict[str, set[str]]:
-    """Read the names on the API pages, by the top-level package or module they belong to."""
-    found: defaultdict[str, set[str]] = defaultdict(set)
-    for page in (ROOT / "docs" / "api").glob("*.md"):
-        text = page.read_text(encoding="utf-8")
-        for name in re.findall(r"auto(?:class|data|function):: (\S+)", text):
-            found[name.split(".")[1]].add(name.rpartition(".")[2])
-        for module, options in re.findall(r"automodule:: (\S+)\n((?:   :.*\n)*)", text):
-            given = dict(re.findall(r":([\w-]+): (.*)", options))
-            names = set(re.findall(r"\w+", given.get("members", "")))
-            left_out = set(re.findall(r"\w+", given.get("exclude-members", "")))
-            names = names or set(getattr(import_module(module), "__all__", ()))
-            found[module.split(".")[1]] |= names - left_out
-    return found
+def exported(module: str) -> set[str]:
+    """Return the names that ``mellea_like`` and the front door of a module's package export.
+
+    ``requirements.checks`` is a front door, too: users import it by this name.
+    """
+    doors = [NAME, f"{NAME}.{module.split('.')[1]}"]
+    if module == f"{NAME}.requirements.checks":
+        doors.append(module)
+    return {name for door in doors for name in getattr(import_module(door), "__all__", ())}
 
 
 def inner_imports() -> list[str]:
     """List what applications import from the library that isn't public."""
-    public = documented()
     found: set[str] = set()
     for application in APPLICATION_FOLDERS:
         own = f"{NAME}.{application.replace('/', '.')}."
@@ -61,8 +53,7 @@ def inner_imports() -> list[str]:
                     continue
                 if f"{module}.".startswith((own, f"{NAME}.requirements.code.")):
                     continue
-                exported = getattr(import_module(f"{NAME}.{part}"), "__all__", ())
-                names = {alias.name for alias in node.names} - public[part] - set(exported)
+                names = {alias.name for alias in node.names} - exported(module)
                 found |= {f"{application}: {module.removeprefix(NAME)[1:]}.{n}" for n in names}
     return sorted(found)
 

@@ -30,10 +30,13 @@ if TYPE_CHECKING:
     from mellea_like.backends.openai import OpenAIBackend
     from mellea_like.backends.openai_batches import OpenAIBatches
     from mellea_like.backends.openai_server import azure_client
+    from mellea_like.backends.output_mode import refuses
     from mellea_like.backends.pydantic_ai import PydanticAIBackend
     from mellea_like.backends.reward_model import RewardModel
+    from mellea_like.backends.server_address import OFFICIAL_URL, split_url
 
 __all__ = [
+    "OFFICIAL_URL",
     "AnthropicBatches",
     "BatchAPI",
     "CacheStatistics",
@@ -58,6 +61,8 @@ __all__ = [
     "ScriptedBackend",
     "SimulatedBackend",
     "azure_client",
+    "refuses",
+    "split_url",
 ]
 
 keep_installed(
@@ -88,7 +93,9 @@ __getattr__, __dir__ = lazy_exports(
         "mellea_like.backends.openai": "OpenAIBackend",
         "mellea_like.backends.openai_batches": "OpenAIBatches",
         "mellea_like.backends.openai_server": "azure_client",
+        "mellea_like.backends.output_mode": "refuses",
         "mellea_like.backends.pydantic_ai": "PydanticAIBackend",
         "mellea_like.backends.reward_model": "RewardModel",
+        "mellea_like.backends.server_address": "OFFICIAL_URL split_url",
     },
 )

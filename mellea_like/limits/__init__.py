@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from mellea_like.core.prices import Price
     from mellea_like.limits.backoff_gate import BackoffGate, BackoffGateStatistics, gate_of
     from mellea_like.limits.base import Limit, LimitedBackend, Permit, RequestEnd
-    from mellea_like.limits.budget import Budget, BudgetLimits, BudgetStatistics
+    from mellea_like.limits.budget import Budget, BudgetLimits, BudgetStatistics, Cancelled
+    from mellea_like.limits.budget_accounts import Amounts, Denied
     from mellea_like.limits.concurrency import AdaptiveLimiter, ConcurrencyLimiter, StoreConcurrency
     from mellea_like.limits.fair_queue import LimiterStatistics
     from mellea_like.limits.fallback import FallbackBackend
@@ -33,17 +34,20 @@ if TYPE_CHECKING:
         within_budgets,
     )
     from mellea_like.limits.sqlite_store import SQLiteStore
-    from mellea_like.limits.store import Store
+    from mellea_like.limits.store import Reservation, Store, StoreAccount, StoreBucket
 
 __all__ = [
     "AdaptiveLimiter",
+    "Amounts",
     "BackoffGate",
     "BackoffGateStatistics",
     "Budget",
     "BudgetLimits",
     "BudgetStatistics",
     "Budgets",
+    "Cancelled",
     "ConcurrencyLimiter",
+    "Denied",
     "FallbackBackend",
     "Limit",
     "LimitedBackend",
@@ -53,11 +57,14 @@ __all__ = [
     "Price",
     "RateLimiter",
     "RequestEnd",
+    "Reservation",
     "ReservedRound",
     "Retry",
     "RetryBackend",
     "SQLiteStore",
     "Store",
+    "StoreAccount",
+    "StoreBucket",
     "StoreConcurrency",
     "gate_of",
     "reserve_round",
@@ -70,7 +77,8 @@ __getattr__, __dir__ = lazy_exports(
         "mellea_like.core.prices": "Price",
         "mellea_like.limits.backoff_gate": "BackoffGate BackoffGateStatistics gate_of",
         "mellea_like.limits.base": "Limit LimitedBackend Permit RequestEnd",
-        "mellea_like.limits.budget": "Budget BudgetLimits BudgetStatistics",
+        "mellea_like.limits.budget": "Budget BudgetLimits BudgetStatistics Cancelled",
+        "mellea_like.limits.budget_accounts": "Amounts Denied",
         "mellea_like.limits.concurrency": "AdaptiveLimiter ConcurrencyLimiter StoreConcurrency",
         "mellea_like.limits.fair_queue": "LimiterStatistics",
         "mellea_like.limits.fallback": "FallbackBackend",
@@ -79,6 +87,6 @@ __getattr__, __dir__ = lazy_exports(
         "mellea_like.limits.retry": "Retry RetryBackend",
         "mellea_like.limits.several_budgets": "Budgets ReservedRound reserve_round within_budgets",
         "mellea_like.limits.sqlite_store": "SQLiteStore",
-        "mellea_like.limits.store": "Store",
+        "mellea_like.limits.store": "Reservation Store StoreAccount StoreBucket",
     },
 )

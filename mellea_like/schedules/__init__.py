@@ -1,5 +1,8 @@
 """Schedules: when the draws of a call may start, and when to give up."""
 
+from typing import TYPE_CHECKING
+
+from mellea_like.lazy import lazy_exports
 from mellea_like.schedules.base import (
     BaseSchedule,
     CallFacts,
@@ -16,7 +19,11 @@ from mellea_like.schedules.built_in import (
 from mellea_like.schedules.giving_up import PerRequirement
 from mellea_like.schedules.learned import Beta, LatencyQuantiles, PassRates
 
+if TYPE_CHECKING:
+    from mellea_like.schedules.expressions import SCHEDULES, parse_schedule
+
 __all__ = [
+    "SCHEDULES",
     "BaseSchedule",
     "Beta",
     "CallFacts",
@@ -30,4 +37,9 @@ __all__ = [
     "Restart",
     "SchedulePlan",
     "Staggered",
+    "parse_schedule",
 ]
+
+__getattr__, __dir__ = lazy_exports(
+    globals(), {"mellea_like.schedules.expressions": "SCHEDULES parse_schedule"}
+)
