@@ -153,9 +153,9 @@ class OpenAIBackend:
         self.can_judge = can_judge
         self._model = model
         self._api = api
-        if isinstance(client, openai.AsyncAzureOpenAI):
+        if self._address.has_azure_client:
             self.provider = "azure.ai.openai"
-            self._model = model or client._azure_deployment  # pyright: ignore[reportPrivateUsage]
+            self._model = model or self._address.deployment
         for name, seconds in (("timeout", timeout), ("total_timeout", total_timeout)):
             if seconds is not None:
                 real_number(name, seconds, over=0, most=math.inf, unit="seconds")

@@ -58,6 +58,11 @@ class OpenAIServer(Server[openai.AsyncOpenAI]):
         return isinstance(self.given, openai.AsyncAzureOpenAI)
 
     @property
+    def deployment(self) -> str | None:
+        """The deployment in the URL of an Azure client; None if each request names its own."""
+        return urlsplit(self.url).path.partition("/deployments/")[2].partition("/")[0] or None
+
+    @property
     def is_azure(self) -> bool:
         """Whether the server is Azure's, judging by the client or by the host's name."""
         return self.has_azure_client or self._host.endswith(AZURE)

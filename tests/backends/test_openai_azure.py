@@ -55,6 +55,14 @@ async def test_requests_go_to_the_deployment_with_azures_key_and_are_closed_like
     assert server.requests[2]["max_output_tokens"] == 9
 
 
+async def test_the_deployment_in_a_clients_url_is_its_model():
+    url = "https://x.openai.azure.com/openai/deployments/large"
+    client = openai.AsyncAzureOpenAI(base_url=url, api_version=VERSION, api_key="secret-1")
+    assert OpenAIBackend(client=client).model == "large"
+    assert OpenAIBackend("small", client=client).model == "small"
+    assert OpenAIBackend(client=azure("https://x.openai.azure.com")).model is None
+
+
 async def test_a_token_is_asked_for_and_does_not_show_in_errors():
     async def token() -> str:
         return "token-of-today"
