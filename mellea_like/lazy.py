@@ -34,7 +34,12 @@ def lazy_exports(
         msg = f"module {package!r} has no attribute {name!r}"
         raise AttributeError(msg)
 
-    return attribute, lambda: sorted({*names, *found})
+    def listed() -> list[str]:
+        # The package also holds the helpers that it imports, such as `lazy_exports`.
+        dunders = {name for name in names if name.startswith("__")}
+        return sorted({*names.get("__all__", ()), *found, *dunders})
+
+    return attribute, listed
 
 
 def keep_installed(exports: list[str], **needs: str) -> None:

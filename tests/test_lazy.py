@@ -25,6 +25,13 @@ def test_a_name_is_an_attribute_of_its_module_or_a_submodule():
     assert listed() == ["Budget", "Bugdet", "__name__", "checks", "limits", "watch"]
 
 
+def test_helpers_that_the_package_imports_are_not_listed():
+    names = {"__name__": "front", "__all__": ["Text"], "Text": str, "lazy_exports": lazy_exports}
+    _, listed = lazy_exports(names, PLACES)
+    assert "Text" in listed()
+    assert "lazy_exports" not in listed()
+
+
 def test_a_name_that_its_module_lacks_is_an_error():
     attribute, _ = lazy_exports({"__name__": "front"}, PLACES)
     with pytest.raises(ImportError, match="Bugdet"):
