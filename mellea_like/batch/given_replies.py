@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from mellea_like.batch.api import check_takes_one, sample_many
 from mellea_like.checking import GivenReply, strategy_for_checks
@@ -19,20 +19,22 @@ if TYPE_CHECKING:
 
 __all__ = ["check_many"]
 
+I = TypeVar("I")  # noqa: E741 (an item)
+
 
 def check_many(
-    items: Iterable[Any] | AsyncIterable[Any],
-    requirements: Requirements | Callable[[Any], Requirements] = (),
+    items: Iterable[I] | AsyncIterable[I],
+    requirements: Requirements | Callable[[I], Requirements] = (),
     *,
     concurrency: int,
-    reply: Callable[[Any], ReplyLike] | None = None,
-    action: Callable[[Any], Asked[Any]] | None = None,
+    reply: Callable[[I], ReplyLike] | None = None,
+    action: Callable[[I], Asked[Any]] | None = None,
     format: Any = None,
     judge: Backend | None = None,
     validate_all: bool = False,
     judge_options: Options | Mapping[str, Any] | None = None,
     **arguments: Any,
-) -> BatchRun[Any, Any]:
+) -> BatchRun[Any, I]:
     """Check many replies, several at a time. With a journal, a run can be resumed.
 
     It works like `sample_many`, but with replies that exist already: enter the run with ``async
@@ -66,15 +68,16 @@ def check_many(
         ValueError: an argument has a wrong value.
         RequirementError: a requirement needs a judge, and there is none.
     """
-    own: Callable[[Any], Requirements] | None = None
+    own: Callable[[I], Requirements] | None = None
     if callable(requirements):
         own, requirements = requirements, ()
     for name, function in (("reply", reply), ("action", action), ("requirements", own)):
         check_takes_one(name, function, "an item")
     made: Callable[[Any], Action[Any]] = partial(_given, reply, action, own)
-    run: BatchRun[Any, Any] = sample_many(
+    run: BatchRun[Any, I] = sample_many(
         strategy_for_checks(judge, validate_all=validate_all, judge_options=judge_options),
-        items,
+        # With the type variable, pyright later finds no overload for an async source of actions.
+        cast("Iterable[Any] | AsyncIterable[Any]", items),
         action=made,
         requirements=several(requirements),
         format=format,
@@ -85,10 +88,10 @@ def check_many(
 
 
 def _given(
-    reply: Callable[[Any], ReplyLike] | None,
-    action: Callable[[Any], Asked[Any]] | None,
-    own: Callable[[Any], Requirements] | None,
-    item: Any,
+    reply: Callable[[I], ReplyLike] | None,
+    action: Callable[[I], Asked[Any]] | None,
+    own: Callable[[I], Requirements] | None,
+    item: I,
 ) -> GivenReply[Any]:
     return GivenReply(
         item if reply is None else reply(item),

@@ -17,7 +17,7 @@ from mellea_like import (
     SamplingResult,
     requirement,
 )
-from mellea_like.batch import BatchRun, ItemResult, Journal, Progress, sample_many
+from mellea_like.batch import BatchRun, ItemResult, Journal, Progress, check_many, sample_many
 from mellea_like.core import Action, Usage
 from mellea_like.core.conversation import Conversation, Role
 from mellea_like.limits import Budget
@@ -149,6 +149,17 @@ async def an_item_keeps_its_type(strategy: BaseSamplingStrategy, people: list[Pe
             assert_type(die.value, int | None)
             assert_type(die.item.sides, int)
             _ = die.item.side  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownVariableType]
+
+
+async def a_checked_item_keeps_its_type(people: list[Person]) -> None:
+    async with check_many(people, concurrency=2, reply=greet) as results:
+        async for item in results:
+            assert_type(item.item, Person)
+            _ = item.item.nmae  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownVariableType]
+    run = check_many(people, lambda person: [person.name], concurrency=2, reply=lambda p: p.name)
+    assert_type(run, BatchRun[Any, Person])
+    assert_type(check_many(arriving(), ["short"], concurrency=2), BatchRun[Any, Instruction])
+    check_many(people, concurrency=2, reply=lambda p: p.nmae)  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownLambdaType, reportUnknownMemberType]
 
 
 async def results_of_an_item(strategy: BaseSamplingStrategy) -> None:
