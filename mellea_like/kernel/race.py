@@ -457,8 +457,8 @@ class Race:
         waiting, alive = self._waiting, self._alive
         if waiting and alive and not self.stopped and waiting.all_wait_for_good(alive):
             warn(
-                "every lane is waiting and no draw is running: %s has a bug",
-                type(self.plan).__name__,
+                "every lane is waiting and no draw is running: %r has a bug",
+                self.plan,
                 sampling_id=self._name,
             )
             self.rule(Ruling(stop=True))

@@ -109,6 +109,9 @@ class Scheduled:
         self._more = 0
         self._look_again = -math.inf
 
+    def __repr__(self) -> str:
+        return type(self._schedule).__name__
+
     def next(self, lane: int, now: float) -> Next:  # noqa: ARG002 (chains are no lane's)
         """Return a draw that may start now, or how long to wait before the schedule is asked again.
 
@@ -123,8 +126,11 @@ class Scheduled:
             if ask is not None:
                 return ask
             self._more = 0
-        if not self.running and (self._look_again == math.inf or not self._may_start()):
+        if not self.running and not self._may_start():
             return None  # Nothing runs, and nothing ever will.
+        if not self.running and self._look_again == math.inf and self._broken:
+            return None  # The schedule may start no chain in the place of a broken one.
+        # If nothing runs and the schedule holds back for no such reason, the race logs a warning.
         return Wait(self._look_again - now)
 
     def hear(self, slice_: Slice) -> None:

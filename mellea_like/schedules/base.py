@@ -99,7 +99,8 @@ class SchedulePlan(ABC):
 
         The engine calls this when the call begins, whenever a draw has ended, and at
         ``look_again`` unless the maximum number of draws is already in flight. It never starts
-        more draws than there are attempts.
+        more draws than there are attempts. If no draw is running and no chain is broken, a decision
+        that allows none and sets no time ends the call; if attempts are left, a warning is logged.
 
         Args:
             progress: how far the call has come.

@@ -182,6 +182,26 @@ async def test_a_schedule_that_lets_nothing_start_is_named_in_the_error():
     assert backend.statistics().started == 0
 
 
+@pytest.mark.parametrize("lanes", [1, 3])
+async def test_a_schedule_that_holds_back_while_attempts_are_left_and_nothing_runs_is_logged(
+    caplog, lanes
+):
+    only_one = Planned(lambda p: Go(0 if p.started else 1))
+    calls = strategy(by_iteration({}, after(1, "no")), only_one, concurrency_budget=lanes)
+    result = await calls.sample("do", [yes])
+    assert len(result.slices) == 1
+    assert "no draw is running: Planned has a bug" in caplog.text
+
+
+async def test_a_schedule_that_opens_no_chain_for_a_broken_one_is_no_bug(caplog):
+    backend = by_iteration({1: AuthenticationFailed("no")}, "no")
+    schedule = Planned(lambda p: Go(1 - len(p.running) - p.broken))
+    with pytest.raises(AuthenticationFailed):
+        await strategy(backend, schedule).sample("do", [yes])
+    assert backend.statistics().started == 1
+    assert "has a bug" not in caplog.text
+
+
 # --- giving up ---------------------------------------------------------------------------------
 
 GIVING_UP = {"loop_budget": 20, "concurrency_budget": 1, "give_up": PerRequirement()}
