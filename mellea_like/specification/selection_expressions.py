@@ -6,32 +6,20 @@ import difflib
 import json
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mellea_like.core.format import strip_fence
 from mellea_like.scoring import judge_score
 from mellea_like.selections import BestOf, Collect, Consensus, Tournament, Vote
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from mellea_like.core.backend import Backend
     from mellea_like.core.validation import Candidate
     from mellea_like.sampling.prepare import Selection
 
 __all__ = ["KEYS", "SCORES", "SELECTIONS", "SelectionSpec", "parse_selection"]
-
-_FORMS = {
-    "first": ("first", "first"),
-    "ordered": ("ordered", "ordered"),
-    "best": ("best:SCORE", "best:length"),
-    "vote": ("vote[:KEY]", "vote:lower"),
-    "collect": ("collect:K[:KEY]", "collect:3"),
-    "consensus": ("consensus", "consensus"),
-    "tournament": ("tournament", "tournament"),
-}
-"""Maps each kind of selection to its form and an example."""
-
-SELECTIONS = tuple(written for written, _ in _FORMS.values())
-"""The forms of all selections, for help and error messages."""
 
 SCORES = ("length", "words", "json:PATH", "-length", "-words", "-json:PATH", "judge[:RUBRIC]")
 """The forms of the score in ``best:SCORE``. With a ``-`` in front, the lowest score wins."""
@@ -41,8 +29,6 @@ KEYS = ("text", "lower", "json:PATH")
 
 RUBRIC = "How well does it answer the request?"
 
-_NEEDING = ("best", "collect")
-_COUNTED = ("best", "vote", "consensus", "tournament")
 _MOST_DIGITS = 4
 _BY_SCORE = re.compile(r"-?(length|words|json:[^.]+(\.[^.]+)*)|judge(:.+)?", re.DOTALL)
 _BY_KEY = re.compile(r"text|lower|json:[^.]+(\.[^.]+)*")
@@ -51,6 +37,20 @@ _GOES_BY = {
     "vote": (_BY_KEY, "keys", KEYS),
     "collect": (_BY_KEY, "keys", KEYS),
 }
+
+
+class _Form(NamedTuple):
+    """A kind of selection as text: its form, an example, and the function that makes it.
+
+    ``make`` gets the parsed selection, the judge, and the most draws of a call. ``features`` are
+    those of `BaseSelection.features`. ``counted`` is whether the selection takes an ``n``.
+    """
+
+    written: str
+    example: str
+    make: Callable[[SelectionSpec, Backend, int], Selection]
+    features: tuple[str, ...] = ("several", "scored")
+    counted: bool = False
 
 
 @dataclass(frozen=True)
@@ -70,33 +70,63 @@ class SelectionSpec:
     @property
     def features(self) -> tuple[str, ...]:
         """The selection's features, as named in `EXCLUSIONS`; see `BaseSelection.features`."""
-        if self.kind in {"first", "ordered"}:
-            return (self.kind,)
-        kept = {"collect": "collect", "vote": "counted"}
-        return ("several", kept.get(self.kind, "scored"))
+        return _FORMS[self.kind].features
 
     def make(self, judge: Backend, turns: int) -> Selection:
         """Make the selection for calls of at most ``turns`` draws.
 
         An ``n`` greater than ``turns`` is reduced to ``turns``.
         """
-        n = None if self.n is None else min(self.n, turns)
-        match self.kind:
-            case "best" if self.judged:
-                rubric = self.by.partition(":")[2] or RUBRIC
-                return BestOf(judge_score(rubric, judge=judge), n)
-            case "best":
-                return BestOf(_Score(self.by), n, inline=True)
-            case "vote":
-                return Vote(_Key(self.by) if self.by else None, n or min(Vote().n, turns))
-            case "consensus":
-                return Consensus(n=n or min(Consensus().n, turns))
-            case "tournament":
-                return Tournament(n=n or min(Tournament().n, turns))
-            case "collect":
-                return Collect(n or 1, _Key(self.by) if self.by else None)
-            case _:
-                return "ordered" if self.kind == "ordered" else "first"
+        return _FORMS[self.kind].make(self, judge, turns)
+
+    def most(self, usual: int, turns: int) -> int:
+        """Return ``n``, or the usual number if it isn't set, but at most ``turns``."""
+        return min(self.n or usual, turns)
+
+
+def _first(*_: object) -> Selection:
+    return "first"
+
+
+def _ordered(*_: object) -> Selection:
+    return "ordered"
+
+
+def _best(spec: SelectionSpec, judge: Backend, turns: int) -> Selection:
+    n = None if spec.n is None else min(spec.n, turns)
+    if not spec.judged:
+        return BestOf(_Score(spec.by), n, inline=True)
+    return BestOf(judge_score(spec.by.partition(":")[2] or RUBRIC, judge=judge), n)
+
+
+def _vote(spec: SelectionSpec, _: Backend, turns: int) -> Selection:
+    return Vote(_Key(spec.by) if spec.by else None, spec.most(Vote().n, turns))
+
+
+def _collect(spec: SelectionSpec, _: Backend, turns: int) -> Selection:
+    return Collect(spec.most(1, turns), _Key(spec.by) if spec.by else None)
+
+
+def _consensus(spec: SelectionSpec, _: Backend, turns: int) -> Selection:
+    return Consensus(n=spec.most(Consensus().n, turns))
+
+
+def _tournament(spec: SelectionSpec, _: Backend, turns: int) -> Selection:
+    return Tournament(n=spec.most(Tournament().n, turns))
+
+
+_FORMS = {
+    "first": _Form("first", "first", _first, ("first",)),
+    "ordered": _Form("ordered", "ordered", _ordered, ("ordered",)),
+    "best": _Form("best:SCORE", "best:length", _best, counted=True),
+    "vote": _Form("vote[:KEY]", "vote:lower", _vote, ("several",), counted=True),
+    "collect": _Form("collect:K[:KEY]", "collect:3", _collect, ("several", "collect")),
+    "consensus": _Form("consensus", "consensus", _consensus, counted=True),
+    "tournament": _Form("tournament", "tournament", _tournament, counted=True),
+}
+
+SELECTIONS = tuple(form.written for form in _FORMS.values())
+"""The forms of all selections, for help and error messages."""
 
 
 def parse_selection(text: str, n: int | None = None) -> SelectionSpec:
@@ -105,17 +135,19 @@ def parse_selection(text: str, n: int | None = None) -> SelectionSpec:
     kind, by = name.strip().lower(), rest.strip()
     if kind not in _FORMS:
         close = difflib.get_close_matches(kind, _FORMS, n=1)
-        hint = f"; did you mean {_FORMS[close[0]][1]}?" if close else ""
+        hint = f"; did you mean {_FORMS[close[0]].example}?" if close else ""
         allowed = "  ".join(SELECTIONS)
         msg = f"select {text!r} is unknown{hint}\nAllowed: {allowed}"
         raise ValueError(msg)
-    form, example = _FORMS[kind]
-    if (colon and not by) or (by and ":" not in form) or (kind in _NEEDING and not by):
-        msg = f"select {text!r} must have the form {form}, as in {example}"
+    form = _FORMS[kind]
+    needs_more, takes_more = form.written.startswith(f"{kind}:"), ":" in form.written
+    if (colon and not by) or (by and not takes_more) or (needs_more and not by):
+        msg = f"select {text!r} must have the form {form.written}, as in {form.example}"
         raise ValueError(msg)
-    if n is not None and kind not in _COUNTED:
+    if n is not None and not form.counted:
+        counted = ", ".join(name for name, form in _FORMS.items() if form.counted)
         what = ", which has its own number" if kind == "collect" else ""
-        msg = f"n is for {', '.join(_COUNTED)}, not for {kind}{what}"
+        msg = f"n is for {counted}, not for {kind}{what}"
         raise ValueError(msg)
     if kind == "collect":
         number, keyed, by = by.partition(":")

@@ -137,3 +137,9 @@ async def test_scores_and_keys_in_a_call(text, replies, winner, seen, virtual_cl
 async def test_a_reply_without_the_field_has_errored(text, reply, sentence, virtual_clock):
     with pytest.raises(RequirementError, match=re.escape(sentence)):
         await chosen(text, reply)
+
+
+@pytest.mark.parametrize("text", ["best:length", "vote", "collect:2", "consensus", "tournament"])
+def test_a_selection_excludes_as_text_what_it_excludes_as_an_object(text):
+    selection = parse_selection(text)
+    assert selection.features == selection.make(JUDGE, turns=6).features
