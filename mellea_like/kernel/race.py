@@ -46,7 +46,7 @@ class Race:
         *("plan", "next", "slices", "running", "over", "won", "stopped", "late", "fatal", "why"),
         *("replayed", "_body", "_clock", "_started", "_hear", "_tell", "_stops", "_ends"),
         *("_deadline", "_grace", "_name", "_scopes", "_waiting", "_hold", "_too_late", "_alone"),
-        *("_leaving", "_begun", "_native", "_told", "_alive", "_under_way"),
+        *("_leaving", "_native", "_told", "_alive", "_under_way"),
         *("_ended", "_dropped", "_decided", "_scope_type"),
     )
 
@@ -96,9 +96,10 @@ class Race:
         self.replayed = 0
         """How many slices were replayed from earlier rounds of the call."""
         self._too_late: BaseException | None = None
-        self._alone = self._leaving = self._begun = False
+        self._alone = self._leaving = False
         self._native = self._told = self._decided = 0
-        self._alive = self._under_way = 0
+        self._alive = plan.lanes  # Those that have not ended, even if their task hasn't begun.
+        self._under_way = 0  # Those whose tasks have begun and not ended.
         self._ended: anyio.Event | None = None
         self._dropped: tuple[Callable[[Ask], bool], ...] = ()
 
@@ -180,7 +181,7 @@ class Race:
     @property
     def ended(self) -> bool:
         """Whether all lanes have ended."""
-        return self._begun and not self._alive
+        return not self._alive
 
     def _accept(self, fatal: BaseException) -> bool:
         """Keep an error for the call to raise, and return True; if it is too late, only log it."""
@@ -258,13 +259,11 @@ class Race:
     async def _run_alone(self) -> BaseException | None:
         """Run the only lane in the caller's task; return a cancellation to raise, or None."""
         self._alone = True
-        self._alive, self._begun = 1, True
         left: BaseException | None = None
         due = self._scopes[0] = anyio.CancelScope(deadline=self._deadline)
         try:
             with due:
                 try:
-                    self._under_way += 1
                     try:
                         # In the deadline's scope, since nothing drops a draw of it.
                         await self._draws(0, due)
@@ -274,7 +273,7 @@ class Race:
                     finally:
                         # The deadline's scope is still open: a late ruling must not cancel it.
                         self._scopes[0] = None
-                        self._alive = self._under_way = 0
+                        self._alive = 0
                 except anyio.get_cancelled_exc_class() as exc:
                     left = self._native_one(exc)
                     # anyio keeps the exception in a cycle, and its frames hold the records.
@@ -299,7 +298,6 @@ class Race:
         deadline = anyio.CancelScope(deadline=self._deadline)
         self._scope_type = type(deadline)  # Anyio looks it up for each scope, which takes 1 µs.
         async with anyio.create_task_group() as tasks:
-            self._alive, self._begun = self.plan.lanes, True
             for lane in range(self.plan.lanes):
                 name = f"mellea_like {self._name} lane {lane + 1}"
                 tasks.start_soon(self._lane, lane, name=name)
@@ -335,6 +333,7 @@ class Race:
         self._started = started
         self._deadline = math.inf if deadline is None else deadline
         self.stopped = self._leaving = False
+        self._alive = self.plan.lanes
 
     def _native_one(self, cancellation: BaseException) -> BaseException | None:
         """Return a copy of a cancellation by ``task.cancel()``; None if a cancel scope caused it.
