@@ -262,7 +262,7 @@ class Call(ABC):
                 cut = True
             elif slice_.outcome is was_errored and not slice_.may_continue:
                 broken = True
-        timed_out = race.late and cut
+        timed_out = race.time_up and cut
         stopped = race.why or (self.due if timed_out else None)
         return Facts(slices, race.won, stopped, timed_out, broken, cancelled)
 

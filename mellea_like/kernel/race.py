@@ -15,6 +15,7 @@ from anyio.lowlevel import checkpoint_if_cancelled
 
 from mellea_like.kernel.ports import Ask, Ruling, Stop, Wait
 from mellea_like.runtime.event_loops import (
+    cancellation_lost,
     first_in,
     native_cancel_requests,
     scope_cancelled,
@@ -43,7 +44,7 @@ class Race:
 
     # Slots, for these are looked up several times a draw.
     __slots__ = (
-        *("plan", "next", "slices", "running", "over", "won", "stopped", "late", "fatal", "why"),
+        *("plan", "next", "slices", "running", "over", "won", "stopped", "time_up", "fatal", "why"),
         *("replayed", "_body", "_clock", "_started", "_hear", "_tell", "_stops", "_ends"),
         *("_deadline", "_grace", "_name", "_scopes", "_waiting", "_hold", "_too_late", "_alone"),
         *("_leaving", "_native", "_told", "_alive", "_under_way"),
@@ -79,7 +80,7 @@ class Race:
         # By lane: dicts would take three times the memory, and a thousand calls may wait.
         self._scopes: list[anyio.CancelScope | None] = [None] * plan.lanes
         self.running: list[Body | None] = [None] * plan.lanes
-        self._hold = 0.0
+        self._hold = 0.0  # A ruling sets it while a slice is recorded; that slice's lane reads it.
         self._waiting: WaitingLanes | None = None  # Most calls have no lane that waits.
         self.over = False
         """Whether a ruling has ended the race and cancelled the running draws."""
@@ -87,7 +88,7 @@ class Race:
         """Whether the call is decided, so that draws that end later don't matter."""
         self.stopped = False
         """Whether no draw may start any more."""
-        self.late = False
+        self.time_up = False
         """Whether the time was up before the call was decided."""
         self.fatal: BaseException | None = None
         """The error that the call must raise; None if there is none."""
@@ -96,11 +97,14 @@ class Race:
         self.replayed = 0
         """How many slices were replayed from earlier rounds of the call."""
         self._too_late: BaseException | None = None
-        self._alone = self._leaving = False
-        self._native = self._told = self._decided = 0
+        self._alone = False  # Whether the only lane runs in the caller's task.
+        self._leaving = False  # Whether the lanes have ended, or were told to end.
+        self._told = 0  # How many slices ``tell`` has got.
+        self._decided = 0  # How many there were when the call was decided; the rest get sorted.
+        self._native = 0  # How many `native_cancel_requests` were older than the race.
         self._alive = plan.lanes  # Those that have not ended, even if their task hasn't begun.
         self._under_way = 0  # Those whose tasks have begun and not ended.
-        self._ended: anyio.Event | None = None
+        self._ended: anyio.Event | None = None  # Wakes the call's task, if lanes race.
         self._dropped: tuple[Callable[[Ask], bool], ...] = ()
 
     # One step without an await: the record, and what follows from it
@@ -230,7 +234,7 @@ class Race:
                 left = await self._run_lanes()
         finally:
             self._conclude()
-        if left is None and self._told_natively() and not scope_cancelled():
+        if left is None and cancellation_lost(self._native):
             left = anyio.get_cancelled_exc_class()()  # A backend has swallowed it.
         if left is not None:
             try:
@@ -245,28 +249,24 @@ class Race:
         self.stopped = self._leaving = True
         # Cancelled siblings end in whatever order the event loop keeps its tasks in. Sorted by
         # time and id, two runs can be compared.
-        late = sorted(self.slices[self._decided :], key=lambda s: (s.ended_at, s.iteration))
-        self.slices[self._decided :] = late
+        rest = sorted(self.slices[self._decided :], key=lambda s: (s.ended_at, s.iteration))
+        self.slices[self._decided :] = rest
         if self._tell:
             self._tell_all()
         for ended in self._ends:
             ended()
 
-    def _told_natively(self) -> bool:
-        """Return whether ``task.cancel()`` was called on the running task since the race began."""
-        return native_cancel_requests() > self._native
-
     async def _run_alone(self) -> BaseException | None:
         """Run the only lane in the caller's task; return a cancellation to raise, or None."""
         self._alone = True
         left: BaseException | None = None
-        due = self._scopes[0] = anyio.CancelScope(deadline=self._deadline)
+        deadline = self._scopes[0] = anyio.CancelScope(deadline=self._deadline)
         try:
-            with due:
+            with deadline:
                 try:
                     try:
                         # In the deadline's scope, since nothing drops a draw of it.
-                        await self._draws(0, due)
+                        await self._draws(0, deadline)
                     except BaseException as exc:  # noqa: BLE001 (raised, unless the call raises it)
                         if (cancelled := self._left(exc)) is not None:
                             raise cancelled from None
@@ -275,19 +275,19 @@ class Race:
                         self._scopes[0] = None
                         self._alive = 0
                 except anyio.get_cancelled_exc_class() as exc:
-                    left = self._native_one(exc)
+                    left = self._native_copy(exc)
                     # anyio keeps the exception in a cycle, and its frames hold the records.
                     exc.__traceback__ = None
                     raise
                 finally:
-                    self.late = not self.over and due.cancel_called
+                    self.time_up = not self.over and deadline.cancel_called
                     if not self.over:
                         self._decided = len(self.slices)
         except anyio.get_cancelled_exc_class():
             # A backend may raise a cancellation other than its own, which no scope absorbs. The
             # cancellation of a scope around us is raised again by a checkpoint, in `run`.
-            native = left is not None or self._told_natively()
-            if native or not (scope_cancelled() or due.cancel_called):
+            native = left is not None or native_cancel_requests() > self._native
+            if native or not (scope_cancelled() or deadline.cancel_called):
                 raise
         return left
 
@@ -304,16 +304,16 @@ class Race:
             # The lanes are shielded: a cancellation from outside, and the deadline, reach this task
             # first. It sets the flag before it cancels the lanes, so none of them starts a turn
             # afterwards, even if its backend swallows the cancellation.
-            with deadline as due:
+            with deadline:
                 try:
                     await self._ended.wait()
                 except anyio.get_cancelled_exc_class() as exc:
-                    left = self._native_one(exc)
+                    left = self._native_copy(exc)
                     raise
                 except BaseException as exc:  # noqa: BLE001 (an interrupt; the call raises it)
                     self.rule(Ruling(fatal=exc))
                 finally:
-                    self.late = not self.over and due.cancel_called
+                    self.time_up = not self.over and deadline.cancel_called
                     self._leaving = True
                     self._stop()
                     if not self.over:
@@ -335,7 +335,7 @@ class Race:
         self.stopped = self._leaving = False
         self._alive = self.plan.lanes
 
-    def _native_one(self, cancellation: BaseException) -> BaseException | None:
+    def _native_copy(self, cancellation: BaseException) -> BaseException | None:
         """Return a copy of a cancellation by ``task.cancel()``; None if a cancel scope caused it.
 
         The call must raise this copy. If the deadline passes as well, anyio (4.16) absorbs the

@@ -82,7 +82,7 @@ class Comparisons:
             If comparisons had to stop, some or all pairs are missing.
         """
         call, asked = self._call, self._judge if judge is None else judge
-        if call.race.late:
+        if call.race.time_up:
             self._out_of_time()
         elif (stopped := call.race.why) is not None and stopped.error is not None:
             self._halt(stopped.error)
