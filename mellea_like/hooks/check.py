@@ -83,7 +83,7 @@ class CheckHooks(Option):
             wanted = changed.requirements
         requirements, verdicts = await go(draw, candidate, wanted)
         # Before the hook, so that the record has the verdicts if the draw is cancelled in it.
-        draw.conclude(requirements, verdicts)
+        draw.set_verdicts(requirements, verdicts)
         objections: list[tuple[Requirement, ValidationResult]] = []
         await fire(
             ValidationPostCheckPayload,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import defaultdict
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -51,7 +50,8 @@ class Call(ABC):
     # Class-level defaults: most calls never change these, so waiting calls use less memory.
     race: Race
     around_draw: Callable[[Draw], Awaitable[None]]
-    checks: Sequence[Option] = ()
+    check_options: Sequence[Option] = ()
+    """The options that wrap checks. Most calls have none, and then a draw takes a quicker way."""
     _fatal: BaseException | None = None
     late: BaseException | None = None
     """An error that came after the race. The call raises the error only if it has no answer."""
@@ -99,37 +99,35 @@ class Call(ABC):
         """Make the options and the race, and connect the options' ports to the race."""
         plan, options = self.assemble(loop_budget)
         self.add(options)
-        using: defaultdict[str, list[Option]] = defaultdict(list)
-        for option in self.options:
-            for port in option.uses:
-                using[port].append(option)
-        self.checks = tuple(using["check"])
+        using = self._overriding
+        self.check_options = using("check")
         body: type[Draw] = Draw
-        if using["draw"]:
+        if surrounding := using("draw"):
+            # A draw runs `around_draw`: option within option, and innermost the draw on its own.
             body, self.around_draw = SurroundedDraw, Draw.run
-            for option in reversed(using["draw"]):
+            for option in reversed(surrounding):
                 self.around_draw = partial(option.draw, go=self.around_draw)
         self.race = race = Race(
             plan,
             partial(body, self),
             clock=self.clock,
             started=self.started,
-            hear=tuple(using["hear"]),
-            tell=tuple([option.tell for option in using["tell"]]),
-            stops=tuple([option.stops for option in using["stops"]]),
-            ends=tuple([option.ended for option in using["ended"]]),
+            hear=using("hear"),
+            tell=tuple([option.tell for option in using("tell")]),
+            stops=tuple([option.stops for option in using("stops")]),
+            ends=tuple([option.ended for option in using("ended")]),
             deadline=self.deadline,
             grace=self.rules.cancel_grace,
             name=self.id,
         )
         race.slices = self.slices
-        for option in reversed(using["next"]):
+        for option in reversed(using("next")):
             race.next = partial(option.next, go=race.next)
         return race
 
-    def _overriding(self, port: str) -> list[Option]:
+    def _overriding(self, port: str) -> tuple[Option, ...]:
         """Return the options that override a port."""
-        return [option for option in self.options if port in option.uses]
+        return tuple([option for option in self.options if port in option.uses])
 
     def rule(self, ruling: Ruling) -> None:
         """Carry out a ruling, even before or after the race."""
@@ -211,7 +209,7 @@ class Call(ABC):
     async def around_check(self, draw: Draw, candidate: Candidate) -> Checked:
         """Check a candidate inside the options that wrap checks."""
         go: Callable[..., Awaitable[Checked]] = self._check
-        for option in reversed(self.checks):
+        for option in reversed(self.check_options):
             go = partial(option.check, go=go)
         return await go(draw, candidate, draw.parts.validation.requirements)
 
@@ -277,7 +275,7 @@ class Call(ABC):
         """Break the cycles between the call, its race and its options, to free the records."""
         for option in self.options:
             del option.call
-        self.options = self.checks = ()
+        self.options = self.check_options = ()
         self.parts, self._parts, self._judges = None, (), ()
         if hasattr(self, "race"):
             self.around_draw = Draw.run

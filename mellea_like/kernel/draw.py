@@ -60,7 +60,7 @@ class Draw:
     __slots__ = (
         *("call", "ask", "parts", "started_at", "meta", "messages", "rounds", "meter"),
         *("generation", "checking", "requirements", "verdicts", "judged", "tried"),
-        *("outcome", "error", "reason", "_taken"),
+        *("outcome", "error", "reason", "_handled"),
     )
 
     def __init__(self, call: Call, ask: Ask, started_at: float) -> None:
@@ -84,16 +84,16 @@ class Draw:
         self.outcome = _ERRORED
         self.error: BaseException | None = None
         self.reason = ""
-        self._taken = False
+        self._handled = False
 
-    def _take(self, error: BaseException) -> None:
+    def _handle(self, error: BaseException) -> None:
         """Turn an exception into the outcome, or raise it again if the call must raise it."""
-        self._taken = True
+        self._handled = True
         if isinstance(error, NotAnAnswer):
             self.generation = error.reply or self.generation
             self.outcome, self.reason = _FAILED, str(error)
             if error.verdicts:
-                self.conclude(self.ask.spec.requirements, error.verdicts)
+                self.set_verdicts(self.ask.spec.requirements, error.verdicts)
             return
         cancellation, self.error = split_cancellation(error)
         if cancellation is None:
@@ -131,6 +131,7 @@ class Draw:
         try:
             ask = self.ask
             spec, messages = ask.spec, self.parts.messages
+            # The prompt is rendered once for all draws; a repair asks something else.
             if messages is None or ask.action is not spec.action or ask.context is not spec.context:
                 messages = tuple(ask.action.render(ask.context))
             options = spec.options
@@ -142,8 +143,8 @@ class Draw:
             # The cost of requests that checks send from now on isn't part of the reply's cost.
             self.checking = meter.answered = True
             call, validation = self.call, self.parts.validation
-            if call.checks:
-                self.conclude(*await call.around_check(self, candidate))
+            if call.check_options:
+                self.set_verdicts(*await call.around_check(self, candidate))
                 return
             # Not awaited: most checks are inline, and a coroutine would take as long as they do.
             verdicts, done = validation.begin(candidate, call.rules.check_all)
@@ -151,9 +152,9 @@ class Draw:
                 verdicts = await validation.finish(
                     verdicts, candidate, self.ask_judge, call.rules.check_all
                 )
-            self.conclude(validation.requirements, verdicts)
+            self.set_verdicts(validation.requirements, verdicts)
         except BaseException as exc:  # noqa: BLE001 (it raises again what must leave)
-            self._take(exc)
+            self._handle(exc)
 
     def read(self, reply: object) -> Candidate:
         """Make a candidate from a reply.
@@ -187,10 +188,10 @@ class Draw:
         accepted = self.call.rules.accept_incomplete
         return "" if accepted else why_incomplete(reply, tools=self.ask.spec.offers_tools)
 
-    def conclude(
+    def set_verdicts(
         self, requirements: tuple[Requirement, ...], verdicts: Sequence[ValidationResult]
     ) -> None:
-        """Derive the outcome from the verdicts; an error outweighs a failure."""
+        """Keep the verdicts, and derive the outcome; an error outweighs a failure."""
         self.requirements = requirements
         self.verdicts = tuple(verdicts)
         outcome = _PASSED
@@ -268,6 +269,6 @@ class SurroundedDraw(Draw):
         try:
             await self.call.around_draw(self)
         except BaseException as exc:
-            if self._taken:
+            if self._handled:
                 raise
-            self._take(exc)  # Of an option, before the draw itself began or after it.
+            self._handle(exc)  # Of an option, before the draw itself began or after it.

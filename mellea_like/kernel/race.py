@@ -233,7 +233,7 @@ class Race:
             else:
                 left = await self._run_lanes()
         finally:
-            self._conclude()
+            self._finish()
         if left is None and cancellation_lost(self._native):
             left = anyio.get_cancelled_exc_class()()  # A backend has swallowed it.
         if left is not None:
@@ -244,7 +244,7 @@ class Race:
         # A backend may have swallowed the cancellation of a scope around us.
         await checkpoint_if_cancelled()
 
-    def _conclude(self) -> None:
+    def _finish(self) -> None:
         """Tell listeners about the slices not yet reported, and then that all lanes have ended."""
         self.stopped = self._leaving = True
         # Cancelled siblings end in whatever order the event loop keeps its tasks in. Sorted by
