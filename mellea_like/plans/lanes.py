@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mellea_like.core.slice import Outcome
-from mellea_like.plans.repairs import Chain
+from mellea_like.plans.repairs import ChainState
 
 if TYPE_CHECKING:
     from mellea_like.core.slice import Slice
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Lanes"]
 
-_GOES_ON, _PASSED = Chain.GOES_ON, Outcome.PASSED
+_CONTINUES, _PASSED = ChainState.CONTINUES, Outcome.PASSED
 
 
 class Lanes:
@@ -49,7 +49,7 @@ class Lanes:
 
     def hear(self, slice_: Slice) -> None:
         """Take note of a draw that has ended."""
-        if self._repairs.hear(slice_) is _GOES_ON:
+        if self._repairs.hear(slice_) is _CONTINUES:
             return
         if slice_.outcome is _PASSED and self.lanes == 1:
             # The other lanes would have raced it.

@@ -14,21 +14,21 @@ if TYPE_CHECKING:
     from mellea_like.core.conversation import Action
     from mellea_like.core.slice import Slice
 
-__all__ = ["Chain", "Memory", "Repairs"]
+__all__ = ["ChainState", "Memory", "Repairs"]
 
 _PASSED, _FAILED = Outcome.PASSED, Outcome.FAILED
 
 
-class Chain(Enum):
+class ChainState(Enum):
     """The state of a chain after one of its draws. In a chain, each draw repairs the one before."""
 
-    GOES_ON = 1
+    CONTINUES = 1
     ENDED = 2
     BROKEN = 3
     """A permanent error has ended the chain."""
 
 
-_GOES_ON = Chain.GOES_ON
+_CONTINUES = ChainState.CONTINUES
 
 
 @dataclass(slots=True)
@@ -81,7 +81,7 @@ class Repairs:
         action, context = memory.action, memory.context
         return Ask(iteration, subsample, depth, chain, action, context, spec, stage, to_repair)
 
-    def hear(self, slice_: Slice) -> Chain:
+    def hear(self, slice_: Slice) -> ChainState:
         """Take note of a draw that has ended; return the state of its chain."""
         chain, outcome = slice_.chain, slice_.outcome
         if outcome is _FAILED:
@@ -92,8 +92,8 @@ class Repairs:
             memory.to_repair = slice_
         elif outcome is _PASSED:
             if not self._several:
-                return Chain.ENDED
+                return ChainState.ENDED
             self._memory.pop(chain, None)  # The next draw is independent.
         elif not slice_.may_continue:
-            return Chain.BROKEN
-        return _GOES_ON
+            return ChainState.BROKEN
+        return _CONTINUES

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mellea_like.core.slice import Outcome
 from mellea_like.kernel.ports import Wait
-from mellea_like.plans.repairs import Chain
+from mellea_like.plans.repairs import ChainState
 from mellea_like.schedules.base import SLACK, CallProgress, SchedulePlan
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class Scheduled:
             self._decide(now)
         while self._more > 0:
             self._more -= 1
-            ask = self._go_on(now) or self._open(now)
+            ask = self._continue(now) or self._open(now)
             if ask is not None:
                 return ask
             self._more = 0
@@ -141,8 +141,8 @@ class Scheduled:
         self._passed += slice_.outcome is Outcome.PASSED
         self._schedule.observe(slice_)
         state = self._repairs.hear(slice_)
-        self._broken += state is Chain.BROKEN
-        if state is Chain.GOES_ON and self._draws[chain] < self._loop_budget:
+        self._broken += state is ChainState.BROKEN
+        if state is ChainState.CONTINUES and self._draws[chain] < self._loop_budget:
             self._waiting.append(chain)
         self._look_again = -math.inf
 
@@ -175,8 +175,8 @@ class Scheduled:
     def _may_start(self) -> bool:
         return bool(self._waiting) or self._pool.has(self._opened)
 
-    def _go_on(self, now: float) -> Ask | None:
-        """Return the next draw of the chain that has waited longest; None if no chain can go on."""
+    def _continue(self, now: float) -> Ask | None:
+        """Return the next draw of the chain that has waited longest; None if none can continue."""
         while self._waiting:
             ask = self._ask(self._waiting.popleft(), now)
             if ask is not None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mellea_like.core.slice import Outcome
-from mellea_like.plans.repairs import Chain, Memory, Repairs
+from mellea_like.plans.repairs import ChainState, Memory, Repairs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -63,10 +63,10 @@ class Stages(Repairs):
                 self._memory[chain] = Memory(spec.action, spec.context, tuple(failures), to_repair)
         return super().ask(iteration, subsample, depth, chain, stage)
 
-    def hear(self, slice_: Slice) -> Chain:
+    def hear(self, slice_: Slice) -> ChainState:
         """Take note of a draw that has ended; return the state of its chain.
 
-        After a permanent error, the chain goes on in the next stage, if there is one.
+        After a permanent error, the chain continues in the next stage, if there is one.
         """
         chain, stage = slice_.chain, slice_.stage or 0
         if self._costs is not None:
@@ -75,10 +75,10 @@ class Stages(Repairs):
             if self._costs.hear(stage, slice_, telling=telling):
                 self.over.add(stage)
         state = super().hear(slice_)
-        if state is not Chain.BROKEN or stage == len(self._stages) - 1:
+        if state is not ChainState.BROKEN or stage == len(self._stages) - 1:
             return state
         self._broken.add((chain, stage))
-        return Chain.GOES_ON
+        return ChainState.CONTINUES
 
 
 @dataclass(slots=True)
