@@ -57,7 +57,7 @@ class Setup:
         chosen = self.settings.selection
         self.selection = None if isinstance(chosen, str) else self._begin_selection(chosen)
         self.stages = self._begin_stages() if inputs.stages else None
-        self.schedule: SchedulePlan | None = None
+        self.schedule_plan: SchedulePlan | None = None
         self.running: MutableMapping[int, float] = {}
         self.plan: Plan = self._plan()
 
@@ -86,44 +86,46 @@ class Setup:
         return CallFacts(inputs.action, inputs.requirements, lanes, self.loop_budget, inputs.model)
 
     def _plan(self) -> Plan:
-        strategy, lanes, several = self.strategy, self.settings.concurrency_budget, self.selection
+        strategy, lanes = self.strategy, self.settings.concurrency_budget
+        selection, several = self.selection, self.selection is not None
+        few = selection is not None and selection.wanted() < lanes * self.loop_budget
         repairs = self.stages or Repairs(
             (self.inputs, strategy.repair),
             strategy=type(strategy).__name__,
-            several=several is not None,
+            several=several,
         )
         schedule = self.settings.schedule
         # In rounds, one chain draws again and again, so it never makes more draws than are wanted.
         in_parts = self.rounds is not None and self.rounds.in_parts
-        some = several is not None and several.wanted() < lanes * self.loop_budget
-        if schedule is None and some and not in_parts:
+        if schedule is None and few and not in_parts:
+            # Only a plan with a schedule starts no more draws than the selection still needs.
             from mellea_like.schedules import Eager  # noqa: PLC0415
 
             schedule = Eager(pool=True)
-        begun = None if schedule is None else schedule.begin(self._facts())
-        if schedule is None or begun is None:
-            race = lanes > 1 and (several is not None or self.can_fail())
+        self.schedule_plan = None if schedule is None else schedule.begin(self._facts())
+        if schedule is None or self.schedule_plan is None:
+            race = lanes > 1 and (several or self.can_fail())
             return Lanes(repairs, lanes, self.loop_budget, race=race)
         from mellea_like.plans.scheduled import Scheduled, TurnPool  # noqa: PLC0415
 
         plan = Scheduled(
-            begun,
+            self.schedule_plan,
             repairs,
             # If several have to pass, any chain may take the turns that another doesn't use.
-            TurnPool(lanes, self.loop_budget, pooled=schedule.pooled or several is not None),
+            TurnPool(lanes, self.loop_budget, pooled=schedule.pooled or several),
             loop_budget=self.loop_budget,
             most=lanes,
             extra=schedule.extra,
-            wanted=None if several is None else several.wanted,
+            wanted=None if selection is None else selection.wanted,
         )
-        self.schedule, self.running = begun, plan.running
+        self.running = plan.running
         return plan
 
     def restarts(self) -> bool:
         """Return whether the schedule limits how long a draw may wait for its reply."""
         from mellea_like.schedules import SchedulePlan  # noqa: PLC0415
 
-        own = getattr(type(self.schedule), "patience", None)
+        own = getattr(type(self.schedule_plan), "patience", None)
         return own not in {None, SchedulePlan.patience}
 
     def can_fail(self) -> bool:

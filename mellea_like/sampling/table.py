@@ -66,7 +66,7 @@ def _same_bug(setup: Setup) -> Option:
     lanes = setup.settings.concurrency_budget
     if setup.settings.selection == "ordered":
         return SameBugInOrder()
-    return SameBug(lanes, waits=lanes > 1 and setup.schedule is None)
+    return SameBug(lanes, waits=lanes > 1 and setup.schedule_plan is None)
 
 
 def _stage_budgets(setup: Setup, over: set[int]) -> Option:
@@ -92,8 +92,8 @@ OPTIONS: tuple[Callable[[Setup], Option | None], ...] = (
     lambda s: _lazy("options.early_rejection", "TakenVerdicts") if s.streams() else None,
     lambda s: ToolRounds() if s.inputs.tools is not None else None,
     lambda s: (
-        _lazy("options.restarts", "Restarts", s.schedule, s.running)
-        if s.schedule is not None and s.restarts()
+        _lazy("options.restarts", "Restarts", s.schedule_plan, s.running)
+        if s.schedule_plan is not None and s.restarts()
         else None
     ),
     _same_bug,
