@@ -86,9 +86,9 @@ class RunningCall(Call):
             self._deliveries = Deliveries(on_slice)
         if self._deliveries is not None:
             self.add([self._deliveries])
-        _, self._inside = CURRENT.get()
-        if self._inside is not None:
-            self._inside.add(self)
+        _, self._outer_meter = CURRENT.get()
+        if self._outer_meter is not None:
+            self._outer_meter.add(self)
 
     def _set_times(self, before: float) -> None:
         """Set the deadline: the earliest one of the timeout, the schedule and the budgets.
@@ -188,25 +188,11 @@ class RunningCall(Call):
                 self.forget()
                 self._deliveries = self._hooks = None  # They refer to this call.
 
-    # Rounds
-
-    def resume(self, draws: int | None, heard: Callable[[Slice], None] | None) -> Rounds:
-        """Let a paused call make more draws at its next `run`; its clock skips the pause."""
-        rounds = self._rounds
-        assert rounds is not None  # noqa: S101 (it was paused)
-        self.keeps = False
-        rounds.left, rounds.heard, rounds.paused = draws, heard, False
-        before = self.slices[-1].ended_at
-        self.started = self.clock() - before
-        self._set_times(before)
-        self.race.resume(self.started, self.deadline)
-        return rounds
-
     def _noted(self, error: BaseException, ending: Ending) -> BaseException:
         """Attach this call's result to an error that doesn't have an inner call's result yet."""
         if isinstance(error, _WITH_RECORD) and error.result is None:
             error.result = self._result(ending)
-        if self._inside is not None and is_of_backend(error):
+        if self._outer_meter is not None and is_of_backend(error):
             error.retried = self.settings.retry is not None  # type: ignore[attr-defined]
         return error
 
@@ -214,6 +200,7 @@ class RunningCall(Call):
         self.rule(Ruling(fatal=error))
 
     def _end_fields(self, cancelled: bool) -> dict[str, Any]:  # noqa: FBT001
+        """Return the fields of the payload for the call's end, after deciding how it ended."""
         ending, slices = self._conclude(cancelled=cancelled), self.slices
         return {
             "slices": tuple(slices),
@@ -229,6 +216,7 @@ class RunningCall(Call):
 
     def _conclude(self, *, cancelled: bool = False) -> Ending:
         """Return how the call ended. Only the first use of this method decides that."""
+        # A hook for the end of the call asks first, and the result must be what it was told.
         if self._ending is None:
             turns = self.settings.concurrency_budget * self.settings.loop_budget
             self._ending = conclude(
@@ -258,3 +246,17 @@ class RunningCall(Call):
             decision=ending.decision,
             toolbox=self.inputs.tools,
         )
+
+    # Rounds
+
+    def resume(self, draws: int | None, heard: Callable[[Slice], None] | None) -> Rounds:
+        """Let a paused call make more draws at its next `run`; its clock skips the pause."""
+        rounds = self._rounds
+        assert rounds is not None  # noqa: S101 (it was paused)
+        self.keeps = False
+        rounds.left, rounds.heard, rounds.paused = draws, heard, False
+        before = self.slices[-1].ended_at
+        self.started = self.clock() - before
+        self._set_times(before)
+        self.race.resume(self.started, self.deadline)
+        return rounds
