@@ -95,9 +95,8 @@ def as_drawn(slice_: Slice, ask: Ask) -> Slice:
     elif reply is not None and reply.parsed and spec.format is None:
         with suppress(Exception):  # It read the original reply, so on an error this text differs.
             reply = replace(reply, value=action.parse(reply.text))
-    if (
-        action is not spec.action and asked
-    ):  # Journals may not keep the words of draws that errored.
+    # Journals may not keep the words of draws that errored.
+    if action is not spec.action and asked:
         if type(action) is Instruction and action.description != asked:
             action = replace(action, description=asked)
         # Parts can't be made from a description.
