@@ -16,12 +16,11 @@ from mellea_like.core.slice import Slice
 from mellea_like.errors import HookError
 from mellea_like.hooks.payload import Is, Payload
 from mellea_like.hooks.types import HookType
-from mellea_like.options.deliveries import Deliveries
 from mellea_like.runtime.event_loops import split_cancellation
 from mellea_like.runtime.logs import warn
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
     from anyio.abc import TaskGroup
 
@@ -98,12 +97,11 @@ class SamplingLoopEndPayload(Payload):
     elapsed: float
 
 
-class CallHooks(Deliveries):
-    """Fires the hooks for a call's start and end, and hands slices to plugins and ``on_slice``.
+class CallHooks:
+    """Fires the hooks for a call's start and end, and after each draw.
 
     Args:
         hooks: the call's hooks.
-        on_slice: the caller's function for slices, if any.
         settings: the strategy's configuration.
         inputs: the call's inputs.
         outcome: returns the call's outcome, as fields of `SamplingLoopEndPayload`. Its argument
@@ -113,21 +111,15 @@ class CallHooks(Deliveries):
     def __init__(
         self,
         hooks: Hooks,
-        on_slice: Callable[[Slice], Awaitable[None] | None] | None,
         settings: Any,
         inputs: Any,
         outcome: Callable[[bool], dict[str, Any]],
     ) -> None:
-        super().__init__(on_slice)
         self._hooks = hooks
         self._settings = settings
         self._inputs = inputs
         self._outcome = outcome
-
-    @property
-    def delivers(self) -> bool:
-        """Whether a plugin or the caller wants slices."""
-        return super().delivers or HookType.SAMPLING_ITERATION in self._hooks.types
+        self.wants_slices = HookType.SAMPLING_ITERATION in hooks.types
 
     async def begin(self, loop_budget: int, tasks: TaskGroup) -> int:
         """Fire the hook for the call's start; return the loop budget, which plugins may change."""
@@ -151,10 +143,9 @@ class CallHooks(Deliveries):
         return loop_budget if changed is None else int(changed.loop_budget)
 
     async def hand_over(self, slice_: Slice) -> None:
-        """Hand a slice to plugins, and then to ``on_slice``."""
+        """Fire the hook for a recorded slice."""
         with suppress(HookError):  # The call already knows of it.
             await self._hooks.fire(SamplingIterationPayload, slice_, slice=slice_)
-        await super().hand_over(slice_)
 
     async def end(self, deadline: float, *, cancelled: bool) -> int:
         """Fire the hook for the call's end, and wait for background hooks until the deadline."""
@@ -162,7 +153,7 @@ class CallHooks(Deliveries):
             if HookType.SAMPLING_LOOP_END in self._hooks.types:
                 await self._hooks.fire(SamplingLoopEndPayload, None, **self._outcome(cancelled))
         except Exception as exc:  # noqa: BLE001 (logged; the outcome stays as it is)
-            warn("%s: %s", type(exc).__name__, exc, sampling_id=self.call.id)
+            warn("%s: %s", type(exc).__name__, exc, sampling_id=self._hooks.sampling_id)
         except BaseException as exc:
             if split_cancellation(exc)[0] is not None:
                 raise

@@ -69,7 +69,7 @@ class Hooks:
         strategy: str,
         failed: Callable[[HookError], object],
     ) -> None:
-        self._sampling_id = sampling_id
+        self.sampling_id = sampling_id
         self._strategy = strategy
         self._failed = failed
         self._failures: Counter[tuple[HookMode, int]] = Counter()
@@ -104,7 +104,7 @@ class Hooks:
         if hook not in self.types:
             return None
         payload = kind(
-            sampling_id=self._sampling_id,
+            sampling_id=self.sampling_id,
             strategy=self._strategy,
             iteration=None if at is None else at.iteration,
             subsample=None if at is None else at.subsample,
@@ -117,7 +117,7 @@ class Hooks:
                 if hook is not HookType.SAMPLING_LOOP_END:
                     self._failed(exc)
                     raise
-                warn("%s", exc, sampling_id=self._sampling_id)
+                warn("%s", exc, sampling_id=self.sampling_id)
         observers = self._handlers.get((hook, HookMode.OBSERVE), ())
         if len(observers) == 1:
             await self._tell(observers[0], payload)
@@ -154,7 +154,7 @@ class Hooks:
                 type(exc).__name__,
                 exc,
                 f"; silenced for this call after {most} failures in a row" if silenced else "",
-                sampling_id=self._sampling_id,
+                sampling_id=self.sampling_id,
                 iteration=payload.iteration,
                 subsample=payload.subsample,
             )

@@ -1,4 +1,4 @@
-"""Hand each slice to ``on_slice``.
+"""Hand each slice to plugins and to ``on_slice``.
 
 A separate task hands the slices over, so the race of the call's lanes never waits for it. The tasks
 here are shielded. Only a time limit cuts a delivery short, not the end of the race, nor any
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import anyio
 
@@ -31,37 +31,60 @@ DRAIN_SECONDS = 2.0
 """The most seconds that deliveries and background hooks may take in total after the last draw."""
 
 
-class Deliveries(Option):
-    """Hands slices to ``on_slice`` during the call, and the remaining ones at its end.
+class Observer(Protocol):
+    """Something that acts at the moments of a call, as plugins do."""
 
-    With plugins, `mellea_like.hooks.call.CallHooks` does more at each of these moments.
+    wants_slices: bool
+
+    async def begin(self, loop_budget: int, tasks: TaskGroup) -> int:
+        """Prepare the call; return its loop budget. ``tasks`` lasts until the call's end."""
+        ...
+
+    async def hand_over(self, slice_: Slice) -> None:
+        """Take a slice."""
+        ...
+
+    async def end(self, deadline: float, *, cancelled: bool) -> int:
+        """End the call; return how many tasks were cut off at the deadline."""
+        ...
+
+
+class Deliveries(Option):
+    """Hands slices to plugins and ``on_slice`` during the call, and the remaining ones at its end.
+
+    Args:
+        on_slice: the caller's function for slices, if any.
+        plugins: what acts at the start and the end of the call and gets each slice first.
     """
 
     undelivered = 0
     """How many slices were not handed over, because time ran out."""
 
-    def __init__(self, on_slice: Callable[[Slice], Awaitable[None] | None] | None) -> None:
+    def __init__(
+        self,
+        on_slice: Callable[[Slice], Awaitable[None] | None] | None,
+        plugins: Observer | None = None,
+    ) -> None:
         self._on_slice = on_slice
+        self._plugins = plugins
+        self._delivers = on_slice is not None or (plugins is not None and plugins.wants_slices)
         self._waiting: deque[Slice] = deque()
         self._changed = anyio.Event()
         self._closed = False
         self._scope = anyio.CancelScope(shield=True)
         self._ended = anyio.Event()
 
-    @property
-    def delivers(self) -> bool:
-        """Whether anybody wants slices."""
-        return self._on_slice is not None
-
     async def around(self, loop_budget: int, go: Callable[[int], Awaitable[None]]) -> None:
         """Run the call in a task group for deliveries, and wait for those tasks after the call."""
         left: BaseException | None = None
         async with anyio.create_task_group() as tasks:
-            if self.delivers:
+            if self._delivers:
                 tasks.start_soon(self._deliver)
             cancelled = True
             try:
-                await go(await self.begin(loop_budget, tasks))
+                if self._plugins is not None:
+                    loop_budget = await self._plugins.begin(loop_budget, tasks)
+                await go(loop_budget)
                 cancelled = False
             except anyio.get_cancelled_exc_class() as exc:
                 if not scope_cancelled():
@@ -81,13 +104,9 @@ class Deliveries(Option):
             finally:
                 del left  # Break the cycle between frame and exception.
 
-    async def begin(self, loop_budget: int, tasks: TaskGroup) -> int:  # noqa: ARG002
-        """Prepare the call, and return its loop budget. ``tasks`` lasts until the call's end."""
-        return loop_budget
-
     def tell(self, slice_: Slice) -> None:
         """Queue a slice for delivery, without waiting."""
-        if self.delivers:
+        if self._delivers:
             self._waiting.append(slice_)
             self._changed.set()
 
@@ -109,15 +128,16 @@ class Deliveries(Option):
         ids = RequestMeta(self.call.id, slice_.iteration, slice_.subsample)
         CURRENT.set((ids, CURRENT.get()[1]))
         try:
-            await self.hand_over(slice_)
+            await self._hand_over(slice_)
         except BaseException as exc:
             if split_cancellation(exc)[0] is not None:
                 raise
             # The call raises it, outside its tasks.
             self.call.rule(Ruling(fatal=exc))
 
-    async def hand_over(self, slice_: Slice) -> None:
-        """Hand over one slice. An exception ends the call."""
+    async def _hand_over(self, slice_: Slice) -> None:
+        if self._plugins is not None:
+            await self._plugins.hand_over(slice_)
         if self._on_slice is not None:
             with foreign("on_slice"):
                 answer = self._on_slice(slice_)
@@ -131,11 +151,12 @@ class Deliveries(Option):
             with anyio.move_on_after(DRAIN_SECONDS) as drain:
                 self._closed = True
                 self._changed.set()
-                if self.delivers:
+                if self._delivers:
                     await self._ended.wait()
             self._scope.cancel()
             self.undelivered = len(self._waiting)
-            cut_off = await self.end(drain.deadline, cancelled=cancelled)
+            if self._plugins is not None:
+                cut_off = await self._plugins.end(drain.deadline, cancelled=cancelled)
         if self.undelivered or cut_off:
             warn(
                 "gave up after %g s: %d draws were not passed to hooks,"
@@ -145,7 +166,3 @@ class Deliveries(Option):
                 cut_off,
                 sampling_id=self.call.id,
             )
-
-    async def end(self, deadline: float, *, cancelled: bool) -> int:  # noqa: ARG002
-        """End the call, and return how many tasks were cut off at the deadline."""
-        return 0

@@ -81,7 +81,8 @@ class RunningCall(Call):
             self._hooks = Hooks(handlers, sampling_id, type(strategy).__name__, self._hook_failed)
             from mellea_like.hooks.call import CallHooks  # noqa: PLC0415 (it needs pydantic)
 
-            self._deliveries = CallHooks(self._hooks, on_slice, settings, inputs, self._end_fields)
+            fires = CallHooks(self._hooks, settings, inputs, self._end_fields)
+            self._deliveries = Deliveries(on_slice, fires)
         elif on_slice is not None:
             self._deliveries = Deliveries(on_slice)
         if self._deliveries is not None:

@@ -30,8 +30,9 @@ def test_an_inner_name_is_found(monkeypatch):
     assert "pass_rates.pass_at_k_interval" in " ".join(rings.inner_imports())
 
 
-def test_options_import_no_other_option_and_nothing_above_them():
-    assert rings.imports_of_options() == []
+@pytest.mark.parametrize("folder", ["options", "hooks"])
+def test_options_import_no_other_option_and_nothing_above_them(folder):
+    assert rings.imports_of_options(rings.ROOT / rings.NAME / folder) == []
 
 
 def test_an_import_between_options_is_found_even_for_type_checkers_alone(tmp_path):
