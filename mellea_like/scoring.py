@@ -4,34 +4,35 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from anyio.lowlevel import checkpoint_if_cancelled
 from pydantic import BaseModel, Field, create_model
 
 from mellea_like.core.backend import (
-    BUDGETS,
+    CURRENT,
     JUDGE_DEFAULTS,
-    JUDGE_OPTIONS,
-    BackendWrapper,
+    JUDGING,
+    Judging,
     Options,
+    RequestMeta,
+    is_backend,
 )
-from mellea_like.core.conversation import Context, Message, reply_message
-from mellea_like.core.result import StopReason
-from mellea_like.errors import InvalidRequest, LimitExceeded
-from mellea_like.limits.several_budgets import within_budgets
-from mellea_like.requirements.judge import block, conversation_block
-from mellea_like.sampling.strategies import RejectionSamplingStrategy
+from mellea_like.core.conversation import Message, reply_message
+from mellea_like.core.format import parse_reply, parse_value, why_unread
+from mellea_like.errors import InvalidRequest
+from mellea_like.limits.backoff_gate import gate_before
+from mellea_like.limits.retry import RetryBackend
+from mellea_like.requirements.judge import Question, block, conversation_block
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
-    from contextlib import AbstractAsyncContextManager
+    from collections.abc import Awaitable, Callable
 
-    from mellea_like.core.backend import Backend, Request
+    from mellea_like.core.backend import Backend
     from mellea_like.core.generation import Generation
-    from mellea_like.core.result import SamplingResult
     from mellea_like.core.validation import Candidate
 
 __all__ = ["judge_score"]
@@ -58,11 +59,13 @@ def judge_score(
     """Make a scorer that asks a judge model for a number.
 
     The judge replies in JSON. If its reply isn't a score on the scale, it is asked once more. If
-    that fails too, the candidate counts as errored. The judge's cost is part of the candidate's
-    usage and counts towards the call's budgets.
+    that fails too, the candidate counts as errored.
 
-    In a selection, the judge uses the strategy's ``judge_options``. The default temperature is 0.
-    If the call's budgets limit money or output tokens, set ``max_tokens`` in these options.
+    In a selection or a validator, the judge's requests are part of the call, like those of any
+    other judge: the strategy's ``judge_options``, retries, budgets, plugins and telemetry apply to
+    them, and their cost is part of the draw's usage. The default temperature is 0. If the call's
+    budgets limit money or output tokens, set ``max_tokens`` in the judge options. Outside of a
+    call, requests are retried as the default `Retry` says.
 
     The judge is asked for the log-probabilities of its tokens. If it gives them, the score is the
     mean of the numbers that it might have written, weighted by their probabilities (G-Eval, arXiv
@@ -97,16 +100,14 @@ class _JudgeScore:
         if not self.scale[0] < self.scale[1]:
             msg = f"scale=(lowest, highest) must be increasing, not {self.scale!r}"
             raise ValueError(msg)
-        _ = self._asking  # This refuses a judge that isn't a backend.
+        if not is_backend(self.judge):
+            msg = f"judge_score(judge) must be a backend, which scores replies, not {self.judge!r}"
+            raise TypeError(msg)
 
     @property
     def scored_by(self) -> Backend:
         """The judge, so that a selection can check its price and options in advance."""
         return self.judge
-
-    @cached_property
-    def _asking(self) -> RejectionSamplingStrategy:
-        return RejectionSamplingStrategy(self.judge, loop_budget=2, options=JUDGE_DEFAULTS)
 
     @cached_property
     def _format(self) -> type[BaseModel]:
@@ -115,6 +116,11 @@ class _JudgeScore:
         made: type[BaseModel] = create_model("Score", reason=(str, ...), score=(float, number))
         return made
 
+    @cached_property
+    def _refused(self) -> list[InvalidRequest]:
+        """The errors with which the judge refused to give log-probabilities."""
+        return []
+
     async def __call__(self, candidate: Candidate) -> tuple[float, str]:
         low, high = self.scale
         asked = (*candidate.action.render(candidate.context), *candidate.rounds)
@@ -122,59 +128,64 @@ class _JudgeScore:
         question = (
             f"{conversation_block(asked)}\n\n{block('answer', answer)}\n\nScore: {self.rubric}"
         )
-        context = Context([Message("system", SYSTEM.format(low=low, high=high))])
-        budgets = BUDGETS.get()
-        judge = within_budgets(self.judge, budgets) if budgets else self.judge
-        try:
-            result = await self._ask(Message("user", question), context, _AsJudge(judge))
-        except LimitExceeded as exc:
-            exc.result = None  # It is the record of this scorer's call, not of the candidate's.
-            raise
-        if result.stop_reason is StopReason.BUDGET:
-            raise LimitExceeded(result.stop_detail)
-        given = result.unwrap().model_dump()
-        score = given["score"]
-        if (reply := result.best.generation) is not None:
-            score = expected_score(reply, score, low, high)
-        return score, given["reason"]
-
-    @cached_property
-    def _refused(self) -> list[InvalidRequest]:
-        """The errors with which the judge refused to give log-probabilities."""
-        return []
-
-    async def _ask(
-        self, question: Message, context: Context, judge: Backend
-    ) -> SamplingResult[Any]:
-        ask = partial(
-            self._asking.sample, question, context=context, format=self._format, backend=judge
+        messages = (
+            Message("system", SYSTEM.format(low=low, high=high)),
+            Message("user", question),
         )
-        options = JUDGE_OPTIONS.get()
-        if self._refused:
-            return await ask(options=options)
         try:
-            return await ask(options=Options.of(ASK_LOGPROBS, options))
+            return self._read(await self._ask(messages, "score"))
+        except ValueError:
+            return self._read(await self._ask(messages, "score again"))
+
+    async def _ask(self, messages: tuple[Message, ...], purpose: str) -> Generation:
+        ask = partial(ask_judge, self.judge, messages, f"{purpose} {self.rubric}", self._format)
+        if self._refused:
+            return await ask()
+        try:
+            return await ask(ASK_LOGPROBS)
         except InvalidRequest as exc:
-            result = await ask(options=options)
+            reply = await ask()
             self._refused.append(exc)
-            return result
+            return reply
+
+    def _read(self, reply: Generation) -> tuple[float, str]:
+        low, high = self.scale
+        try:
+            if reply.has_value:
+                given = parse_value(self._format, reply.value)
+            else:
+                given = parse_reply(self._format, reply.text)
+        except ValueError as exc:
+            msg = f"the judge's reply isn't a score from {low:g} to {high:g}: {why_unread(exc)}"
+            raise ValueError(msg) from exc
+        return expected_score(reply, given.score, low, high), given.reason
 
 
-class _AsJudge(BackendWrapper):
-    """Marks requests as a judge's, so that limiters let them go first, and budgets know them."""
+async def ask_judge(
+    judge: Backend,
+    messages: tuple[Message, ...],
+    purpose: str,
+    format: type[BaseModel],
+    options: Options = Options(),
+) -> Generation:
+    """Ask a judge as the call that is checking a candidate does; outside of calls, with retries."""
+    # A backend that ignores its cancellation may reply after a sibling has won.
+    await checkpoint_if_cancelled()
+    wrapped, defaults, seed = JUDGING.get() or _OUTSIDE
+    meta, meter = CURRENT.get()
+    options = options.over(defaults)
+    meta = meta or RequestMeta()
+    question = Question(judge, messages, options, seed, purpose, meta, format=format)
+    if meter is not None:
+        meter.add(question)
+    return await question.ask(wrapped(judge))
 
-    async def generate(self, request: Request) -> Generation:
-        """Answer one request."""
-        return await self.inner.generate(_of_judge(request))
 
-    def _stream(
-        self, request: Request
-    ) -> AbstractAsyncContextManager[AsyncIterator[str | Generation]]:
-        return super()._stream(_of_judge(request))
+def _retried(judge: Backend) -> Backend:
+    return judge if gate_before(judge) is None else RetryBackend(judge)
 
 
-def _of_judge(request: Request) -> Request:
-    return replace(request, meta=replace(request.meta, purpose="judge"))
+_OUTSIDE = Judging(_retried, JUDGE_DEFAULTS, None)
 
 
 def expected_score(reply: Generation, said: float, low: float, high: float) -> float:

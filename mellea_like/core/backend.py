@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, Self, runtime_checkable
 
 from mellea_like.core.argument_checks import real_number, whole_number
 from mellea_like.core.display import fields_shown
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     from mellea_like.core.conversation import Message
 
 __all__ = [
-    "BUDGETS",
     "CURRENT",
     "JUDGE_DEFAULTS",
-    "JUDGE_OPTIONS",
+    "JUDGING",
     "MAX_SEED",
     "PATIENT",
     "Backend",
     "BackendWrapper",
     "CallPiece",
+    "Judging",
     "Options",
     "Preferred",
     "Purpose",
@@ -526,11 +526,23 @@ batches, it may wait that long or for ``max_retry_after``, whichever is longer. 
 doesn't wait.
 """
 
-BUDGETS: ContextVar[tuple[Any, ...]] = ContextVar("mellea_like_budgets", default=())
-"""The call's budgets, for a scorer's own requests. Set while a selection scores a candidate."""
 
-JUDGE_OPTIONS: ContextVar[Options | None] = ContextVar("mellea_like_judge_options", default=None)
-"""The judge options for a scorer's own requests, while a selection scores; otherwise None."""
+class Judging(NamedTuple):
+    """How a call asks judges, so that scorers and validators ask theirs in the same way.
+
+    Attributes:
+        wrapped: returns a judge inside the wrappers of the call's options, such as retries.
+        options: the call's options for judges.
+        seed: the seed of the call's draws; None if they have none.
+    """
+
+    wrapped: Callable[[Backend], Backend]
+    options: Options
+    seed: int | None
+
+
+JUDGING: ContextVar[Judging | None] = ContextVar("mellea_like_judging", default=None)
+"""How the call that is checking a candidate asks judges; None outside of such checks."""
 
 
 def current_iteration() -> int | None:

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from mellea_like.core.requirement import Requirement
     from mellea_like.kernel.call import Call
     from mellea_like.kernel.ports import Ask
-    from mellea_like.requirements.judge import Question
 
 __all__ = ["Draw", "SurroundedDraw"]
 
@@ -59,7 +58,7 @@ class Draw:
     # Slots, set one by one: class-level defaults and a `__dict__` take 5 % more time.
     __slots__ = (
         *("call", "ask", "parts", "started_at", "meta", "messages", "rounds", "meter"),
-        *("generation", "checking", "requirements", "verdicts", "judged", "tried"),
+        *("generation", "checking", "requirements", "verdicts", "tried"),
         *("outcome", "error", "reason", "_handled"),
     )
 
@@ -78,7 +77,6 @@ class Draw:
         self.checking = False
         self.requirements: tuple[Requirement, ...] = ()
         self.verdicts: tuple[ValidationResult, ...] = ()
-        self.judged: Sequence[Question] = ()
         self.tried: Exception | None = None
         """The error for which the draw's request is being retried; None if there is no retry."""
         self.outcome = _ERRORED
@@ -224,7 +222,8 @@ class Draw:
         seed, purpose = spec.options.seed, f"judge {requirement.name}"
         options = call.rules.judge_options
         question = Question(judge, messages, options, seed, purpose, self.meta)
-        self.judged = (*self.judged, question)
+        assert self.meter is not None  # noqa: S101 (the draw has begun)
+        self.meter.add(question)
         reply = await question.ask(call.judging(judge, self.ask))
         return read_verdict(reply.text)
 
@@ -236,7 +235,7 @@ class Draw:
         if self.error is not None and self.outcome is not _CANCELLED:
             self.outcome = _ERRORED
         ask, generation, meter = self.ask, self.generation, self.meter
-        usage, asked, checks = cost_of_draw(meter, generation, self.judged)
+        usage, asked, checks = cost_of_draw(meter, generation)
         return Slice(
             ask.iteration,
             ask.subsample,

@@ -6,7 +6,7 @@ from dataclasses import replace
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any
 
-from mellea_like.core.backend import BUDGETS, JUDGE_OPTIONS, innermost
+from mellea_like.core.backend import innermost
 from mellea_like.core.decision import Decision
 from mellea_like.core.display import error_text, plural
 from mellea_like.core.result import StopReason
@@ -15,6 +15,7 @@ from mellea_like.errors import LimitExceeded, SamplingTimeout
 from mellea_like.kernel.ports import Ask, Choice, Option, Ruling, Stop
 from mellea_like.limits.fallback import check_judge_budget
 from mellea_like.requirements.staged_validation import errored
+from mellea_like.runtime.event_loops import foreign
 from mellea_like.runtime.logs import warn
 from mellea_like.selections.base import SelectionFacts, SelectionState, unjudged
 
@@ -43,7 +44,7 @@ class Selected(Option):
     Args:
         selection: the configuration.
         state: the selection's state in this call.
-        inputs: the call's inputs, including the budgets that a scorer's requests must fit into.
+        inputs: the call's inputs.
         settings: the strategy's configuration.
         marks: maps the iterations of earlier draws to their scores or keys, if those were kept. The
             scores or keys of new draws are added.
@@ -85,26 +86,13 @@ class Selected(Option):
         if self._mark is None or not all(verdicts):
             return requirements, verdicts
         try:
-            self._marks[draw.ask.iteration] = await self._marked(candidate)
+            with foreign("its scorer"):
+                mark = self._mark(candidate)
+                self._marks[draw.ask.iteration] = await mark if isawaitable(mark) else mark
         except Exception as exc:  # noqa: BLE001 (a scorer's)
-            if isinstance(exc, LimitExceeded) and exc.result is None:
-                self.call.refused(exc)
             own = unjudged(self._name)
             return (*requirements, own), (*verdicts, errored(own, exc))
         return requirements, verdicts
-
-    async def _marked(self, candidate: Candidate) -> Any:
-        assert self._mark is not None  # noqa: S101 (asked before)
-        answer = self._mark(candidate)
-        if not isawaitable(answer):
-            return answer
-        within = BUDGETS.set(self._inputs.budgets)
-        asked = JUDGE_OPTIONS.set(self.call.rules.judge_options)
-        try:
-            return await answer
-        finally:
-            JUDGE_OPTIONS.reset(asked)
-            BUDGETS.reset(within)
 
     def hear(self, slice_: Slice) -> Ruling | None:
         """Report a draw to the selection, and end the call if no further draw is needed."""

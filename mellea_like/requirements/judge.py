@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from mellea_like.core.backend import Request, checked_reply
 from mellea_like.core.conversation import Message, reply_message
+from mellea_like.core.draw_cost import cost_by_model
 from mellea_like.core.format import each_key_once, strip_fence
-from mellea_like.core.generation import Meter, why_incomplete
+from mellea_like.core.generation import Meter, cost_of, why_incomplete
 from mellea_like.core.seeds import derive_seed
 from mellea_like.core.validation import ValidationResult
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from mellea_like.core.backend import Backend, Options, RequestMeta
-    from mellea_like.core.generation import Generation
+    from mellea_like.core.generation import Generation, Usage
     from mellea_like.core.requirement import Requirement
     from mellea_like.core.validation import Candidate
 
@@ -55,6 +56,12 @@ class Question:
         seed: the seed of the call's draws; None if they have none.
         purpose: a text that gives each question about the same draw a different seed.
         meta: the facts about the draw that the question is about.
+        format: the type that the reply should parse to; None for any text.
+
+    Attributes:
+        meter: counts the cost of the request.
+        reply: the judge's reply; None while there is none.
+        model: the model that is asked; None if it is unknown.
     """
 
     __slots__ = ("_judge", "_request", "meter", "model", "reply")
@@ -67,6 +74,8 @@ class Question:
         seed: int | None,
         purpose: str,
         meta: RequestMeta,
+        *,
+        format: Any = None,
     ) -> None:
         if seed is not None:
             options = options.with_seed(derive_seed(seed, meta.iteration or 0, purpose))
@@ -75,7 +84,20 @@ class Question:
         self.model: str | None = options.model or getattr(judge, "model", None)
         self._judge = judge
         meta = replace(meta, purpose="judge")
-        self._request = Request(messages, options, None, meta, self.meter)
+        self._request = Request(messages, options, format, meta, self.meter)
+
+    @property
+    def usage(self) -> Usage:
+        """The cost so far."""
+        return cost_of(self.meter, self.reply)
+
+    @property
+    def usage_by_model(self) -> tuple[tuple[str | None, Usage], ...]:
+        """The cost so far, as pairs of a model and its cost."""
+        asked = self.meter.asked
+        own, others = cost_by_model(self.meter, self.reply, asked)
+        answered = None if self.reply is None else self.reply.model
+        return ((answered or asked or self.model, own), *others)
 
     async def ask(self, backend: Backend) -> Generation:
         """Send the question to the judge, and return its reply.

@@ -12,9 +12,11 @@ of options that it needs.
 from __future__ import annotations
 
 from importlib import import_module
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from mellea_like.core.given import GivenReply
+from mellea_like.core.requirement import CheckStage
 from mellea_like.hooks.types import HookType
 from mellea_like.options.first import First
 from mellea_like.options.giving_up import GivingUp
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
     from mellea_like.sampling.setup import Setup
 
 __all__ = ["OPTIONS"]
+
+_STAGE = attrgetter("stage")
 
 _REQUEST_HOOKS = (
     HookType.GENERATION_PRE_CALL,
@@ -85,6 +89,14 @@ OPTIONS: tuple[Callable[[Setup], Option | None], ...] = (
     lambda s: TimeLimit(s.settings.iteration_timeout) if s.settings.iteration_timeout else None,
     lambda s: First() if s.settings.selection == "first" and s.show is None else None,
     lambda s: Ordered() if s.settings.selection == "ordered" else None,
+    lambda s: (
+        _lazy("options.judges", "Judges")
+        if s.selection is not None
+        or s.inputs.stages
+        or s.hooks
+        or CheckStage.AWAITED in map(_STAGE, s.inputs.requirements)
+        else None
+    ),
     lambda s: _selected(s) if s.selection is not None else None,
     lambda s: GivingUp(s.settings.give_up.begin()) if s.settings.give_up else None,
     lambda s: _heard(s.hooks, "check", "CheckHooks", *CHECK_HOOKS) if s.hooks else None,

@@ -9,7 +9,7 @@ import anyio
 
 from mellea_like.core.backend import CURRENT, RequestMeta
 from mellea_like.core.conversation import reply_message
-from mellea_like.core.generation import Usage, cost_of
+from mellea_like.core.generation import Usage
 from mellea_like.errors import (
     BackendError,
     BackendTimeout,
@@ -152,9 +152,8 @@ class Comparisons:
                 self.model = reply.model or self.model
                 return read_comparison(reply.text)
         finally:
-            cost = cost_of(question.meter, question.reply)
-            self.usage += cost
-            call.beside += ((self.model or question.model, cost),)
+            self.usage += question.usage
+            call.beside += question.usage_by_model
         msg = f"comparing two draws took longer than {self._seconds:g} s"
         raise BackendTimeout(msg)
 
