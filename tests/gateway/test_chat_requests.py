@@ -157,6 +157,15 @@ def test_a_field_that_is_wrong_or_not_supported_is_named(fields, param):
     assert caught.value.message.startswith(f"{param}: ")
 
 
+def test_a_message_with_too_many_parts_is_refused_before_they_are_looked_at():
+    part = {"type": "text", "text": "x"}
+    assert read(messages=[says([part] * 2000)]).conversation[0].text == "x" * 2000
+    with pytest.raises(Refusal) as caught:
+        read(messages=[*USER, says(["not a part"] * 2001)])
+    what = "there are 2,001 parts: at most 2,000 are supported in a message"
+    assert (caught.value.status, caught.value.message) == (400, f"messages.1.content: {what}")
+
+
 @pytest.mark.parametrize(("old", "new"), [("loop", "attempts"), ("concurrency", "lanes")])
 def test_a_field_that_was_renamed_says_its_name(old, new):
     with pytest.raises(Refusal, match=rf"mellea_like\.{old}: {old} is now called {new}$"):

@@ -276,6 +276,11 @@ def test_any_json_may_be_asked_for():
         ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input.0"),
         ({"input": [{"type": "web_search_call", "id": "ws_1"}]}, "input.0"),
         ({"input": [says({"type": "text", "text": "x"})]}, "input.0.content.0"),
+        ({"input": [says(*["not a part"] * 2001)]}, "input.0.content"),
+        (
+            {"input": [{"type": "function_call_output", "call_id": "1", "output": [None] * 2001}]},
+            "input.0.output",
+        ),
         (
             {"input": [says({"type": "input_image", "image_url": "http://a/b"})]},
             "input.0.content.0.image_url",

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Self, cast
 
 from pydantic import (
     AfterValidator,
+    BeforeValidator,
     Discriminator,
     Field,
     Tag,
@@ -42,6 +43,12 @@ if TYPE_CHECKING:
 
 MOST_TOOLS = 128
 """The maximum number of tools in a request, as on OpenAI's own servers."""
+
+MOST_MESSAGES = 2000
+"""The maximum number of messages in a request."""
+
+MOST_CONTENT_PARTS = 2000
+"""The maximum number of parts in a message."""
 
 
 # --- messages ------------------------------------------------------------------------------------
@@ -142,6 +149,18 @@ _AnyPart = Annotated[
 ]
 
 
+def _few_parts(given: object) -> Any:
+    """Refuse too many parts before they are validated, which would take long."""
+    if isinstance(given, list) and (count := len(cast("list[object]", given))) > MOST_CONTENT_PARTS:
+        reject(
+            f"there are {count:,} parts: at most {MOST_CONTENT_PARTS:,} are supported in a message"
+        )
+    return cast("Any", given)
+
+
+FEW_PARTS = BeforeValidator(_few_parts)
+
+
 def _content_tag(given: Any) -> str:
     return "<text>" if isinstance(given, str) else "<parts>" if given is not None else "<nothing>"
 
@@ -154,7 +173,7 @@ class _Message(OpenFields):
     tool_call_id: NotBlank | None = Field(default=None, validate_default=True)
     content: Annotated[
         Annotated[str, Tag("<text>")]
-        | Annotated[list[_AnyPart], Field(min_length=1), Tag("<parts>")]
+        | Annotated[list[_AnyPart], Field(min_length=1), FEW_PARTS, Tag("<parts>")]
         | Annotated[None, Tag("<nothing>")],
         Discriminator(_content_tag),
     ] = Field(default=None, validate_default=True)
@@ -355,7 +374,7 @@ class ChatRequest(Fields):
     """A chat completion request."""
 
     model: NotBlank
-    messages: Annotated[list[_Message], Field(min_length=1, max_length=2000)]
+    messages: Annotated[list[_Message], Field(min_length=1, max_length=MOST_MESSAGES)]
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
     max_completion_tokens: Positive | None = None

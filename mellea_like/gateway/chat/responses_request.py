@@ -19,6 +19,8 @@ from mellea_like.core.conversation import Message
 from mellea_like.core.parts import part_from_dict
 from mellea_like.core.tools import ToolCall
 from mellea_like.gateway.chat.request import (
+    FEW_PARTS,
+    MOST_MESSAGES,
     MOST_TOOLS,
     ChatRequest,
     WebUrl,
@@ -123,7 +125,7 @@ _Part = Annotated[
 
 
 _Parts = Annotated[
-    Annotated[list[_Part], Field(min_length=1)],
+    Annotated[list[_Part], Field(min_length=1), FEW_PARTS],
     BeforeValidator(
         lambda given: [{"type": "input_text", "text": given}] if isinstance(given, str) else given
     ),
@@ -215,7 +217,7 @@ _AnyItem = Annotated[
 
 _Items = Annotated[
     list[_AnyItem],
-    Field(min_length=1, max_length=2000),
+    Field(min_length=1, max_length=MOST_MESSAGES),
     BeforeValidator(
         lambda given: [{"role": "user", "content": given}] if isinstance(given, str) else given
     ),
