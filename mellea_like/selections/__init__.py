@@ -1,6 +1,9 @@
 """Selections: when there are enough draws, and which of them wins."""
 
+from typing import TYPE_CHECKING
+
 from mellea_like.core.decision import Decision
+from mellea_like.lazy import lazy_exports
 from mellea_like.selections.base import (
     BaseSelection,
     First,
@@ -15,10 +18,14 @@ from mellea_like.selections.best import BestOf, Consensus, word_overlap
 from mellea_like.selections.tournament import Tournament
 from mellea_like.selections.votes import Collect, Vote, majority_confidence
 
+if TYPE_CHECKING:
+    from mellea_like.selections.comparisons import Comparisons
+
 __all__ = [
     "BaseSelection",
     "BestOf",
     "Collect",
+    "Comparisons",
     "Consensus",
     "Decision",
     "First",
@@ -33,3 +40,7 @@ __all__ = [
     "tool_key",
     "word_overlap",
 ]
+
+__getattr__, __dir__ = lazy_exports(
+    globals(), {"mellea_like.selections.comparisons": "Comparisons"}
+)
