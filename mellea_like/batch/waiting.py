@@ -14,7 +14,8 @@ from mellea_like.batch.item import IdSet
 from mellea_like.batch.journal.identity import differing_part, digest_of
 from mellea_like.batch.journal.records import standing
 from mellea_like.batch.source import END
-from mellea_like.core.conversation import Context
+from mellea_like.core.conversation import Context, Message
+from mellea_like.core.prompts import recorded_message
 from mellea_like.core.recorded import recorded_requirement
 from mellea_like.core.serialization import slice_from_dict
 from mellea_like.core.slice import Outcome
@@ -84,7 +85,7 @@ def earlier_draws(stored: StoredItem, work: Work, *, passed: bool = False) -> Wa
     nothing = Context()
     try:
         slices = [
-            slice_from_dict(body, work.format, nothing, (), recorded_requirement)
+            slice_from_dict(body, work.format, nothing, _sent(body), recorded_requirement)
             for _, body in ([] if lacks_text else rows)
         ]
     except (KeyError, TypeError, ValueError) as exc:
@@ -100,6 +101,12 @@ def earlier_draws(stored: StoredItem, work: Work, *, passed: bool = False) -> Wa
     void = any(attempt == stored.attempts for attempt, _ in rows[len(slices) :])
     attempt = stored.attempts + (void or not slices)
     return WaitingItem(stored.id, stored.digest, attempt, tuple(slices))
+
+
+def _sent(body: dict[str, Any]) -> tuple[Message, ...]:
+    """Return the messages of a draw as far as its record has them: its rounds of tools."""
+    rounds = tuple(map(recorded_message, body.get("rounds", ())))
+    return (Message("user", body["action"]["text"]), *rounds) if rounds else ()
 
 
 def _ended_stages(slice_: Slice, settings: Settings) -> bool:

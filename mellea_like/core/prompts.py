@@ -101,11 +101,12 @@ def read_prompts(prompts: Sequence[Any]) -> list[tuple[Message, ...]]:
     read: list[tuple[Message, ...]] = []
     for place, entry in enumerate(prompts):
         earlier = read[_before(entry, place)] if isinstance(entry, dict) else ()
-        read.append((*earlier, *map(_message, messages_in(entry))))
+        read.append((*earlier, *map(recorded_message, messages_in(entry))))
     return read
 
 
-def _message(written: Mapping[str, Any]) -> Message:
+def recorded_message(written: Mapping[str, Any]) -> Message:
+    """Read a message of a record."""
     return Message.from_dict({**written, "content": written["content"]})
 
 

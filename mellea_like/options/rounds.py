@@ -84,7 +84,7 @@ def as_drawn(slice_: Slice, ask: Ask) -> Slice:
 
     A record only describes the two, so they are taken from ``ask``. They are the same as those of
     the recorded draw, because ``repair`` is pure. If the action's text has changed nevertheless,
-    the text in the record is used.
+    the text in the record is used. The rounds of tools are those in the record.
     """
     if not isinstance(slice_.action, RecordedAction):
         return slice_  # It never left memory.
@@ -103,7 +103,7 @@ def as_drawn(slice_: Slice, ask: Ask) -> Slice:
         elif type(action) is Message and isinstance(action.content, str):
             action = replace(action, content=asked)
     known = {(r.name, r.description): r for r in spec.requirements}
-    return replace(
+    drawn = replace(
         slice_,
         action=action,
         context=ask.context,
@@ -111,3 +111,8 @@ def as_drawn(slice_: Slice, ask: Ask) -> Slice:
         generation=reply,
         requirements=tuple(known.get((r.name, r.description), r) for r in slice_.requirements),
     )
+    if not slice_.rounds:
+        return drawn
+    # If the action's own messages end with calls of tools, the recorded rounds begin with these.
+    rounds = slice_.rounds[len(drawn.rounds) :]
+    return replace(drawn, messages=drawn.messages + rounds)

@@ -168,8 +168,8 @@ def read_items(
         ``attempts`` is the number of attempts; ``started`` and ``elapsed`` are those of the last
         attempt, and ``usage`` is that of all attempts, including killed ones. ``trace`` is the
         argument for ``SamplingResult.from_dict``, or None. ``drawn`` has an unfinished item's
-        draws so far, in the form of a trace's ``slices``, but without the prompts. It is empty for
-        other items.
+        draws so far, in the form of a trace's ``slices``, but without the prompts; ``rounds`` has
+        the calls of ``read_only`` tools in a draw, with their answers. It is empty for other items.
 
     Raises:
         JournalError: the file isn't a journal, is of another format version, or is damaged.

@@ -112,6 +112,9 @@ def slice_row(
         action = {**body["action"], "text": ""}
         body = {name: part for name, part in body.items() if name not in _SLICE_TEXTS}
         body |= {"text": None, "action": action}
+    elif rounds := slice_.rounds:
+        # The item's result has all conversations, but the item may be resumed before it has one.
+        body["rounds"] = [message.as_dict() for message in rounds]
     if body["generation_usage"] == usage:
         del body["generation_usage"]
     columns = {name: min(usage[name], MOST_TOKENS) for name in USAGE}
@@ -281,6 +284,8 @@ def _trace(
         {**bodies[iteration], "context": context, "prompt": prompt}
         for iteration, context, prompt in places
     ]
+    for slice_ in slices:
+        slice_.pop("rounds", None)  # They are in the prompt.
     said: dict[str, Any]
     for said in [words] if "index" in words else words:
         at: int = said.pop("index")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from contextlib import closing
 from copy import copy
+from dataclasses import replace
 from random import Random
 
 import anyio
@@ -18,10 +19,12 @@ from mellea_like import (
     Collect,
     Escalate,
     Generation,
+    MultiTurnStrategy,
     RejectionSamplingStrategy,
     RepairTemplateStrategy,
     Requirement,
     Stage,
+    Tool,
     Vote,
     judge_score,
     requirement,
@@ -36,7 +39,7 @@ from mellea_like.backends import (
 )
 from mellea_like.batch import BatchJobs, Journal, read_items, sample_many
 from mellea_like.batch.jobs.overview import cancel_jobs
-from mellea_like.core import Usage
+from mellea_like.core import ToolCall, Usage
 from mellea_like.core.prices import Price
 from mellea_like.errors import (
     InvalidRequest,
@@ -520,6 +523,38 @@ async def test_a_resumed_run_makes_no_ordinary_draw_twice(provider, path):
     assert len(asked) == 4
     assert len(provider.jobs) == 1
     assert cost(found) == provider.usage + sum(asked, Usage())
+
+
+class CallingAPI(FakeAPI):
+    """A model whose reply "look up" calls this tool."""
+
+    def reply(self, request, outcome, meter):
+        made = super().reply(request, outcome, meter)
+        calls = (ToolCall("call", "look_up", "{}"),) if made.text == "look up" else ()
+        return replace(made, tool_calls=calls)
+
+
+async def test_a_resumed_run_finds_the_answers_to_a_repair_that_continues_rounds_of_tools(
+    virtual_clock, path
+):
+    def look_up():
+        return "found"
+
+    def answer(texts):
+        first = len(texts) < 5  # The first draw, whose answer is in small letters.
+        return "look up" if texts[-1] != "found" else "found" if first else "FOUND"
+
+    provider = FakeProvider(answer)
+    tools = [Tool.of(look_up, read_only=True)]
+    strategy = MultiTurnStrategy(BatchJobs(CallingAPI(provider)), requirements=[in_capitals])
+    with anyio.CancelScope() as scope:
+        provider.looked = lambda: len(provider.jobs) == 3 and scope.cancel()
+        await finish(strategy, words(1), path, tools=tools)
+    assert scope.cancelled_caught
+    provider.looked = lambda: None
+    found = await finish(strategy, words(1), path, tools=tools)
+    check_all_paid_once(found, provider)
+    assert len(provider.jobs) == 4
 
 
 async def test_half_of_a_surrogate_pair_goes_into_a_job(provider, path):
