@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from mellea_like.core.backend import Options, innermost
+from mellea_like.core.extra import NO_EXTRA
 from mellea_like.core.format import json_schema
 from mellea_like.core.generation import Generation, TokenLogprob
 from mellea_like.core.tools import ToolCall
@@ -57,6 +58,8 @@ def written_reply(reply: Generation) -> str | None:
     plain |= {n: said for n in ("refusal", "reasoning") if (said := getattr(reply, n)) is not None}
     if reply.tool_calls:
         plain["tool_calls"] = [[c.id, c.name, c.arguments] for c in reply.tool_calls]
+        if any(c.extra for c in reply.tool_calls):
+            plain["call_extras"] = [dict(c.extra) for c in reply.tool_calls]
     if reply.logprobs:
         plain["logprobs"] = [
             [text, logprob, [list(other) for other in alternatives]]
@@ -80,7 +83,9 @@ def read_reply(written: str, usage: Usage) -> Generation:
         TokenLogprob(token, logprob, tuple((other, its) for other, its in alternatives))
         for token, logprob, alternatives in plain.get("logprobs", ())
     )
-    calls = tuple(ToolCall(*call) for call in plain.get("tool_calls", ()))
+    named = plain.get("tool_calls", ())
+    extras = plain.get("call_extras") or [NO_EXTRA] * len(named)
+    calls = tuple(ToolCall(*c, extra=its) for c, its in zip(named, extras, strict=True))
     kept: dict[str, Any] = {"parsed": parsed, "logprobs": logprobs, "tool_calls": calls}
     kept |= {name: plain.get(name) for name in ("refusal", "reasoning")}
     return Generation(text, value, usage, model, ended, **kept)

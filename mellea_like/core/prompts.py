@@ -7,9 +7,11 @@ long conversation is written only once.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from mellea_like.core.conversation import Message
+from mellea_like.core.tools import recorded_call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Mapping, Sequence
@@ -107,7 +109,9 @@ def read_prompts(prompts: Sequence[Any]) -> list[tuple[Message, ...]]:
 
 def recorded_message(written: Mapping[str, Any]) -> Message:
     """Read a message of a record."""
-    return Message.from_dict({**written, "content": written["content"]})
+    message = Message.from_dict({**written, "content": written["content"]})
+    calls = written.get("tool_calls")
+    return replace(message, tool_calls=tuple(map(recorded_call, calls))) if calls else message
 
 
 def _before(entry: Any, place: int) -> int:

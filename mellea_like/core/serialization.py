@@ -29,7 +29,7 @@ from mellea_like.core.recorded import (
     recorded_requirement,
 )
 from mellea_like.core.slice import Outcome, Slice
-from mellea_like.core.tools import ToolCall
+from mellea_like.core.tools import recorded_call
 from mellea_like.core.validation import ValidationResult, ValidationStatus
 
 if TYPE_CHECKING:
@@ -387,7 +387,7 @@ def _generation(s: Mapping[str, Any], format: Any) -> Generation | None:
         s["model"],
         s["finish_reason"],
         parsed=parsed,
-        tool_calls=tuple(map(ToolCall.from_dict, s.get("tool_calls", ()))),
+        tool_calls=tuple(map(recorded_call, s.get("tool_calls", ()))),
         refusal=s.get("refusal"),
         reasoning=s.get("reasoning"),
     )

@@ -252,6 +252,16 @@ def _of_mapping(kind: type[Tool], given: Mapping[str, Any], name: str | None) ->
 # --- calls in conversations, and their comparison
 
 
+def recorded_call(written: Mapping[str, Any]) -> ToolCall:
+    """Read a call that `ToolCall.as_dict` wrote, with its extra fields."""
+    inside = {n: v for n, v in written["function"].items() if n not in ("name", "arguments")}
+    extra = {n: v for n, v in written.items() if n not in ("id", "type", "function")}
+    if inside:
+        extra["function"] = inside
+    call = ToolCall.from_dict(written)
+    return replace(call, extra=extra) if extra else call
+
+
 def resendable(call: ToolCall) -> ToolCall:
     """Return a call whose arguments are a JSON object, because some servers refuse other ones."""
     try:

@@ -118,9 +118,10 @@ async def test_what_shapes_a_reply_is_part_of_its_key(path, changes):
     "said",
     [
         Generation("", finish_reason="stop", tool_calls=(CALL,), refusal="", reasoning="Hm."),
+        Generation("", tool_calls=(CALL, replace(CALL, extra={"extra_content": {"a": 1}}))),
         Generation("7!", logprobs=LOGPROBS),
     ],
-    ids=["a call and thoughts", "log probabilities"],
+    ids=["a call and thoughts", "a call's extra fields", "log probabilities"],
 )
 async def test_what_a_reply_says_besides_its_text_is_kept(path, said):
     backend = CachedBackend(FunctionBackend(lambda request: said, inline=True), path)

@@ -54,7 +54,8 @@ TOOLS = [Tool.of(look_up, read_only=True), buy]
 
 
 def call(tool: str, word: str) -> ToolCall:
-    return ToolCall(f"{tool} {word}", tool, json.dumps({"word": word}))
+    extra = {"extra_content": {"signature": word}}
+    return ToolCall(f"{tool} {word}", tool, json.dumps({"word": word}), extra=extra)
 
 
 class Curious:

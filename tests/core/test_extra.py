@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import pickle
 
 import pytest
@@ -10,6 +11,8 @@ import pytest
 from mellea_like import Image, Message
 from mellea_like.core import Audio, File, Text, ToolCall
 from mellea_like.core.extra import Extra, with_extra
+from mellea_like.core.prompts import recorded_message
+from mellea_like.core.tools import recorded_call
 
 CACHED = {"cache_control": {"type": "ephemeral"}}
 
@@ -53,6 +56,15 @@ def test_fields_inside_are_added_inside_and_none_takes_the_place_of_an_objects_o
     assert call.as_dict() == {"id": "c", "type": "function", "function": function}
     known = {"a": {"b": 1}}
     assert with_extra(known, Extra({"a": {"c": 2}})) == {"a": {"b": 1, "c": 2}}
+
+
+def test_the_fields_of_a_call_come_back_from_a_record():
+    extra = {"extra_content": {"google": {"thought_signature": "s"}}, "function": {"strict": True}}
+    call = ToolCall("c", "f", "{}", extra=extra)
+    asked = Message("assistant", "", tool_calls=[call, ToolCall("d", "f", "{}")])
+    written = json.loads(json.dumps(asked.as_dict()))
+    assert recorded_message(written) == asked
+    assert recorded_call(written["tool_calls"][0]) == call
 
 
 def test_thoughts_keep_the_name_that_a_server_gave_them():
