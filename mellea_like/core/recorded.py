@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from mellea_like import errors
+from mellea_like.core.connection_errors import connection_failed
 from mellea_like.core.conversation import Context, Message
 from mellea_like.core.display import add_note, error_text, fields_shown, safe_repr
 from mellea_like.core.requirement import Requirement
@@ -63,6 +64,14 @@ class RecordedError(MelleaError):
     def __init__(self, message: str = "", *, type: str = "RecordedError") -> None:  # noqa: A002 (the record's word)
         super().__init__(message)
         self.type = type
+
+
+class _OfBackend(RecordedError, BackendError):
+    """Replaces a recorded `BackendError` of a class that this library doesn't know."""
+
+
+class _OfConnection(RecordedError, ConnectionError):
+    """Replaces a recorded connection error or timeout of another library."""
 
 
 def recorded_requirement(name: str, description: str, weight: float) -> Requirement:
@@ -134,6 +143,8 @@ def error_to_dict(error: BaseException, causes: int = MOST_CAUSES) -> dict[str, 
     described: dict[str, Any] = {"type": type_name(error), "message": error_text(error)}
     if isinstance(error, BackendError):
         described.update({name: getattr(error, name) for name in _OF_BACKENDS})
+    elif connection_failed(error):
+        described["connection"] = True
     notes = getattr(error, "__notes__", None)
     if notes:
         described["notes"] = [str(note) for note in notes]
@@ -145,12 +156,21 @@ def error_to_dict(error: BaseException, causes: int = MOST_CAUSES) -> dict[str, 
 def error_from_dict(written: Mapping[str, Any]) -> Exception:
     """Make an error from its description."""
     name, message = written["type"], written["message"]
-    error = _made(name, message, written) or RecordedError(message, type=name)
+    error = _made(name, message, written) or _described(name, message, written)
     for note in written.get("notes", ()):
         add_note(error, note)
     if "cause" in written:
         error.__cause__ = error_from_dict(written["cause"])
     return error
+
+
+def _described(name: str, message: str, written: Mapping[str, Any]) -> RecordedError:
+    """Replace an error of an unknown class by one that is as permanent or transient."""
+    if "retryable" in written:
+        error = _OfBackend(message, type=name)
+        vars(error).update({field: written[field] for field in _OF_BACKENDS if field in written})
+        return error
+    return (_OfConnection if "connection" in written else RecordedError)(message, type=name)
 
 
 def type_name(error: BaseException) -> str:

@@ -11,6 +11,7 @@ import pytest
 from anyio.lowlevel import checkpoint
 from batch_kit import agrees, results_of, strategy
 from journal_kit import items_of
+from trio import TooSlowError
 from typed_values import Aliased, Computed, Doubling, Excluded, Login, Stamped, shown
 
 from mellea_like import (
@@ -28,6 +29,7 @@ from mellea_like.batch.journal.identity import label_of
 from mellea_like.core import Usage
 from mellea_like.errors import (
     AuthenticationFailed,
+    BackendUnavailable,
     InvalidRequest,
     JournalError,
     RequirementError,
@@ -225,6 +227,38 @@ async def test_a_bug_of_a_validator_that_an_earlier_run_met_counts(path, error, 
     (item,) = await results_of(drawing, ["x"], **given)
     assert isinstance(item.error, RequirementError)
     assert len(backend.asked) == 3  # The second draw was made again, and had the same bug.
+
+
+class Overloaded(BackendUnavailable):
+    """A retryable error of the user's own backend."""
+
+
+class Silent(TimeoutError):
+    """A timeout of the user's own backend."""
+
+
+class Faltering(Quick):
+    """Fails at its first request, says no to the second, and stops the program at the third."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.errors = {1: error, 3: SystemExit()}
+
+    async def generate(self, request: Request) -> Generation:
+        number = len(self.asked) + 1
+        self.replies = {"x": self.errors.get(number, "yes" if number > 3 else "no")}
+        return await super().generate(request)
+
+
+@pytest.mark.parametrize("order", ["depth", "breadth"])
+@pytest.mark.parametrize("error", [Overloaded("busy"), Silent(), TooSlowError()])
+async def test_an_item_continues_after_a_transient_error_of_a_foreign_class(path, error, order):
+    drawing = strategy(Faltering(error), loop_budget=5)
+    given = {"concurrency": 1, "journal": path, "order": order}
+    with pytest.raises(SystemExit):
+        await results_of(drawing, ["x"], **given)
+    (item,) = await results_of(drawing, ["x"], **given)
+    assert [str(s.outcome) for s in item.result.slices] == ["errored", "failed", "passed"]
 
 
 async def test_an_answer_that_a_budget_cut_short_is_kept(path):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 import json
+import pickle
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 
+import httpx2
 import numpy as np
 import pytest
 from engine_kit import a_slice
@@ -35,7 +37,14 @@ from mellea_like import (
 from mellea_like.backends import FunctionBackend, ScriptedBackend
 from mellea_like.core import StopReason, Usage
 from mellea_like.core.recorded import RecordedAction, RecordedError, error_from_dict, error_to_dict
-from mellea_like.errors import BackendUnavailable, Blocked, HookError, RateLimited, RequirementError
+from mellea_like.errors import (
+    BackendError,
+    BackendUnavailable,
+    Blocked,
+    HookError,
+    RateLimited,
+    RequirementError,
+)
 
 CONTEXT = Context([Message("system", "Be brief.")])
 ASKED = Message("user", "do it")
@@ -285,6 +294,34 @@ def test_another_error_comes_back_as_its_description(error, named):
     assert type(back) is RecordedError
     assert (back.type, str(back)) == (named, str(error))
     assert error_to_dict(back) == error_to_dict(error)
+
+
+class Overloaded(BackendUnavailable):
+    pass
+
+
+class Silent(TimeoutError):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (Overloaded("busy", status=529, retry_after=2.0), BackendError),
+        (Silent("no answer"), ConnectionError),
+        (httpx2.ConnectError("refused"), ConnectionError),
+    ],
+)
+def test_another_error_that_is_transient_comes_back_as_transient(error, kind):
+    back = error_from_dict(json.loads(json.dumps(error_to_dict(error))))
+    assert isinstance(back, RecordedError)
+    assert isinstance(back, kind)
+    assert (back.type, str(back)) == (
+        f"{type(error).__module__}.{type(error).__name__}",
+        str(error),
+    )
+    assert error_to_dict(back) == error_to_dict(error)
+    assert cut(Outcome.ERRORED, error=pickle.loads(pickle.dumps(back)), verdicts=()).may_continue
 
 
 def test_a_name_in_a_record_makes_nothing_but_errors():
