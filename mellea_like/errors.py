@@ -297,9 +297,12 @@ class RequirementError(MelleaError):
 
     Attributes:
         result: the record of the call, if a call raised this error.
+        line: the line of the validator's file at which it raised an exception, as
+            ``"rules.py:12"`` with the file's full path; empty if there is none.
     """
 
     result: SamplingResult[Any] | None = None
+    line: str = ""
 
     def __init__(self, message: str = "", *, requirement: str | None = None) -> None:
         super().__init__(message)

@@ -12,7 +12,7 @@ from mellea_like.core.connection_errors import connection_failed
 from mellea_like.core.conversation import Context, Message
 from mellea_like.core.display import add_note, error_text, fields_shown, safe_repr
 from mellea_like.core.requirement import Requirement
-from mellea_like.errors import BackendError, MelleaError, RequirementError
+from mellea_like.errors import BackendError, MelleaError, RequirementError, ToolError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -28,6 +28,7 @@ There is a limit because causes can form a circle.
 """
 
 _OF_BACKENDS = ("status", "retryable", "retry_after")
+_OF_CHECKS_AND_TOOLS = ("requirement", "line", "tool")
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +146,9 @@ def error_to_dict(error: BaseException, causes: int = MOST_CAUSES) -> dict[str, 
         described.update({name: getattr(error, name) for name in _OF_BACKENDS})
     elif connection_failed(error):
         described["connection"] = True
+    elif isinstance(error, RequirementError | ToolError):
+        fields = ((name, getattr(error, name, None)) for name in _OF_CHECKS_AND_TOOLS)
+        described.update({name: value for name, value in fields if value})
     notes = getattr(error, "__notes__", None)
     if notes:
         described["notes"] = [str(note) for note in notes]
@@ -157,6 +161,7 @@ def error_from_dict(written: Mapping[str, Any]) -> Exception:
     """Make an error from its description."""
     name, message = written["type"], written["message"]
     error = _made(name, message, written) or _described(name, message, written)
+    vars(error).update({n: written[n] for n in _OF_CHECKS_AND_TOOLS if n in written})
     for note in written.get("notes", ()):
         add_note(error, note)
     if "cause" in written:

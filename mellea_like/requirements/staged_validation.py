@@ -248,9 +248,6 @@ async def _until_certain(
 
 _PACKAGE = os.path.dirname(os.path.dirname(__file__))  # noqa: PTH120 (without pathlib's imports)
 
-RAISED_AT = "raised at "
-"""How a `RequirementError`'s note about the line of the validator's bug begins."""
-
 _FAIL = ValidationStatus.FAILED
 _PASSED = ValidationResult(True)
 _FAILED = ValidationResult(False)
@@ -289,7 +286,8 @@ def errored(requirement: Requirement, exc: BaseException) -> ValidationResult:
     )
     error.__cause__ = exc
     if line := line_of(exc):
-        error.add_note(f"{RAISED_AT}{line}")
+        error.line = line
+        error.add_note(f"raised at {line}")
     return ValidationResult.errored(error)
 
 

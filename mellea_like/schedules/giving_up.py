@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from mellea_like.core.argument_checks import real_number
 from mellea_like.core.slice import Outcome
 from mellea_like.core.validation import ValidationStatus
-from mellea_like.requirements.staged_validation import RAISED_AT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -182,16 +181,13 @@ def bug_of(slice_: Slice) -> Bug | None:
     for requirement, verdict in slice_.validations:
         error = verdict.error
         if verdict.status is _ERROR and not requirement.judged and error is not None:
-            cause = error.__cause__
-            # A slice that was read from a journal has the note, but not the traceback.
-            notes: Sequence[str] = getattr(error, "__notes__", ())
-            line = next((note for note in notes if note.startswith(RAISED_AT)), "")
+            cause, line = error.__cause__, getattr(error, "line", "")
             if cause is None or not line:
                 return None
             # Imported lazily: few calls meet a bug.
             from mellea_like.core.recorded import type_name  # noqa: PLC0415
 
-            return Bug(requirement, type_name(cause), line.removeprefix(RAISED_AT))
+            return Bug(requirement, type_name(cause), line)
     return None
 
 

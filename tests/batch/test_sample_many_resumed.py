@@ -226,6 +226,7 @@ async def test_a_bug_of_a_validator_that_an_earlier_run_met_counts(path, error, 
         await results_of(drawing, ["x"], **given)
     (item,) = await results_of(drawing, ["x"], **given)
     assert isinstance(item.error, RequirementError)
+    assert item.error.requirement == "broken"
     assert len(backend.asked) == 3  # The second draw was made again, and had the same bug.
 
 

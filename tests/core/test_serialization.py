@@ -44,6 +44,7 @@ from mellea_like.errors import (
     HookError,
     RateLimited,
     RequirementError,
+    ToolError,
 )
 
 CONTEXT = Context([Message("system", "Be brief.")])
@@ -238,6 +239,11 @@ def caused(error: Exception, cause: Exception) -> Exception:
     return error
 
 
+def at_line(error: RequirementError, line: str) -> Exception:
+    error.line = line
+    return error
+
+
 def noted(error: Exception, note: str) -> Exception:
     error.add_note(note)
     return error
@@ -256,13 +262,15 @@ def noted(error: Exception, note: str) -> Exception:
         OSError("disk"),
         noted(RuntimeError("x"), "tried 3 times"),
         caused(RequirementError("check failed"), ZeroDivisionError("division by zero")),
+        at_line(RequirementError("check failed", requirement="short"), "rules.py:12"),
+        ToolError("it raised", tool="look_up"),
     ],
 )
 def test_an_error_of_this_library_or_of_python_comes_back_as_itself(error):
     back = error_from_dict(json.loads(json.dumps(error_to_dict(error))))
     assert type(back) is type(error)
     assert str(back) == str(error)
-    assert vars(back).keys() == vars(error).keys()
+    assert vars(back) == vars(error)
     assert error_to_dict(back) == error_to_dict(error)
     assert type(back.__cause__) is type(error.__cause__)
 

@@ -56,6 +56,7 @@ async def test_the_same_bug_ends_the_call_after_as_many_slices_as_subsamples(
     assert len(backend.requests) == slices
     notes = caught.value.__notes__
     assert f"{slices} draws errored" in notes[0]
+    assert caught.value.line == f"{__file__}:{BUG}"
     assert notes[1] == f"raised at {__file__}:{BUG}"
 
 
