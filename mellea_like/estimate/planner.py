@@ -259,7 +259,8 @@ class _Findings:
         """Count verdicts, repairs, other models' draws; return whether the first model passed."""
         firsts = [s for s in trace.slices if s.depth == 0]
         models = {s.model for s in draws}
-        prompts, stages = {s.prompt for s in firsts}, {s.stage for s in firsts}
+        asked = trace.questions
+        prompts, stages = {asked[s.iteration] for s in firsts}, {s.stage for s in firsts}
         failures: Counter[int] = Counter()
         # A call that stops at its first pass makes a repair only if all draws before it, of any
         # lane, have failed. Otherwise, lanes continue whatever happens in the others.
@@ -274,7 +275,7 @@ class _Findings:
                 solved |= first and passed
                 if first:
                     self._judge(s)
-                if s.prompt not in prompts and first:
+                if asked[s.iteration] not in prompts and first:
                     failed = bisect_right(ends, s.started_at) if racing else failures[s.chain]
                     self.repairs[failed, passed] += 1
                 # After a pass, a new chain begins.

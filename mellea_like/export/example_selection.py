@@ -373,13 +373,9 @@ def sent_for(trace: TraceView, s: SliceView) -> Messages:
 
 
 def _conversation(trace: TraceView, s: SliceView) -> tuple[Messages, Messages]:
-    """Return a draw's messages in two parts: its prompt, and its tool calls with their results."""
-    sent = [dict(message) for message in trace.sent(s.prompt)]
-    # The first message after the earlier conversation is never a tool call of this draw.
-    for place in range(len(trace.sent(s.context)) + 1, len(sent)):
-        if sent[place]["role"] == "assistant" and sent[place].get("tool_calls"):
-            return sent[:place], sent[place:]
-    return sent, []
+    """Return copies of a draw's prompt, and of its tool calls with their results."""
+    prompt, rounds = trace.conversation(s)
+    return list(map(dict, prompt)), list(map(dict, rounds))
 
 
 def _reply(rounds: Messages, s: SliceView) -> Messages:

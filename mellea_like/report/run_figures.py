@@ -18,10 +18,10 @@ from mellea_like.report.model_shares import Money, Shares, add_shares, prices_of
 from mellea_like.report.views import FATES, ItemView, RunView
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping
 
     from mellea_like.pass_rates import CoverageCurve
-    from mellea_like.report.views import Fault, SliceView, TraceView
+    from mellea_like.report.views import Fault, TraceView
 
 __all__ = [
     "DEEPEST",
@@ -278,7 +278,7 @@ class RunFigures:
         recorded, money = Usage(), Money()
         if trace is None:
             return recorded, money
-        self._repairs(trace.slices)
+        self._repairs(trace)
         money = add_shares(trace, self.models, self.prices)
         for s in trace.slices:
             recorded += s.usage
@@ -312,13 +312,14 @@ class RunFigures:
             cause.items += 1
             cause.alone += len(lacked) == 1
 
-    def _repairs(self, slices: Sequence[SliceView]) -> None:
+    def _repairs(self, trace: TraceView) -> None:
         """Count first draws and repairs. A later draw with a first draw's prompt isn't a repair."""
-        first = {s.prompt for s in slices if s.depth == 0}
+        slices, asked = trace.slices, trace.questions
+        first = {asked[s.iteration] for s in slices if s.depth == 0}
         at = {(s.subsample, s.depth): s for s in slices if s.judged}
         for s in slices:
             depth = s.depth
-            if not s.judged or (depth and s.prompt in first):
+            if not s.judged or (depth and asked[s.iteration] in first):
                 continue
             here = self.depths.setdefault(min(depth, DEEPEST), RepairDepth())
             here.judged += 1

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mellea_like.core.display import attempt_names
-from mellea_like.core.prompts import prompt_at
+from mellea_like.core.prompts import messages_in, prompt_at
 from mellea_like.core.serialization import check_usage_of, decision_from_dict, usage_from_dict
 
 if TYPE_CHECKING:
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from mellea_like.core.decision import Decision
     from mellea_like.core.generation import Usage
+
+    Messages = list[Mapping[str, Any]]
 
 __all__ = ["FATES", "Fault", "ItemView", "RunView", "SliceView", "TraceView", "Verdict", "damage"]
 
@@ -226,6 +228,18 @@ class TraceView:
         return found if decision is None else [*found, ("compared", decision.usage)]
 
     @cached_property
+    def questions(self) -> dict[int, Hashable]:
+        """A key for the prompt of each draw, by its iteration; the same for equal prompts.
+
+        The draws' own rounds of tools are no part of their prompts.
+        """
+        ends = [messages_in(self.prompts[s.prompt])[-1:] for s in self.slices]
+        if not any(message["role"] == "tool" for end in ends for message in end):
+            return {s.iteration: s.prompt for s in self.slices}
+        prompts = ((s, self.conversation(s)[0]) for s in self.slices)
+        return {s.iteration: repr(sent) if sent else s.prompt for s, sent in prompts}
+
+    @cached_property
     def fresh_draws(self) -> list[SliceView]:
         """The draws that have the prompt and stage of first draws, and so aren't repairs.
 
@@ -233,10 +247,11 @@ class TraceView:
         Whether they were made depended on its verdict, so they would be made mostly of hard items.
         """
         firsts = [s for s in self.slices if s.depth == 0]
-        prompts, stages = {s.prompt for s in firsts}, {s.stage for s in firsts}
+        asked = self.questions
+        prompts, stages = {asked[s.iteration] for s in firsts}, {s.stage for s in firsts}
         others, found = math.inf, list[SliceView]()
         for s in self.slices:
-            if s.prompt in prompts and s.stage in stages:
+            if asked[s.iteration] in prompts and s.stage in stages:
                 found.append(s)
             elif s.judged:
                 others = min(others, s.ended_at)
@@ -259,12 +274,22 @@ class TraceView:
     def kind(self) -> Hashable:
         """A key made of task and requirements, the same for equal items; None without draws."""
         for s in self.slices:
-            return s.action, repr(self.sent(s.prompt)), tuple(v.description for v in s.verdicts)
+            sent, _ = self.conversation(s)
+            return s.action, repr(sent), tuple(v.description for v in s.verdicts)
         return None
 
     def sent(self, place: int) -> list[Mapping[str, Any]]:
         """Return all messages of the conversation at index ``place`` of ``prompts``."""
         return prompt_at(self.prompts, place)
+
+    def conversation(self, s: SliceView) -> tuple[Messages, Messages]:
+        """Return a draw's messages in two parts: its prompt, and its own rounds of tools."""
+        sent = self.sent(s.prompt)
+        # The first message after the earlier conversation is never a tool call of this draw.
+        for place in range(len(self.sent(s.context)) + 1, len(sent)):
+            if sent[place]["role"] == "assistant" and sent[place].get("tool_calls"):
+                return sent[:place], sent[place:]
+        return sent, []
 
     def until_passed(self) -> int:
         """Return how many draws the call took until one passed, not counting cancelled draws."""

@@ -9,7 +9,7 @@ from math import isclose
 
 import anyio.to_thread
 import pytest
-from report_kit import trace_of
+from report_kit import item, run_of, trace_of
 
 from mellea_like import (
     BestOf,
@@ -29,6 +29,7 @@ from mellea_like.batch import Journal, sample_many
 from mellea_like.errors import JournalError
 from mellea_like.estimate import plan
 from mellea_like.estimate.planner import NO_ANSWER
+from mellea_like.report import figures_of
 from mellea_like.schedules import Staggered
 
 pytestmark = pytest.mark.anyio
@@ -90,6 +91,26 @@ def test_a_plan_says_how_many_what_it_costs_and_what_is_wrong():
     assert [item.id for item in made.unsolved] == list(range(90, 100))
     assert {item.draws for item in made.unsolved} == {6}
     assert made.complete
+
+
+@pytest.mark.parametrize("repaired", [False, True])
+def test_draws_that_differ_only_in_their_rounds_of_tools_are_no_repairs(repaired):
+    trace = trace_of(("failed", 1), ("failed", 1), ("passed", 1), best=2)
+    for n, s in enumerate(trace["slices"][1:]):
+        called = {"id": f"call {n}", "type": "function", "function": {"name": "f", "arguments": ""}}
+        rounds = [
+            {"role": "assistant", "content": "", "tool_calls": [called]},
+            {"role": "tool", "content": f"{n}", "tool_call_id": f"call {n}"},
+        ]
+        asked = [{"role": "user", "content": "Not so. Say a word."}] if repaired else []
+        s["prompt"] = len(trace["prompts"])
+        trace["prompts"].append({"after": 1, "then": [*asked, *rounds]})
+    found = plan([SamplingResult.from_dict(trace)])
+    assert found.draws == (1 if repaired else 3)
+    depths = figures_of(run_of([]), [item(0, trace)]).depths
+    assert {depth: at.judged for depth, at in depths.items()} == (
+        {0: 1, 1: 1, 2: 1} if repaired else {0: 1}
+    )
 
 
 def test_a_single_draw_and_a_single_request_are_singular():
