@@ -79,7 +79,7 @@ async def _order(order: str, draws: int, items: int, journal: pathlib.Path | Non
     tries = RejectionSamplingStrategy(FunctionBackend(answer), loop_budget=4, requirements=[right])
     names = [prompt(n) for n in range(items)]
     begun = time.process_time()
-    if await _sampled(tries, names, order=order, journal=journal) != items:
+    if await _sampled(tries, names, breadth_first=order == "breadth", journal=journal) != items:
         sys.exit(f"{order}: not every item has passed")
     return (time.process_time() - begun) / items * 1e6
 

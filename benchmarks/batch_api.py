@@ -108,7 +108,7 @@ async def run(way: str, items: int, folder: Path) -> Row:
     began = anyio.current_time()
     prompts = [f"Question {n}?" for n in range(items)]
     async with sample_many(
-        strategy, prompts, concurrency=LANES, order="breadth", journal=journal
+        strategy, prompts, concurrency=LANES, breadth_first=True, journal=journal
     ) as results:
         async for item in results:
             passed += item.success

@@ -1,4 +1,4 @@
-"""What `order="breadth"` saves under a budget: recorded draws, replayed through the real engine.
+"""What `breadth_first=True` saves under a budget: recorded draws, replayed through the real engine.
 
     python benchmarks/rounds.py                print the table
     python benchmarks/rounds.py --check        and exit 1 where a number misses its target
@@ -18,7 +18,6 @@ import statistics
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import anyio
 
@@ -70,7 +69,7 @@ class Recorded:
 PASSES = Requirement("passes", lambda c: bool(c.text), inline=True, check_only=True)
 
 
-def solved(tasks: Sequence[Sequence[bool]], requests: int, cap: int, order: Any) -> int:
+def solved(tasks: Sequence[Sequence[bool]], requests: int, cap: int, *, breadth_first: bool) -> int:
     """Return how many tasks a run solves with a budget of requests."""
 
     async def run() -> int:
@@ -79,7 +78,12 @@ def solved(tasks: Sequence[Sequence[bool]], requests: int, cap: int, order: Any)
         budget = Budget(requests=requests)
         found = 0
         async with sample_many(
-            strategy, prompts, concurrency=8, requirements=[PASSES], order=order, budget=budget
+            strategy,
+            prompts,
+            concurrency=8,
+            requirements=[PASSES],
+            breadth_first=breadth_first,
+            budget=budget,
         ) as results:
             try:
                 async for item in results:
@@ -100,9 +104,13 @@ def measure(orders: int) -> dict[float, dict[str, float]]:
         for number in range(orders):
             tasks = shuffled(number)
             requests = round(budget * len(tasks))
-            rows.setdefault("breadth", []).append(solved(tasks, requests, TURNS, "breadth"))
+            rows.setdefault("breadth", []).append(
+                solved(tasks, requests, TURNS, breadth_first=True)
+            )
             for cap in CAPS:
-                rows.setdefault(f"cap {cap}", []).append(solved(tasks, requests, cap, "depth"))
+                rows.setdefault(f"cap {cap}", []).append(
+                    solved(tasks, requests, cap, breadth_first=False)
+                )
         found[budget] = {name: statistics.fmean(counts) for name, counts in rows.items()}
     return found
 

@@ -6,16 +6,15 @@ import os
 from collections.abc import AsyncIterator, Iterator
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, get_args, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from mellea_like.batch.batch_run import BatchRun
 from mellea_like.batch.item import Work
 from mellea_like.batch.jobs.backend import BatchJobs, check_alike
 from mellea_like.batch.journal.identity import identity_of
-from mellea_like.batch.orders import BreadthFirst, DepthFirst, OrderName
+from mellea_like.batch.orders import BreadthFirst, DepthFirst
 from mellea_like.batch.waiting import why_not_in_rounds
 from mellea_like.core.argument_checks import (
-    check_one_of,
     is_async,
     renamed_arguments,
     takes,
@@ -57,7 +56,7 @@ if TYPE_CHECKING:
         concurrency: Required[int]
         requirements: Sequence[Requirement | str]
         in_order: bool
-        order: OrderName
+        breadth_first: bool
         fail_fast: bool
         journal: Journal | str | os.PathLike[str] | None
         keep_errors: bool
@@ -157,7 +156,7 @@ def sample_many(
     format: TypeForm[F],
     **arguments: Unpack[ManyArguments],
 ) -> BatchRun[F, str | Action[Any]]: ...
-@renamed_arguments(ordered="in_order")
+@renamed_arguments(ordered="in_order", order="breadth_first (True or False)")
 def sample_many(
     strategy: BaseSamplingStrategy,
     items: Iterable[Any] | AsyncIterable[Any],
@@ -170,7 +169,7 @@ def sample_many(
     options: Options | Mapping[str, Any] | None = None,
     budget: Budget | None = None,
     in_order: bool = False,
-    order: OrderName = "depth",
+    breadth_first: bool = False,
     fail_fast: bool = False,
     journal: Journal | str | os.PathLike[str] | None = None,
     keep_errors: bool = True,
@@ -209,7 +208,7 @@ def sample_many(
         requirements: the requirements of each item, in addition to the strategy's.
         backend: the model that generates, instead of the strategy's backend. With `BatchJobs`, a
             provider's batch API answers the requests, at half the price and within a day. This
-            needs ``order="breadth"`` and a journal.
+            needs ``breadth_first=True`` and a journal.
         format: the type to parse replies to, as in `BaseSamplingStrategy.sample`.
         options: options for generating; options not set here come from the strategy.
         budget: the budget of all items together. When it is spent, no further item starts. Items
@@ -217,16 +216,16 @@ def sample_many(
             the items that the budget stopped are sampled when the run is resumed.
         in_order: whether results come in the order of the items. By default they come as soon as
             they are ready, so a slow item doesn't hold up the others.
-        order: ``"depth"`` makes all draws of an item without a break. ``"breadth"`` works in
-            rounds: it makes the first draw of every item, then the second draw of the items that
-            need one, and so on. If the budget can't pay for all draws, more items pass with
-            ``"breadth"`` (Reset and Discard, https://arxiv.org/abs/2601.21522). In each round, an
-            item continues from its earlier draws and repairs. Waiting items are kept in the
-            journal, or in memory if there is none. With ``in_order``, results come after the last
-            round. Breadth needs a strategy with a concurrency budget of 1, no schedule and no
-            stages with budgets. Of the selection objects, only `Collect`, and `Vote` without
-            weights, are allowed; `BatchJobs` allows the others, too. A journal must have
-            ``text="all"``. Time limits and plugins treat all draws of an item as one call.
+        breadth_first: whether to work in rounds: make the first draw of every item, then the second
+            draw of the items that need one, and so on. By default, all draws of an item are made
+            without a break. If the budget can't pay for all draws, more items pass in rounds (Reset
+            and Discard, https://arxiv.org/abs/2601.21522). In each round, an item continues from
+            its earlier draws and repairs. Waiting items are kept in the journal, or in memory if
+            there is none. With ``in_order``, results come after the last round. Rounds need a
+            strategy with a concurrency budget of 1, no schedule and no stages with budgets. Of the
+            selection objects, only `Collect`, and `Vote` without weights, are allowed; `BatchJobs`
+            allows the others, too. A journal must have ``text="all"``. Time limits and plugins
+            treat all draws of an item as one call.
         fail_fast: whether the first item that fails ends the run. Items in flight are then
             cancelled, and the iteration raises the error that the item's ``unwrap`` raises. With
             a journal, that item is sampled again when the run is resumed.
@@ -273,7 +272,7 @@ def sample_many(
         raise TypeError(msg)
     of_jobs = _uses_jobs(strategy, requirements, backend)
     record = _journal(journal)
-    _check_order(order, strategy, items, record, of_jobs=of_jobs)
+    _check_order(strategy, items, record, breadth_first=breadth_first, of_jobs=of_jobs)
     check_takes_one("action", action, "an item and returns a text or an action")
     check_takes_one("on_progress", on_progress, "a Progress")
     replies = None
@@ -301,7 +300,7 @@ def sample_many(
         )
         called = {} if example.tools is None else {"tools": example.tools}
         opened = record.open({**identity, **called})
-    kind: type[Order] = BreadthFirst if order == "breadth" else DepthFirst
+    kind: type[Order] = BreadthFirst if breadth_first else DepthFirst
     if of_jobs:
         from mellea_like.batch.jobs.order import ByJobs  # noqa: PLC0415 (few runs have jobs)
 
@@ -345,30 +344,32 @@ def _uses_jobs(
 
 
 def _check_order(
-    order: OrderName,
     strategy: BaseSamplingStrategy,
     items: object,
     journal: Journal | None,
     *,
+    breadth_first: bool,
     of_jobs: bool,
 ) -> None:
-    check_one_of("order", order, get_args(OrderName))
-    if of_jobs and (order == "depth" or not hasattr(journal, "path")):
+    if of_jobs and (not breadth_first or not hasattr(journal, "path")):
         msg = (
             "BatchJobs answers many items at a time, and its jobs outlive a crash: pass"
-            " order='breadth' and journal='run.db'"
+            " breadth_first=True and journal='run.db'"
         )
         raise ValueError(msg)
-    if order == "depth":
+    if not breadth_first:
         return
     why = why_not_in_rounds(strategy.settings, marks=of_jobs)
     if why is None and getattr(journal, "text", "all") != "all":
-        why = "order='breadth' continues items from the journal's texts: pass text='all' to Journal"
+        why = (
+            "breadth_first=True continues items from the journal's texts: pass text='all' to"
+            " Journal"
+        )
     if why is not None:
         raise ValueError(why)
     if isinstance(items, Iterator | AsyncIterator):
         msg = (
-            "order='breadth' iterates over the items once for each round of draws, but"
+            "breadth_first=True iterates over the items once for each round of draws, but"
             f" {items!r} can be iterated over only once: pass a list, or an object whose"
             " __iter__ or __aiter__ starts again from the beginning"
         )

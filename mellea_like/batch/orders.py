@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
 
 from mellea_like.batch.item import Call, Job, Paused
 from mellea_like.batch.waiting import Waiting, earlier_draws, resumed, why_not_in_rounds
@@ -13,9 +13,7 @@ if TYPE_CHECKING:
     from mellea_like.batch.intake import Intake
     from mellea_like.batch.journal.reader import StoredItem
 
-__all__ = ["BreadthFirst", "DepthFirst", "Order", "OrderName", "Sample"]
-
-OrderName = Literal["depth", "breadth"]
+__all__ = ["BreadthFirst", "DepthFirst", "Order", "Sample"]
 
 Sample: TypeAlias = Callable[[Job, Call], Awaitable[Paused | None]]
 """A function that samples an item with a `Call`.

@@ -85,7 +85,7 @@ def sample_in_processes(
             number of processes resumes the run.
         **arguments: other picklable arguments of `sample_many`, such as ``action``,
             ``requirements``, ``format``, ``options``, ``budget`` and ``settings``, but not
-            ``in_order``, ``order``, ``unique`` or ``on_progress``.
+            ``in_order``, ``breadth_first``, ``unique`` or ``on_progress``.
 
     Returns:
         The results. Enter them with ``async with``, then iterate over them. Each comes as soon as
@@ -105,7 +105,8 @@ def sample_in_processes(
             f" {concurrency}"
         )
         raise ValueError(msg)
-    if wrong := {"in_order", "ordered", "order", "unique", "on_progress"} & arguments.keys():
+    of_one_process = {"in_order", "ordered", "breadth_first", "order", "unique", "on_progress"}
+    if wrong := of_one_process & arguments.keys():
         msg = f"sample_in_processes does not support {', '.join(sorted(wrong))}: use sample_many"
         raise TypeError(msg)
     folder = None if journal is None else Path(journal)

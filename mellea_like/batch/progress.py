@@ -41,7 +41,7 @@ class Progress:
         errored: the number of items whose call raised.
         replayed: the number of items that came from the journal.
         in_flight: the number of items that are being sampled.
-        waiting: the number of items that wait for their next draw, with ``order="breadth"``.
+        waiting: the number of items that wait for their next draw, with ``breadth_first=True``.
         usage: the cost of the items done in this run, and of the draws of waiting items.
         replayed_usage: the cost, in earlier runs, of the items that came from the journal.
         elapsed: seconds since the run began.

@@ -52,7 +52,7 @@ def why_not_in_rounds(settings: Settings, *, marks: bool = False) -> str | None:
 
     ``marks`` is whether the run stores the scores or weights that the selection gives to draws.
     """
-    features = features_of(settings) | {"rounds": "order='breadth'"}
+    features = features_of(settings) | {"rounds": "breadth_first=True"}
     if marks:
         features.pop("scored", None)
     return why_not_together(features)

@@ -22,7 +22,13 @@ if TYPE_CHECKING:
 
     from pydantic_core import ErrorDetails
 
-RENAMED = {"loop": "attempts", "turns": "attempts", "concurrency": "lanes", "ordered": "in-order"}
+RENAMED = {
+    "loop": "attempts",
+    "turns": "attempts",
+    "concurrency": "lanes",
+    "ordered": "in-order",
+    "order": "breadth-first",
+}
 """Maps old names of fields and options to the new names."""
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]

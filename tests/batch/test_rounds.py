@@ -1,4 +1,4 @@
-"""`order="breadth"`: every item gets a draw before any gets its next one, also in resumed runs."""
+"""`breadth_first=True`: every item gets a draw before any gets its next, also in resumed runs."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def prompts(count: int) -> list[str]:
 
 
 def breadth(backend: Any, count: int, **arguments: Any) -> Any:
-    settings = {"concurrency": 3, "order": "breadth"} | arguments
+    settings = {"concurrency": 3, "breadth_first": True} | arguments
     return sample_many(strategy(backend), prompts(count), **settings)
 
 
@@ -142,7 +142,7 @@ async def test_stages_go_on_where_they_were_in_each_round(path):
             Escalate(stages, requirements=[good], retry=None),
             prompts(4),
             concurrency=1,
-            order="breadth",
+            breadth_first=True,
             journal=path,
             budget=Budget(requests=requests),
         )
@@ -181,14 +181,14 @@ async def test_a_budget_reaches_as_many_items_as_it_can_and_a_larger_one_goes_on
     assert [len(record["trace"]["slices"]) for record in stored] == TURNS
 
 
-@pytest.mark.parametrize("order", ["depth", "breadth"])
-async def test_a_draw_whose_judge_a_budget_refused_costs_no_attempt(path, order):
+@pytest.mark.parametrize("breadth_first", [False, True], ids=["depth", "breadth"])
+async def test_a_draw_whose_judge_a_budget_refused_costs_no_attempt(path, breadth_first):
     backend = Fates([1, 1, 1])
     judge = FunctionBackend(lambda request: '{"passed": true, "reason": ""}', can_judge=True)
     judged = strategy(backend, requirements=["it is kind"], judge=judge, loop_budget=2)
     for requests in (1, 1, 1, 3, 3):
         budget = Budget(requests=requests)
-        given = {"concurrency": 1, "journal": path, "order": order}
+        given = {"concurrency": 1, "journal": path, "breadth_first": breadth_first}
         with pytest.raises(LimitExceeded):
             await results_of(judged, prompts(3), budget=budget, **given)
     found = await results_of(judged, prompts(3), **given)
@@ -196,8 +196,8 @@ async def test_a_draw_whose_judge_a_budget_refused_costs_no_attempt(path, order)
     assert all(item.success for item in found)
 
 
-@pytest.mark.parametrize("order", ["depth", "breadth"])
-async def test_a_run_that_was_broken_off_repeats_only_the_draws_in_flight(path, order):
+@pytest.mark.parametrize("breadth_first", [False, True], ids=["depth", "breadth"])
+async def test_a_run_that_was_broken_off_repeats_only_the_draws_in_flight(path, breadth_first):
     done = anyio.Event()
     backend = Fates(FATES)
 
@@ -209,13 +209,13 @@ async def test_a_run_that_was_broken_off_repeats_only_the_draws_in_flight(path, 
             return await super().generate(request)
 
     first = Stuck(FATES)
-    async with breadth(first, 10, journal=path, order=order):
+    async with breadth(first, 10, journal=path, breadth_first=breadth_first):
         await done.wait()
         await anyio.sleep(0.2)  # What is drawn is written down.
         [(_, closed)] = (await run_of(path))["sittings"]
         assert closed is None, "it is still open, and so it stays after a kill"
     assert len(first.draws) < sum(TURNS)
-    await into(seen := [], breadth(backend, 10, journal=path, order=order))
+    await into(seen := [], breadth(backend, 10, journal=path, breadth_first=breadth_first))
     assert not set(first.draws) & set(backend.draws)
     assert sorted(first.draws + backend.draws) == [
         (item, draw) for item, turns in enumerate(TURNS) for draw in range(1, turns + 1)
@@ -229,14 +229,19 @@ async def test_a_run_that_was_broken_off_repeats_only_the_draws_in_flight(path, 
     }
 
 
-@pytest.mark.parametrize("order", ["depth", "breadth"])
-async def test_with_more_turns_what_failed_goes_on_and_the_rest_comes_again(path, order):
+@pytest.mark.parametrize("breadth_first", [False, True], ids=["depth", "breadth"])
+async def test_with_more_turns_what_failed_goes_on_and_the_rest_comes_again(path, breadth_first):
     fates = [1, 6, 0, 2, 5]
     backend = Fates(fates)
 
     async def run(loop_budget: int) -> list[Any]:
         turns = strategy(backend, loop_budget=loop_budget)
-        arguments = {"concurrency": 2, "journal": path, "in_order": True, "order": order}
+        arguments = {
+            "concurrency": 2,
+            "journal": path,
+            "in_order": True,
+            "breadth_first": breadth_first,
+        }
         return await results_of(turns, prompts(5), **arguments)
 
     for loop_budget, passed in ((2, [0, 3]), (5, [0, 3, 4]), (7, [0, 1, 3, 4])):
@@ -274,12 +279,17 @@ async def test_more_turns_are_refused_where_earlier_draws_can_t_be_gone_on_with(
 @pytest.mark.usefixtures("calls")
 async def test_repairs_go_on_from_round_to_round_with_their_conversation(tmp_path, kept):
     asked = []
-    for order in ("depth", "breadth"):
+    for breadth_first in (False, True):
         backend = Fates(FATES)
-        journal = tmp_path / f"{order}.db" if kept else None
+        journal = tmp_path / f"{breadth_first}.db" if kept else None
         repairing = strategy(backend, MultiTurnStrategy)
         items = await results_of(
-            repairing, prompts(10), concurrency=3, order=order, journal=journal, in_order=True
+            repairing,
+            prompts(10),
+            concurrency=3,
+            breadth_first=breadth_first,
+            journal=journal,
+            in_order=True,
         )
         asked.append((backend.prompts, [[s.text for s in i.result.slices] for i in items]))
     assert asked[0] == asked[1]
@@ -298,7 +308,11 @@ class Again(RejectionSamplingStrategy):
 async def test_what_was_asked_stands_as_it_was_though_repair_asks_something_else_now(tmp_path):
     backend = Fates([0])
     (item,) = await results_of(
-        strategy(backend, Again), prompts(1), concurrency=1, order="breadth", journal=tmp_path / "j"
+        strategy(backend, Again),
+        prompts(1),
+        concurrency=1,
+        breadth_first=True,
+        journal=tmp_path / "j",
     )
     asked = [backend.prompts[0, draw][-1] for draw in range(1, LOOP + 1)]
     assert [s.messages[-1].content for s in item.result.slices] == asked
@@ -312,7 +326,7 @@ async def test_requirements_of_one_name_are_told_apart_where_an_item_goes_on(pat
     backend = Fates([0])
     checks = [has("no end", wanted=False), has("a start", wanted=True)]
     both = strategy(backend, MultiTurnStrategy, requirements=checks)
-    arguments = {"concurrency": 1, "order": "breadth", "journal": path}
+    arguments = {"concurrency": 1, "breadth_first": True, "journal": path}
     (item,) = await results_of(both, prompts(1), **arguments)
     told = backend.prompts[0, LOOP][2::2]
     assert len(told) == LOOP - 1
@@ -358,7 +372,7 @@ class Unrepairable(RepairTemplateStrategy):
 async def test_an_item_whose_error_is_not_kept_gets_no_further_turn(path, ordered, kept):
     backend = Fates([0, 3, 0])
     unrepairable = strategy(backend, Unrepairable)
-    arguments = {"journal": path, "keep_errors": kept, "in_order": ordered, "order": "breadth"}
+    arguments = {"journal": path, "keep_errors": kept, "in_order": ordered, "breadth_first": True}
     batch = sample_many(unrepairable, prompts(3), concurrency=2, **arguments)
     await into(seen := [], batch)
     assert [(i.id, i.status) for i in sorted(seen, key=lambda i: i.id)] == [
@@ -373,7 +387,9 @@ async def test_an_item_whose_error_is_not_kept_gets_no_further_turn(path, ordere
 async def test_an_item_that_raises_in_a_later_round_costs_what_it_drew_before(journal):
     unrepairable = strategy(Fates([0]), Unrepairable)
     unrepairable.failures = 3
-    batch = sample_many(unrepairable, prompts(1), concurrency=1, order="breadth", journal=journal)
+    batch = sample_many(
+        unrepairable, prompts(1), concurrency=1, breadth_first=True, journal=journal
+    )
     await into(seen := [], batch)
     (item,) = seen
     # Without a journal, the cost of the last round is unknown.
@@ -414,7 +430,7 @@ async def test_several_that_pass_are_drawn_round_by_round(path, selection, found
     path = None if kept == "memory" else path
 
     def run(**more: Any) -> Any:
-        arguments = {"concurrency": 2, "order": "breadth", "journal": path} | more
+        arguments = {"concurrency": 2, "breadth_first": True, "journal": path} | more
         return sample_many(strategy(backend, **settings), prompts(5), **arguments)
 
     if kept == "killed":  # Nearly: by its budget, so often that no round is whole.
@@ -430,7 +446,7 @@ async def test_several_that_pass_are_drawn_round_by_round(path, selection, found
     assert rounds == sorted(rounds)
     assert len(rounds) == sum(draws for _, draws in found), "no draw is made twice"
     # They are the same as in depth.
-    await into(deep := [], run(order="depth", journal=None, in_order=True))
+    await into(deep := [], run(breadth_first=False, journal=None, in_order=True))
     assert [item.values for item in deep] == [item.values for item in seen]
 
 
@@ -457,7 +473,7 @@ async def test_what_was_collected_before_a_run_was_broken_off_counts_in_depth_to
 async def test_what_passed_in_an_earlier_round_is_the_items_own(journal, selection, shelves, found):
     backend = Shelf(*shelves)
     drawing = strategy(backend, selection=selection, loop_budget=5, requirements=[not_bad])
-    arguments = {"order": "breadth", "journal": journal, "unique": True}
+    arguments = {"breadth_first": True, "journal": journal, "unique": True}
     batch = sample_many(drawing, prompts(len(shelves)), concurrency=1, **arguments)
     await into(seen := [], batch)
     assert [list(item.values) for item in sorted(seen, key=lambda item: item.id)] == found
@@ -473,7 +489,6 @@ async def test_what_passed_in_an_earlier_round_is_the_items_own(journal, selecti
         ({"stages": 2}, "a stage's budget: the spending of a stage isn't kept"),
         ({"journal": "best"}, "pass text='all'"),
         ({"items": iter("ab")}, "can be iterated over only once: pass a list"),
-        ({"order": "width"}, "order must be 'depth' or 'breadth', not 'width'"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
@@ -487,7 +502,7 @@ async def test_what_can_t_be_drawn_in_rounds_is_refused_with_the_reason(path, ch
             drawing,
             changed.get("items", ["a"]),
             concurrency=1,
-            order=changed.get("order", "breadth"),
+            breadth_first=True,
             journal=journal,
         )
 
@@ -502,7 +517,7 @@ async def test_a_pause_takes_no_time_of_a_call_and_its_errors_are_logged_once(
 
     backend = Slow([0] * 4, {(n, 1): MalformedResponse("odd") for n in range(4)})
     hasty = strategy(backend, timeout=2.5)
-    items = await results_of(hasty, prompts(4), concurrency=1, order="breadth", in_order=True)
+    items = await results_of(hasty, prompts(4), concurrency=1, breadth_first=True, in_order=True)
     for item in items:
         found = [(str(s.outcome), s.started_at, s.ended_at) for s in item.result.slices]
         assert found == [("errored", 0, 1), ("failed", 1, 2), ("cancelled", 2, 2.5)]
@@ -527,7 +542,7 @@ async def test_a_source_that_changes_is_refused_and_one_that_breaks_is_gone_thro
     journal,
 ):
     backend = Fates([2, 2, 2])
-    arguments = {"concurrency": 2, "order": "breadth"}
+    arguments = {"concurrency": 2, "breadth_first": True}
     with pytest.raises(MelleaError, match="gave 3 items in the first round, but only 1"):
         await results_of(strategy(backend), Changing(prompts(3), prompts(1)), **arguments)
     with pytest.raises(
@@ -554,7 +569,7 @@ async def test_a_source_that_changes_is_refused_and_one_that_breaks_is_gone_thro
 
 async def test_results_of_items_that_a_source_no_longer_gives_are_not_lost_silently(path):
     shrinking = Changing(prompts(3), prompts(1))
-    arguments = {"concurrency": 2, "order": "breadth", "in_order": True, "journal": path}
+    arguments = {"concurrency": 2, "breadth_first": True, "in_order": True, "journal": path}
     seen: list[Any] = []
     with pytest.raises(MelleaError, match="gave 3 items in the first round, but only 1"):
         await into(seen, sample_many(strategy(Fates([1, 1, 1])), shrinking, **arguments))
@@ -601,7 +616,7 @@ async def test_draws_of_items_that_are_not_finished_are_in_plans_reports_and_exp
 ):
     path, fates = tmp_path / "run.db", [1, 0] * 5
     turns = kind(Fates(fates), requirements=[good], loop_budget=LOOP, concurrency_budget=1)
-    arguments = {"journal": path, "order": "breadth", "budget": Budget(requests=20)}
+    arguments = {"journal": path, "breadth_first": True, "budget": Budget(requests=20)}
     with pytest.raises(LimitExceeded, match="budget"):
         await results_of(turns, prompts(10), concurrency=1, **arguments)
     anew = kind is RejectionSamplingStrategy

@@ -296,7 +296,12 @@ async def test_why_items_are_missing_counts_more_than_that_the_source_failed(vir
 
 
 @pytest.mark.parametrize(
-    ("name", "hint"), [("ordered", ": it is now called in_order"), ("retries", "")]
+    ("name", "hint"),
+    [
+        ("ordered", ": it is now called in_order"),
+        ("order", ": it is now called breadth_first (True or False)"),
+        ("retries", ""),
+    ],
 )
 def test_an_unknown_argument_is_an_error_that_knows_renamed_ones(name, hint):
     said = f"sample_many() got an unexpected keyword argument {name!r}{hint}"

@@ -130,11 +130,11 @@ class Expiring(Quick):
         return await super().generate(request)
 
 
-@pytest.mark.parametrize("order", ["depth", "breadth"])
+@pytest.mark.parametrize("breadth_first", [False, True], ids=["depth", "breadth"])
 @pytest.mark.parametrize("again", ["errors are kept", "errors are not kept", "more turns"])
-async def test_an_item_whose_lane_an_error_ended_is_not_done_with(path, again, order):
+async def test_an_item_whose_lane_an_error_ended_is_not_done_with(path, again, breadth_first):
     async def run(loop_budget: int = 5):
-        arguments = {"keep_errors": again != "errors are not kept", "order": order}
+        arguments = {"keep_errors": again != "errors are not kept", "breadth_first": breadth_first}
         drawing = strategy(backend, loop_budget=loop_budget)
         (item,) = await results_of(drawing, ["x"], concurrency=1, journal=path, **arguments)
         return item
@@ -157,15 +157,22 @@ async def test_an_item_whose_lane_an_error_ended_is_not_done_with(path, again, o
     assert (await items_of(path))[0]["status"] == "passed"
 
 
-@pytest.mark.parametrize("order", ["depth", "breadth"])
+@pytest.mark.parametrize("breadth_first", [False, True], ids=["depth", "breadth"])
 @pytest.mark.parametrize("small", ["no", "", "the key has expired"])
-async def test_an_item_whose_last_stage_ended_with_an_error_is_drawn_again(path, order, small):
+async def test_an_item_whose_last_stage_ended_with_an_error_is_drawn_again(
+    path, breadth_first, small
+):
     expired = AuthenticationFailed("the key has expired", status=401)
     backends = [Quick({"x": small if small == "no" else expired})] if small else []
     backends.append(Quick({"x": expired}))
     stages = [Stage(backend) for backend in backends]
     escalating = Escalate(stages, requirements=[agrees], retry=None)
-    given = {"concurrency": 1, "journal": path, "keep_errors": False, "order": order}
+    given = {
+        "concurrency": 1,
+        "journal": path,
+        "keep_errors": False,
+        "breadth_first": breadth_first,
+    }
     (item,) = await results_of(escalating, ["x"], **given)
     assert not item.success
     for backend in backends:
@@ -180,13 +187,13 @@ async def test_an_item_whose_last_stage_ended_with_an_error_is_drawn_again(path,
     }[small]
 
 
-@pytest.mark.parametrize("order", ["depth", "breadth"])
+@pytest.mark.parametrize("breadth_first", [False, True], ids=["depth", "breadth"])
 @pytest.mark.parametrize("interrupt", [KeyboardInterrupt(), SystemExit(1)])
-async def test_an_interrupt_takes_no_stage_of_an_escalation(path, interrupt, order):
+async def test_an_interrupt_takes_no_stage_of_an_escalation(path, interrupt, breadth_first):
     small, big = Quick({"x": interrupt}), Quick()
     stages = [Stage(small), Stage(big)]
     escalating = Escalate(stages, requirements=[agrees], retry=None)
-    given = {"concurrency": 1, "journal": path, "order": order}
+    given = {"concurrency": 1, "journal": path, "breadth_first": breadth_first}
     with pytest.raises(type(interrupt)):
         await results_of(escalating, ["x"], **given)
     small.replies.clear()
@@ -212,16 +219,16 @@ class Stopped(Quick):
         return reply
 
 
-@pytest.mark.parametrize("order", ["depth", "breadth"])
+@pytest.mark.parametrize("breadth_first", [False, True], ids=["depth", "breadth"])
 @pytest.mark.parametrize("error", [ZeroDivisionError, Unfit])
-async def test_a_bug_of_a_validator_that_an_earlier_run_met_counts(path, error, order):
+async def test_a_bug_of_a_validator_that_an_earlier_run_met_counts(path, error, breadth_first):
     def broken(candidate):
         raise error("bug")
 
     backend = Stopped()
     checks = [Requirement("can be checked", broken, inline=True)]
     drawing = strategy(backend, requirements=checks, loop_budget=5)
-    given = {"concurrency": 1, "journal": path, "order": order}
+    given = {"concurrency": 1, "journal": path, "breadth_first": breadth_first}
     with pytest.raises(SystemExit):
         await results_of(drawing, ["x"], **given)
     (item,) = await results_of(drawing, ["x"], **given)

@@ -46,8 +46,10 @@ def model(request):
     return call("buy", item=item, at=int(told[1]))
 
 
-@pytest.mark.parametrize("order", ["depth", "breadth"])
-async def test_calls_come_again_from_the_journal_and_are_run_by_whoever_wants_that(path, order):
+@pytest.mark.parametrize("breadth_first", [False, True], ids=["depth", "breadth"])
+async def test_calls_come_again_from_the_journal_and_are_run_by_whoever_wants_that(
+    path, breadth_first
+):
     bought: list[tuple[str, int]] = []
 
     async def buy(item: str, at: int) -> str:
@@ -59,7 +61,7 @@ async def test_calls_come_again_from_the_journal_and_are_run_by_whoever_wants_th
     tools = [Tool.of(price, read_only=True), buy]
 
     async def run(offered):
-        arguments = {"order": order, "unique": True, "journal": path}
+        arguments = {"breadth_first": breadth_first, "unique": True, "journal": path}
         items = await results_of(
             strategy, ["bread", "salt"], concurrency=1, tools=offered, **arguments
         )
@@ -88,7 +90,7 @@ async def test_votes_for_calls_go_on_from_round_to_round(path):
     replies = [{"city": "Oslo"}, {"city": "Rome"}, {"city": "Rome", "nights": 1}]
     backend = ScriptedBackend([call("book", **reply) for reply in replies])
     strategy = RejectionSamplingStrategy(backend, loop_budget=3, selection=Vote(n=3))
-    arguments = {"order": "breadth", "journal": path}
+    arguments = {"breadth_first": True, "journal": path}
     (item,) = await results_of(strategy, ["go"], concurrency=1, tools=[book], **arguments)
     assert [a.votes for a in item.result.decision.answers] == [2, 1]
     assert item.result.tool_calls[0].value == {"city": "Rome", "nights": 1}

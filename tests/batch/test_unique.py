@@ -205,16 +205,14 @@ async def test_a_text_that_another_item_has_since_is_not_reserved_for_one_that_w
     assert replies.claim(3, 1, "other") is None
 
 
-@pytest.mark.parametrize("order", ["depth", "breadth"])
-async def test_items_that_wait_for_their_next_draw_hold_nothing(path, order):
+@pytest.mark.parametrize("breadth_first", [False, True], ids=["depth", "breadth"])
+async def test_items_that_wait_for_their_next_draw_hold_nothing(path, breadth_first):
     backend = Scripted(a=["x", "y"], b=["X", "b's own"], c=["Y", "c's own"])
-    more = {"order": order, "journal": path, "strategy": {"loop_budget": 2}}
+    more = {"breadth_first": breadth_first, "journal": path, "strategy": {"loop_budget": 2}}
     fit = Requirement("isn't x", lambda c: c.text != "x", inline=True, check_only=True)
     items = await sampled(backend, "a b c", requirements=[fit], **more)
     won = {name: items[name].value for name in "abc" if items[name].success}
-    assert won == (
-        {"a": "y", "b": "X", "c": "c's own"} if order == "depth" else {"b": "X", "c": "Y"}
-    )
+    assert won == ({"b": "X", "c": "Y"} if breadth_first else {"a": "y", "b": "X", "c": "c's own"})
 
 
 def test_near_duplicates_are_found_at_a_stated_similarity(path):

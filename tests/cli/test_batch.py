@@ -51,7 +51,7 @@ def batch(command, server, tmp_path):
 def test_in_breadth_a_budget_asks_about_each_row_first_and_a_larger_one_goes_on(
     batch, server, tmp_path
 ):
-    many = ("--check", "ends:3", "--order", "breadth", "--in-order")
+    many = ("--check", "ends:3", "--breadth-first", "--in-order")
     many += ("--journal", str(tmp_path / "run.db"))
     code, _, err = batch(*many, "--attempts=3", "--budget", "requests=7")
     assert code == 1
@@ -71,10 +71,10 @@ def test_in_breadth_a_budget_asks_about_each_row_first_and_a_larger_one_goes_on(
     assert [one["iterations"] for one in records(tmp_path / "out.jsonl")] == [4, 4, 4, 1, 4]
 
 
-@pytest.mark.parametrize("order", ["depth", "breadth"])
+@pytest.mark.parametrize("order", [(), ("--breadth-first",)], ids=["depth", "breadth"])
 def test_rows_added_at_the_end_are_asked_and_no_other_again(batch, server, tmp_path, order):
     path = tmp_path / "in.jsonl"
-    many = ("--check", "ends:3", "--order", order, "--in-order", "--attempts=2")
+    many = ("--check", "ends:3", *order, "--in-order", "--attempts=2")
     many += ("--journal", str(tmp_path / "run.db"))
     batch(*many, "--budget", "requests=7")
     before = path.read_bytes()

@@ -219,7 +219,7 @@ def test_another_number_of_processes_is_refused_for_a_run_that_is_begun(
     ("more", "code", "says"),
     [
         (["--unique", "exact"], 2, "--processes 2 can't be combined with --unique: rows"),
-        (["--order", "breadth"], 2, "--order breadth: there are no rounds over all rows"),
+        (["--breadth-first"], 2, "--breadth-first: there are no rounds over all rows"),
         (["--parallel", "1"], 2, "--parallel 1: each process needs at least one row"),
         (["--journal", "in.jsonl"], 3, "name a folder"),
         (None, 2, "name a file"),

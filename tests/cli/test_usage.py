@@ -65,6 +65,7 @@ def test_bad_usage_exits_with_2_and_a_sentence(command, arguments, sentence):
         (["batch", "x.jsonl", "--loop=3"], "--loop is now called --attempts"),
         (["sample", "x", "--concurrency", "3"], "--concurrency is now called --lanes"),
         (["batch", "x.jsonl", "--ordered"], "--ordered is now called --in-order"),
+        (["batch", "x.jsonl", "--order", "breadth"], "--order is now called --breadth-first"),
     ],
 )
 def test_an_option_that_was_renamed_says_its_name(command, arguments, sentence):

@@ -26,7 +26,7 @@ def stages(**arguments):
 
 
 def breadth(drawing):
-    return sample_many(drawing, ["a"], concurrency=1, order="breadth")
+    return sample_many(drawing, ["a"], concurrency=1, breadth_first=True)
 
 
 PAIRS = {

@@ -146,7 +146,7 @@ def batch(items: int, passes_at: int = 2, **given: Any) -> None:
 
     async def run() -> None:
         names = (f"item {n}" for n in range(items))
-        source = list(names) if given.get("order") == "breadth" else names
+        source = list(names) if given.get("breadth_first") else names
         async with sample_many(tries, source, **{"concurrency": 8, **given}) as results:
             async for item in results:
                 assert item.success
@@ -287,10 +287,10 @@ ROWS = {
     "items with a journal": Row(
         lambda runs, n: calls_of(partial(batch, n, journal=runs.new())), 50
     ),
-    "items in breadth": Row(lambda _, n: calls_of(partial(batch, n, order="breadth")), 50),
-    "rounds in breadth": Row(lambda _, n: calls_of(partial(batch, 8, n, order="breadth")), 10),
+    "items in breadth": Row(lambda _, n: calls_of(partial(batch, n, breadth_first=True)), 50),
+    "rounds in breadth": Row(lambda _, n: calls_of(partial(batch, 8, n, breadth_first=True)), 10),
     "rounds in breadth with a journal": Row(
-        lambda runs, n: calls_of(partial(batch, 8, n, order="breadth", journal=runs.new())), 10
+        lambda runs, n: calls_of(partial(batch, 8, n, breadth_first=True, journal=runs.new())), 10
     ),
     "a plan": Row(lambda runs, n: calls_of(partial(plan, runs.of(n))), 200),
     "an export of SFT": Row(lambda runs, n: calls_of(partial(exported, runs, n, "openai")), 100),
@@ -345,6 +345,6 @@ def test_many_items_take_hardly_more_memory_than_few(runs, name):
 
 
 def test_a_draw_in_breadth_takes_little_more_than_one_in_depth():
-    batch(1, order="breadth")
-    depth, breadth = (calls_of(partial(batch, 100, order=order)) for order in ("depth", "breadth"))
+    batch(1, breadth_first=True)
+    depth, breadth = (calls_of(partial(batch, 100, breadth_first=first)) for first in (False, True))
     assert breadth <= 1.3 * depth

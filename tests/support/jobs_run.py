@@ -32,7 +32,7 @@ async def run(folder: Path, provider: str, url: str, items: int) -> None:
         backend, requirements=[is_right], loop_budget=3, options={"max_tokens": 50}
     )
     async with sample_many(
-        strategy, prompts(items), concurrency=16, order="breadth", journal=folder / "run.db"
+        strategy, prompts(items), concurrency=16, breadth_first=True, journal=folder / "run.db"
     ) as results:
         sys.stdout.write("begun\n")
         sys.stdout.flush()

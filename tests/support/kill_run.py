@@ -10,7 +10,6 @@ import random
 import sys
 import zlib
 from pathlib import Path
-from typing import Any
 
 import anyio
 
@@ -43,7 +42,7 @@ def appended(path: Path) -> int:
     return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
 
-async def run(folder: Path, items: int, concurrency: int, order: Any) -> None:
+async def run(folder: Path, items: int, concurrency: int, order: str) -> None:
     calls, results = appended(folder / "calls"), appended(folder / "results")
 
     async def answer(request) -> str:
@@ -64,7 +63,7 @@ async def run(folder: Path, items: int, concurrency: int, order: Any) -> None:
         [f"item {n}" for n in range(items)],
         concurrency=concurrency,
         requirements=[good],
-        order=order,
+        breadth_first=order == "breadth",
         journal=folder / "run.db",
     ) as handed_on:
         async for result in handed_on:

@@ -31,7 +31,7 @@ OWN = ("api", "direct", "can_judge", "defaults")
 class BatchJobs:
     """A model behind a provider's batch API: half the price, and an answer within a day.
 
-    It answers the requests of ``sample_many(..., order="breadth", journal=...)``, round after
+    It answers the requests of ``sample_many(..., breadth_first=True, journal=...)``, round after
     round. The requests of a round are collected and submitted as jobs. Once a job has ended, its
     replies are checked. The run may be stopped or killed at any time. A resumed run finds its jobs
     again, and submits nothing twice. All requests to the same model at the same server share jobs,
@@ -145,13 +145,13 @@ class BatchJobs:
         """Return the reply to a request if its job has ended; else let the request wait for a job.
 
         Raises:
-            InvalidRequest: the backend is used outside of ``sample_many(..., order="breadth")``,
+            InvalidRequest: the backend is used outside of ``sample_many(..., breadth_first=True)``,
                 or the provider's batch format can't express the request.
         """
         parking = PARKING.get()
         if parking is None:
             msg = (
-                "BatchJobs only answers requests of sample_many(..., order='breadth',"
+                "BatchJobs only answers requests of sample_many(..., breadth_first=True,"
                 " journal=...): for a single call, use the model's ordinary backend"
             )
             raise InvalidRequest(msg)

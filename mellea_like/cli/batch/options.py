@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, cast
 
 from mellea_like.batch.journal.records import KeptText  # noqa: TC001 (typer reads the annotations)
-from mellea_like.batch.orders import OrderName  # noqa: TC001 (typer reads the annotations)
 from mellea_like.cli.draw_options import (
     ATTEMPTS,
     CHECK_HELP,
@@ -189,11 +188,11 @@ class BatchOptions(TemplatedChecks, DrawOptions):
         "Write results in the order of the rows. Default: as soon as they are ready.",
         RUN,
     )
-    order: OrderName = option(
-        "depth",
-        "--order HOW",
-        "depth makes all draws of a row before it starts the next one. breadth makes the first draw"
-        " of every row before any second one, so that a small budget finds more rows that pass.",
+    breadth_first: bool = option(
+        False,
+        "--breadth-first",
+        "Make the first draw of every row before any second one, so that a small budget finds more"
+        " rows that pass. Default: make all draws of a row before starting the next one.",
         RUN,
     )
     batch_api: BatchAPIName | None = option(
@@ -286,7 +285,7 @@ class BatchOptions(TemplatedChecks, DrawOptions):
             self._check_no_jobs()
         else:
             self._check_jobs()
-        if self.order == "breadth":
+        if self.breadth_first:
             self._check_rounds()
         if self.processes > 1:
             self._check_processes()
@@ -320,7 +319,7 @@ class BatchOptions(TemplatedChecks, DrawOptions):
                 raise Problem(msg, Exit.USAGE)
 
     def _check_jobs(self) -> None:
-        """Check the options that ``--batch-api`` needs or excludes; set ``order`` to breadth."""
+        """Check the options that ``--batch-api`` needs or excludes; set ``breadth_first``."""
         if self.model is None:
             msg = f"--batch-api {self.batch_api} needs the name of a model: add --model NAME"
             raise Problem(msg, Exit.USAGE)
@@ -337,19 +336,19 @@ class BatchOptions(TemplatedChecks, DrawOptions):
             (self.tokens_per_minute is not None, "--tpm"),
             (self.timeout is not None, "--timeout"),
         )
-        object.__setattr__(self, "order", "breadth")
+        object.__setattr__(self, "breadth_first", True)
 
     def _check_processes(self) -> None:
         piped = self.source == STANDARD or (
             Path(self.source).exists() and not Path(self.source).is_file()
         )
-        few, rounds = self.parallel < self.processes, self.order == "breadth"
+        few, rounds = self.parallel < self.processes, self.breadth_first
         server = "it needs a running server; start one, and name it with --base-url"
         _exclude(
             f"--processes {self.processes}",
             (piped, f"INPUT {self.source}: each process reads the rows; name a file"),
             (self.unique, "--unique: rows of different processes aren't compared"),
-            (rounds, "--order breadth: there are no rounds over all rows"),
+            (rounds, "--breadth-first: there are no rounds over all rows"),
             (self.gguf, f"--gguf: {server}"),
             (few, f"--parallel {self.parallel}: each process needs at least one row"),
         )
@@ -358,10 +357,10 @@ class BatchOptions(TemplatedChecks, DrawOptions):
         features = self.spec.features
         if self.batch_api is not None:
             features.pop("scored", None)  # Scores are kept with the jobs.
-        if why := why_not_together(features | {"rounds": "--order breadth"}):
+        if why := why_not_together(features | {"rounds": "--breadth-first"}):
             raise Problem(why, Exit.USAGE)
         _exclude(
-            "--order breadth",
+            "--breadth-first",
             (self.journal_text != "all", "--journal-text: it needs all texts in the journal"),
             (self.source == STANDARD, "INPUT -: it reads the rows in each round; name a file"),
         )

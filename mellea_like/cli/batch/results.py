@@ -76,7 +76,7 @@ async def row_results(
         watched_servers(backends.gates, view.tell),
         sample_many(
             backends.make_strategy(),
-            source.rows(often=options.order == "breadth"),
+            source.rows(often=options.breadth_first),
             concurrency=options.parallel,
             action=cast("Callable[[Row], str]", template.fill),
             requirements=options.make_requirements(),
@@ -84,7 +84,7 @@ async def row_results(
             options=options.request_options,
             budget=backends.make_budget("this run"),
             in_order=options.in_order,
-            order=options.order,
+            breadth_first=options.breadth_first,
             journal=_journal(options, backends),
             unique=options.similarity,
             keep_errors=False,  # A backend's error isn't about the row.

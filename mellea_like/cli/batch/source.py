@@ -125,7 +125,7 @@ class RowSource:
     def rows(self, *, often: bool = False) -> RowSource | AsyncGenerator[Row]:
         """Return the rows for a run; ``often`` means that the run reads them several times."""
         if self._piped and often:
-            msg = f"--order breadth reads the rows in each round, but {self._name} is a pipe"
+            msg = f"--breadth-first reads the rows in each round, but {self._name} is a pipe"
             raise Problem(msg, Exit.USAGE)
         return self._pipe() if self._piped else self
 

@@ -78,7 +78,7 @@ def asks(texts):
 
 
 async def finish(strategy, items, path, **given):
-    given = {"concurrency": 8, "order": "breadth", "journal": Journal(path)} | given
+    given = {"concurrency": 8, "breadth_first": True, "journal": Journal(path)} | given
     async with sample_many(strategy, items, **given) as results:
         return [item async for item in results]
 
@@ -575,7 +575,7 @@ async def test_an_item_in_flight_when_the_budget_is_spent_is_finished(provider, 
             return Generation('{"passed": true, "reason": ""}', usage=Usage(1, 1, 1))
 
     strategy = RejectionSamplingStrategy(jobs(provider), requirements=["it is kind"], judge=Judge())
-    given = {"concurrency": 2, "order": "breadth", "journal": Journal(path)}
+    given = {"concurrency": 2, "breadth_first": True, "journal": Journal(path)}
     seen = []
     with pytest.raises(LimitExceeded):
         async with sample_many(strategy, words(2), **given) as results:
@@ -598,7 +598,7 @@ class LeftWhileCreating(FakeAPI):
 async def test_a_run_that_is_left_while_a_job_is_created_tells_of_the_job(provider, path):
     api = LeftWhileCreating(provider, limits=LIMITS)
     strategy = RejectionSamplingStrategy(BatchJobs(api))
-    given = {"concurrency": 2, "order": "breadth", "journal": Journal(path)}
+    given = {"concurrency": 2, "breadth_first": True, "journal": Journal(path)}
     with anyio.CancelScope() as api.scope:
         async with sample_many(strategy, words(2), **given) as results:
             async for _ in results:
@@ -651,7 +651,7 @@ async def test_a_judge_waits_for_budget_no_longer_than_the_job_that_holds_it(pro
         strategy,
         words(2),
         concurrency=2,
-        order="breadth",
+        breadth_first=True,
         journal=Journal(path),
         budget=Budget(requests=2),
     )
@@ -698,7 +698,7 @@ async def test_a_canary_finds_what_the_provider_refuses(provider, path):
 @pytest.mark.parametrize(
     ("given", "strategy", "why"),
     [
-        ({"order": "depth"}, {}, "order='breadth'"),
+        ({"breadth_first": False}, {}, "breadth_first=True"),
         ({"journal": None}, {}, "journal"),
         ({}, {"concurrency_budget": 2}, "concurrency_budget"),
     ],
