@@ -64,7 +64,7 @@ def serve(port) -> None:
         runner.run(main())
 
 
-def rate(folder: Path, url: str, rows: int, processes: int, parallel: int) -> tuple[float, float]:
+def rate(folder: Path, url: str, rows: int, processes: int, workers: int) -> tuple[float, float]:
     """Return rows a second and seconds of CPU of all rows, both without the start."""
     took, cpu = [], []
     for count in (processes, rows):
@@ -72,7 +72,7 @@ def rate(folder: Path, url: str, rows: int, processes: int, parallel: int) -> tu
         source.write_text("".join(f'{{"n": {n}}}\n' for n in range(count)), encoding="ascii")
         more = ["--journal", str(folder / f"run-{count}-{processes}")]
         arguments = ["batch", str(source), "-p", "Say {{ n }}", "-o", "/dev/null", "--quiet"]
-        more += ["--model", "m", "--base-url", url, "--parallel", str(parallel)]
+        more += ["--model", "m", "--base-url", url, "--workers", str(workers)]
         command = [sys.executable, "-m", "mellea_like", *arguments, *more]
         before, began = os.times(), time.perf_counter()
         subprocess.run([*command, "--processes", str(processes)], check=True)
@@ -85,17 +85,17 @@ def rate(folder: Path, url: str, rows: int, processes: int, parallel: int) -> tu
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=4000)
-    parser.add_argument("--parallel", type=int, default=64)
+    parser.add_argument("--workers", type=int, default=64)
     parser.add_argument("--processes", type=int, nargs="+", default=[1, 2, 1, 2])
     given = parser.parse_args()
     here, there = multiprocessing.Pipe()
     server = multiprocessing.Process(target=serve, args=(there,), daemon=True)
     server.start()
     url = f"http://127.0.0.1:{here.recv()}/v1"
-    print(f"load {os.getloadavg()[0]:.1f}; {given.rows} rows, {given.parallel} at a time")
+    print(f"load {os.getloadavg()[0]:.1f}; {given.rows} rows, {given.workers} at a time")
     for processes in given.processes:
         with tempfile.TemporaryDirectory() as folder:
-            a_second, cpu = rate(Path(folder), url, given.rows, processes, given.parallel)
+            a_second, cpu = rate(Path(folder), url, given.rows, processes, given.workers)
         each = 1000 * cpu / given.rows
         print(f"{processes} processes: {a_second:.0f} rows/s, {each:.2f} ms CPU a row")
     server.terminate()

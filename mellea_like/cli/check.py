@@ -94,7 +94,7 @@ class CheckOptions(TemplatedChecks, JudgeOptions):
         False, "--all", "Check every requirement, even after one has failed.", CHECKS
     )
     judge: str | None = option(None, "--judge MODEL", "The model that judges.", JUDGE)
-    parallel: int = option(16, "--parallel N", "How many rows to check at the same time.", min=1)
+    workers: int = option(16, "--workers N", "How many rows to check at the same time.", min=1)
     journal: Path | None = option(
         None,
         "--journal FILE",
@@ -213,7 +213,7 @@ class _Checks:
                 check_many(
                     rows_of(options.source, file),
                     self._row_checks if options.row_checks else self._requirements,
-                    concurrency=options.parallel,
+                    concurrency=options.workers,
                     reply=options.reply_of,
                     action=None if options.prompt is None else options.task_of,
                     judge=judge,

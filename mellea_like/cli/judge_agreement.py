@@ -106,8 +106,8 @@ class JudgeAgreementOptions(JudgeOptions):
         JUDGE,
         min=1,
     )
-    parallel: int = option(
-        16, "--parallel N", "How many rows to judge at the same time.", JUDGE, min=1
+    workers: int = option(
+        16, "--workers N", "How many rows to judge at the same time.", JUDGE, min=1
     )
     label: str = option("label", "--label FIELD", "The field that holds the label.")
     first: str = option(
@@ -217,7 +217,7 @@ class _Measurement:
                 stack.enter_context(view)
             shared: dict[str, Any] = {
                 "confidence": options.confidence,
-                "concurrency": options.parallel,
+                "concurrency": options.workers,
                 "on_row": self._count,
                 "budget": self._budget,
             }

@@ -71,7 +71,7 @@ class ServeOptions:
     workers: int = option(
         1,
         "--workers N",
-        "How many processes to serve with, to use more than one processor.",
+        "How many worker processes to serve with, to use more than one processor.",
         min=1,
     )
     quiet: bool = option(False, "--quiet -q", "Don't log each request on stderr.")

@@ -28,6 +28,7 @@ RENAMED = {
     "concurrency": "lanes",
     "ordered": "in-order",
     "order": "breadth-first",
+    "parallel": "workers",
 }
 """Maps old names of fields and options to the new names."""
 

@@ -36,11 +36,11 @@ def batch(command, server, tmp_path):
     """Run ``batch`` in this process against the echoing server, with results in order."""
     write_rows(tmp_path / "in.jsonl", 5)
 
-    def run_batch(*arguments, source=None, to="out.jsonl", prompt="Say {{ text }}", parallel="1"):
+    def run_batch(*arguments, source=None, to="out.jsonl", prompt="Say {{ text }}", workers="1"):
         source = tmp_path / "in.jsonl" if source is None else source
         to = to if to == "-" else str(tmp_path / to)
         return command(
-            *("batch", str(source), "-p", prompt, "-o", to, "--parallel", parallel),
+            *("batch", str(source), "-p", prompt, "-o", to, "--workers", workers),
             *("--base-url", server.url, "--model", "m", *arguments),
         )
 
@@ -149,11 +149,11 @@ def test_rows_are_sampled_at_a_time_and_may_come_in_order(batch, server, tmp_pat
         return Answer(f"re {asked(body)}", wait=0.3 if asked(body).endswith("0") else 0.0)
 
     server._choose = choose
-    assert batch("--in-order", parallel="5")[0] == 0
+    assert batch("--in-order", workers="5")[0] == 0
     assert server.max_in_flight > 1
     lines = (tmp_path / "out.jsonl").read_text().splitlines()
     assert [json.loads(line)["id"] for line in lines] == [0, 1, 2, 3, 4]
-    assert batch("--force", parallel="5")[0] == 0
+    assert batch("--force", workers="5")[0] == 0
     lines = (tmp_path / "out.jsonl").read_text().splitlines()
     assert [json.loads(line)["id"] for line in lines][-1] == 0
 
@@ -281,7 +281,7 @@ def test_rows_can_be_conversations(batch, server, tmp_path, kind):
                 [["messages"], *([json.dumps(m)] for m in (asked_before, own))]
             )
     out = str(tmp_path / "out.jsonl")
-    arguments = ("batch", str(source), "-o", out, "--parallel", "1", "--system", "Be kind.")
+    arguments = ("batch", str(source), "-o", out, "--workers", "1", "--system", "Be kind.")
     code, _, err = batch.command(*arguments, "--base-url", server.url, "--model", "m")
     assert code == 0, err
     system = {"role": "system", "content": "Be kind."}
@@ -463,7 +463,7 @@ def test_a_server_that_never_answers_is_waited_for_a_little_and_then_named(
         listening.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
     many = ("--journal", str(tmp_path / "run.db"))
-    code, out, err = batch(*many, "--base-url", url, parallel="8")
+    code, out, err = batch(*many, "--base-url", url, workers="8")
     why = f"{url}: connection refused; is the server running?"
     assert (code, out) == (3, "")
     assert [line for line in err.splitlines() if why in line] == [
@@ -486,7 +486,7 @@ def test_a_server_that_has_answered_is_waited_for(batch, monkeypatch):
         return Answer.error(503, "loading") if number < 8 else echo(number, body)
 
     with OpenAIServer(choose=loading) as late:
-        code, _, err = batch("--base-url", late.url, parallel="5")
+        code, _, err = batch("--base-url", late.url, workers="5")
     assert (code, err.count(f"Waiting: {late.url} answered 503: loading")) == (0, 1)
     assert "5 rows: 5 passed" in err
 

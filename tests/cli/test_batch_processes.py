@@ -38,7 +38,7 @@ def arguments(tmp_path):
     def of(server, *more, processes=2, out="out.jsonl"):
         return (
             *("batch", str(tmp_path / "in.jsonl"), "-p", "Say {{ text }}"),
-            *("-o", str(tmp_path / out), "--parallel", "8", "--processes", str(processes)),
+            *("-o", str(tmp_path / out), "--workers", "8", "--processes", str(processes)),
             *("--base-url", server.url, "--model", "m", "--journal", str(tmp_path / "run")),
             *more,
         )
@@ -220,7 +220,7 @@ def test_another_number_of_processes_is_refused_for_a_run_that_is_begun(
     [
         (["--unique", "exact"], 2, "--processes 2 can't be combined with --unique: rows"),
         (["--breadth-first"], 2, "--breadth-first: there are no rounds over all rows"),
-        (["--parallel", "1"], 2, "--parallel 1: each process needs at least one row"),
+        (["--workers", "1"], 2, "--workers 1: each process needs at least one row"),
         (["--journal", "in.jsonl"], 3, "name a folder"),
         (None, 2, "name a file"),
     ],

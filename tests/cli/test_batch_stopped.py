@@ -34,7 +34,7 @@ def arguments(tmp_path):
     def of(server, *more):
         return (
             *("batch", str(tmp_path / "in.jsonl"), "-p", "Say {{ text }}"),
-            *("-o", str(tmp_path / "out.jsonl"), "--parallel", "4"),
+            *("-o", str(tmp_path / "out.jsonl"), "--workers", "4"),
             *("--base-url", server.url, "--model", "m", "--journal", str(tmp_path / "run.db")),
             *more,
         )
@@ -103,7 +103,7 @@ def test_an_interrupted_resume_leaves_the_results_as_they_were(arguments, tmp_pa
     with OpenAIServer(
         choose=lambda n, body: Answer("late", wait=30.0) if asked(body) in late else echo(n, body)
     ) as server:
-        with begun(*arguments(server, "--parallel", "16")):
+        with begun(*arguments(server, "--workers", "16")):
             wait_until(lambda: lines(out) == 22 and server.in_flight == 8)
         acknowledged = out.read_bytes()
         wait_until(lambda: server.in_flight == 0)

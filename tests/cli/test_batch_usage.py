@@ -36,7 +36,7 @@ MARKOV = ("--backend", "markov")
         ((*BASE, "--min-chars=9", "--max-chars=8"), 2, "--min-chars 9 is more than --max-chars 8"),
         ((*BASE, "--canary"), 2, "--canary is for a batch API: add --batch-api NAME"),
         ((*BASE, "--poll", "9"), 2, "--poll is for a batch API: add --batch-api NAME"),
-        ((*BASE, "--parallel", "0"), 2, "Invalid value for '--parallel'"),
+        ((*BASE, "--workers", "0"), 2, "Invalid value for '--workers'"),
         ((*BASE, "--unique", "2"), 2, "--unique must be exact, or a similarity between"),
         ((*BASE, "--breadth-first", "--lanes=2"), 2, "can't be combined with --lanes 2"),
         ((*BASE, "--breadth-first", "--select=consensus"), 2, "can't be combined with --select"),

@@ -131,7 +131,7 @@ def arguments(tmp_path, server, rows=6):
     write_rows(tmp_path / "in.jsonl", rows)
     return (
         *("batch", str(tmp_path / "in.jsonl"), "-p", "Say {{ text }}", "--price", "1,2"),
-        *("-o", str(tmp_path / "out.jsonl"), "--base-url", server.url, "--parallel", "1"),
+        *("-o", str(tmp_path / "out.jsonl"), "--base-url", server.url, "--workers", "1"),
     )
 
 

@@ -28,7 +28,7 @@ def verdict(passed):
 
 def judged(server, *more):
     """Return options with which a server's model judges the replies, one at a time."""
-    judge = ("--judge", "m", "--judge-base-url", server.url, "--parallel=1")
+    judge = ("--judge", "m", "--judge-base-url", server.url, "--workers=1")
     return "--require", "says when", *judge, *more
 
 

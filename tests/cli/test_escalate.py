@@ -68,7 +68,7 @@ def test_a_batch_learns_when_the_bigger_model_is_cheaper(command, server, tmp_pa
         *("batch", str(rows), "--prompt", "{{ a }}", "-o", str(tmp_path / "out.jsonl"), "-q"),
         *("--base-url", server.url, "--model", "small", "--price", "1,1", "--check", "words<2"),
         *("--escalate", "big,price=5,5", "--escalate-when", "cheaper", "--attempts=9"),
-        *("--lanes=1", "--parallel", "1", "--journal", str(journal)),
+        *("--lanes=1", "--workers", "1", "--journal", str(journal)),
     )
     assert (code, err) == (0, "")
     assert len(records(tmp_path / "out.jsonl")) == 20

@@ -206,7 +206,7 @@ def batch(command, tmp_path):
     def run(*arguments, replies):
         with OpenAIServer(*map(Answer, replies)) as server:
             return command(
-                *("batch", str(tmp_path / "in.jsonl"), "-p", "{{ text }}", "--parallel", "1"),
+                *("batch", str(tmp_path / "in.jsonl"), "-p", "{{ text }}", "--workers", "1"),
                 *("-o", str(tmp_path / "out.jsonl"), "--base-url", server.url, "--model", "m"),
                 *("--journal", str(tmp_path / "run.db"), "--in-order", *arguments),
             )

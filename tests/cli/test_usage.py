@@ -66,6 +66,9 @@ def test_bad_usage_exits_with_2_and_a_sentence(command, arguments, sentence):
         (["sample", "x", "--concurrency", "3"], "--concurrency is now called --lanes"),
         (["batch", "x.jsonl", "--ordered"], "--ordered is now called --in-order"),
         (["batch", "x.jsonl", "--order", "breadth"], "--order is now called --breadth-first"),
+        (["batch", "x.jsonl", "--parallel=3"], "--parallel is now called --workers"),
+        (["check", "x.jsonl", "--parallel=3"], "--parallel is now called --workers"),
+        (["judge-agreement", "x.jsonl", "--parallel", "3"], "--parallel is now called --workers"),
     ],
 )
 def test_an_option_that_was_renamed_says_its_name(command, arguments, sentence):

@@ -49,7 +49,7 @@ mellea-like batch reviews.jsonl --prompt "In one word: {{ text }}" \\
 mellea-like batch tasks.jsonl --prompt "{{ task }}" --model gpt-4.1-mini \\
     --check "passes_tests:{{ tests }}" -o out.jsonl --journal run.db
 mellea-like batch letters.csv --prompt @letter.txt --schema invoice.json \\
-    --model gpt-4.1-mini --parallel 32 --budget cost=5 --price 0.40,1.60 \\
+    --model gpt-4.1-mini --workers 32 --budget cost=5 --price 0.40,1.60 \\
     --max-tokens 400 -o out.csv --failed failed.csv --journal run.db --resume
 """
 
@@ -170,14 +170,20 @@ class BatchOptions(TemplatedChecks, DrawOptions):
         " or only of replies that passed (none).",
         RUN,
     )
-    parallel: int = option(
-        8, "--parallel N", "How many rows to work on at the same time.", RUN, min=1, max=10_000
+    workers: int = option(
+        8,
+        "--workers N",
+        "How many rows to work on at the same time. Workers are tasks; for processes, see"
+        " --processes.",
+        RUN,
+        min=1,
+        max=10_000,
     )
     processes: int = option(
         1,
         "--processes N",
         "Divide the rows among this many processes, for a server that one process can't keep busy."
-        " --parallel, the budget and the rates apply to all together; the journal is a folder.",
+        " --workers, the budget and the rates apply to all together; the journal is a folder.",
         RUN,
         min=1,
         max=256,
@@ -342,7 +348,7 @@ class BatchOptions(TemplatedChecks, DrawOptions):
         piped = self.source == STANDARD or (
             Path(self.source).exists() and not Path(self.source).is_file()
         )
-        few, rounds = self.parallel < self.processes, self.breadth_first
+        few, rounds = self.workers < self.processes, self.breadth_first
         server = "it needs a running server; start one, and name it with --base-url"
         _exclude(
             f"--processes {self.processes}",
@@ -350,7 +356,7 @@ class BatchOptions(TemplatedChecks, DrawOptions):
             (self.unique, "--unique: rows of different processes aren't compared"),
             (rounds, "--breadth-first: there are no rounds over all rows"),
             (self.gguf, f"--gguf: {server}"),
-            (few, f"--parallel {self.parallel}: each process needs at least one row"),
+            (few, f"--workers {self.workers}: each process needs at least one row"),
         )
 
     def _check_rounds(self) -> None:

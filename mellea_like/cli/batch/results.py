@@ -77,7 +77,7 @@ async def row_results(
         sample_many(
             backends.make_strategy(),
             source.rows(often=options.breadth_first),
-            concurrency=options.parallel,
+            concurrency=options.workers,
             action=cast("Callable[[Row], str]", template.fill),
             requirements=options.make_requirements(),
             format=backends.reply_type,

@@ -117,12 +117,12 @@ class Shards:
                 raise Problem(msg) from exc
             journals = self._journals()
         store, prompt = self._store(), (template.text, template.system)
-        each, more = divmod(options.parallel, count)
+        each, more = divmod(options.workers, count)
         return [
             Part(
                 number,
                 count,
-                replace(options, journal=journal, parallel=each + (number < more), processes=1),
+                replace(options, journal=journal, workers=each + (number < more), processes=1),
                 prompt,
                 settings if journal is None else {**settings, "shard": f"{number + 1} of {count}"},
                 store,
