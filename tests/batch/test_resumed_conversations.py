@@ -136,16 +136,16 @@ async def kept(path: Path, format: str = "sft") -> Any:
     return sent(SamplingResult.from_dict(record["trace"])), made
 
 
-@pytest.mark.parametrize("order", ["depth", "breadth"])
+@pytest.mark.parametrize("breadth_first", [False, True])
 @pytest.mark.parametrize("name", STRATEGIES)
-async def test_it_is_asked_the_same_and_recorded_the_same(tmp_path, name, order):
+async def test_it_is_asked_the_same_and_recorded_the_same(tmp_path, name, breadth_first):
     whole, model = tmp_path / "whole.db", Curious()
     expected = await run(name, model, whole)
     assert [len(s.rounds) for s in expected.slices] == [4] * DRAWS
     for draw in range(2, DRAWS + 1):
         left, rest = tmp_path / f"left {draw}.db", Curious()
-        first = await leave(name, draw, left, order=order)
-        result = await run(name, rest, left, order=order)
+        first = await leave(name, draw, left, breadth_first=breadth_first)
+        result = await run(name, rest, left, breadth_first=breadth_first)
         assert first.asked + rest.asked == model.asked
         assert [s.messages for s in result.slices] == [s.messages for s in expected.slices]
         assert sent(result) == sent(expected)
@@ -159,7 +159,7 @@ async def test_a_call_that_is_made_again_from_the_journal_in_each_round_asks_the
     monkeypatch.setattr(waiting, "KEPT", 0)
     deep, broad = Curious(), Curious()
     expected = await run(name, deep, tmp_path / "deep.db")
-    assert sent(await run(name, broad, tmp_path / "broad.db", order="breadth")) == sent(expected)
+    assert sent(await run(name, broad, tmp_path / "broad.db", breadth_first=True)) == sent(expected)
     assert broad.asked == deep.asked
 
 
