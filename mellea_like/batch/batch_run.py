@@ -8,10 +8,9 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Generic, Self, final
 
 import anyio
-from anyio import to_thread
 from typing_extensions import TypeVar
 
-from mellea_like.batch.hand_out import HandOut, HeldBack
+from mellea_like.batch.hand_out import HandOut
 from mellea_like.batch.intake import Intake
 from mellea_like.batch.item import (
     ItemRecorder,
@@ -20,10 +19,9 @@ from mellea_like.batch.item import (
     budget_spent,
     ended_by_error,
     fatal_error,
-    replayed,
     result_of,
 )
-from mellea_like.batch.progress import NOTHING, Tally
+from mellea_like.batch.progress import Tally
 from mellea_like.batch.source import Source
 from mellea_like.core.display import add_note
 from mellea_like.errors import JournalError, LimitExceeded
@@ -34,14 +32,12 @@ from mellea_like.runtime.task_scope import task_scope
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from contextlib import AbstractAsyncContextManager
-    from pathlib import Path
     from types import TracebackType
 
     from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
     from mellea_like.batch.item import Call, ItemResult, Work
     from mellea_like.batch.journal.journal import OpenJournal
-    from mellea_like.batch.journal.reader import StoredItem
     from mellea_like.batch.orders import Order
     from mellea_like.batch.progress import OnProgress, Progress
     from mellea_like.core.generation import Usage
@@ -82,17 +78,8 @@ class BatchRun(Generic[T, I]):
         self._journal = journal
         self._keep_errors = keep_errors
         self._tally = Tally(self._source.total, on_progress)
-        # Between the source and the consumer there are at most twice as many items as are sampled
-        # at a time. So a slow consumer slows down the source, and if results come in order, a slow
-        # item holds up later ones.
-        self._window = window = anyio.Semaphore(2 * concurrency, fast_acquire=True)
-        self._held: HeldBack | None = None
-        if ordered and order.in_rounds:
-            # All items come back before the first result is handed out, so results give back their
-            # places when they are ready. Handing them out has its own window.
-            self._held, ordered = HeldBack(), False
-            window = anyio.Semaphore(2 * concurrency, fast_acquire=True)
-        self._results = HandOut(window, self._tally, ordered=ordered)
+        hand_out = order.in_order if ordered else HandOut
+        self._results = hand_out(2 * concurrency, self._tally)
         # State of the tasks:
         self._stack: AsyncExitStack | None = None
         self._scope = anyio.CancelScope()
@@ -120,12 +107,7 @@ class BatchRun(Generic[T, I]):
             stack.enter_context(self._scope)
             if self._journal is not None:
                 self._open_journal = await stack.enter_async_context(self._journal)
-                # A user's own kind of journal need not be a file.
-                path: Path | None = getattr(self._open_journal, "path", None)
-                if path is not None and not self._order.continues_jobs:
-                    from mellea_like.batch.jobs.store import refuse_jobs_under_way  # noqa: PLC0415
-
-                    await to_thread.run_sync(refuse_jobs_under_way, path)
+                await self._order.check(self._open_journal)
                 if self._work.unique is not None:
                     await self._work.unique.load(self._open_journal)
             self._tally.begin()
@@ -192,10 +174,9 @@ class BatchRun(Generic[T, I]):
             self._work,
             self._source,
             journal=self._open_journal,
-            window=self._window,
+            results=self._results,
             queue=send,
             tally=self._tally,
-            replay=self._replay,
             abort=self._abort,
         )
         order = self._order(intake)
@@ -210,8 +191,8 @@ class BatchRun(Generic[T, I]):
                         crew.start_soon(self._guarded, worker, name=name)
                 if self._open_journal is not None:
                     await self._guarded(self._open_journal.flush)
-            if self._held is not None and not isinstance(self._error, JournalError):
-                await self._guarded(self._held.deliver, intake, self._results)
+            if not isinstance(self._error, JournalError):
+                await self._guarded(self._results.deliver, intake)
         finally:
             self._error = self._error or self._source.error
             self._tally.end()
@@ -299,38 +280,22 @@ class BatchRun(Generic[T, I]):
         else:
             journal.pause(job.id, job.attempt, (), then)
 
-    def _replay(self, job: Job, stored: StoredItem) -> None:
-        """Hand out a result from the journal now or, if results are held back, at the end."""
-        if self._held is not None:
-            self._window.release()
-        else:
-            self._finish(replayed(stored, job, self._work))
-
     # --- how items end, and the batch ------------------------------------------------------------
 
     def _finish(
         self,
         item: ItemResult[Any],
-        before: Usage = NOTHING,
-        error: JournalError | None = None,
+        before: Usage,
+        error: JournalError | None,
         *,
-        kept: bool = False,
+        kept: bool,
     ) -> None:
-        """Count a result and hand it out, or abort the batch if storing it raised ``error``.
-
-        ``before`` is the part of the item's cost that was counted in earlier turns. ``kept`` is
-        whether the journal has the result.
-        """
+        """Hand out a result, or abort the batch if storing it raised ``error``."""
         if error is not None:
             self._abort(error)
         if self._crew.cancel_called:
             return
-        self._tally.count(item, before)
-        if self._held is None:
-            self._results.put(item)
-        else:
-            self._held.put(item, kept=kept)
-            self._window.release()
+        self._results.put(item, before, kept=kept)
 
     def _out_of_budget(self, error: Exception) -> None:
         """Start no further items, because the budget is spent. Items in flight continue."""

@@ -10,37 +10,57 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from mellea_like.batch.item import EarlierRun, IdSet, replayed
+from mellea_like.batch.progress import NOTHING
 from mellea_like.batch.source import END
 
 if TYPE_CHECKING:
     from mellea_like.batch.intake import Intake
-    from mellea_like.batch.item import ItemResult
+    from mellea_like.batch.item import ItemResult, Job, Work
+    from mellea_like.batch.journal.reader import StoredItem
     from mellea_like.batch.progress import Tally
+    from mellea_like.core.generation import Usage
 
-__all__ = ["HandOut", "HeldBack"]
+__all__ = ["HandOut", "HeldBack", "InOrder"]
 
 
 class HandOut:
-    """Hands results to the consumer, as they become ready or, if ``ordered``, by item id."""
+    """Hands results to the consumer as they become ready.
 
-    def __init__(self, window: anyio.Semaphore, tally: Tally, *, ordered: bool) -> None:
-        self.window = window
+    At most ``places`` items are between the source and the consumer. So a slow consumer slows down
+    the source.
+    """
+
+    def __init__(self, places: int, tally: Tally) -> None:
+        self.window = anyio.Semaphore(places, fast_acquire=True)
+        self._room = self.window  # Gets back the places of results that the consumer takes.
         self._tally = tally
-        self._ordered = ordered
         self._results: OrderedDict[int, ItemResult[Any]] = OrderedDict()
         self._news = anyio.Event()
         self._ended = False
         self._guard = anyio.ResourceGuard("iterating over")
 
-    def put(self, result: ItemResult[Any]) -> None:
-        """Add a result."""
+    def put(self, result: ItemResult[Any], before: Usage, *, kept: bool) -> None:  # noqa: ARG002
+        """Count a result, and hand it out.
+
+        ``before`` is the part of the item's cost that was counted in earlier turns. ``kept`` is
+        whether the journal has the result.
+        """
+        self._tally.count(result, before)
+        self._add(result)
+
+    def replay(self, job: Job, stored: StoredItem, work: Work) -> None:
+        """Hand out a result from the journal."""
+        self.put(replayed(stored, job, work), NOTHING, kept=True)
+
+    async def deliver(self, intake: Intake) -> None:
+        """Hand out the results that were held back, now that all items have ended."""
+
+    def _add(self, result: ItemResult[Any]) -> None:
         self._results[result.id] = result
         self._news.set()
 
     def end(self) -> None:
-        """Record that no more results come. Missing results no longer hold up later ones."""
-        if self._ordered:
-            self._results = OrderedDict(sorted(self._results.items()))
+        """Record that no more results come."""
         self._ended = True
         self._news.set()
 
@@ -54,38 +74,58 @@ class HandOut:
                 self._news = anyio.Event()
                 await self._news.wait()
             self._tally.handed_on += 1
-            self.window.release()
+            self._room.release()
             return result
 
     def _next(self) -> ItemResult[Any] | None:
-        if self._ordered and not self._ended:
-            return self._results.pop(self._tally.handed_on, None)
         return self._results.popitem(last=False)[1] if self._results else None
 
 
-class HeldBack:
+class InOrder(HandOut):
+    """Hands out results by item id. A slow item holds up later ones."""
+
+    def end(self) -> None:
+        """Record that no more results come. Missing results no longer hold up later ones."""
+        self._results = OrderedDict(sorted(self._results.items()))
+        super().end()
+
+    def _next(self) -> ItemResult[Any] | None:
+        return super()._next() if self._ended else self._results.pop(self._tally.handed_on, None)
+
+
+class HeldBack(HandOut):
     """Holds back the results of a run in rounds, to hand them out in order after the last round."""
 
-    def __init__(self) -> None:
+    def __init__(self, places: int, tally: Tally) -> None:
+        super().__init__(places, tally)
+        # All items come back before the first result is handed out, so results give back their
+        # places when they are ready. Handing them out has its own window.
+        self._room = anyio.Semaphore(places, fast_acquire=True)
         self._in_memory: dict[int, ItemResult[Any]] = {}  # Results that the journal lacks.
         self._sampled = IdSet()  # The items that were finished in this run.
 
-    def put(self, result: ItemResult[Any], *, kept: bool) -> None:
-        """Add a result; ``kept`` is whether the journal has the result."""
+    def put(self, result: ItemResult[Any], before: Usage, *, kept: bool) -> None:
+        """Count a result, and hold it back."""
+        self._tally.count(result, before)
         self._sampled.add(result.id)
         if not kept:
             self._in_memory[result.id] = result
+        self.window.release()
 
-    async def deliver(self, intake: Intake, results: HandOut) -> None:
+    def replay(self, job: Job, stored: StoredItem, work: Work) -> None:  # noqa: ARG002
+        """Leave a result in the journal for now."""
+        self.window.release()
+
+    async def deliver(self, intake: Intake) -> None:
         """Hand out all results in the order of the items."""
         if intake.journal is None:
             for item_id in sorted(self._in_memory):
-                results.put(self._in_memory[item_id])
+                self._add(self._in_memory[item_id])
             return
         stored_items = EarlierRun(intake.journal, now=True)
         count = intake.tally.taken
         async with intake.source.once() as next_item:
-            await results.window.acquire()
+            await self._room.acquire()
             for position in range(count):
                 if (item := await next_item()) is END:
                     intake.source.ended_early(count, position)
@@ -100,6 +140,6 @@ class HeldBack:
                     result = replayed(stored, job, intake.work)
                     result = replace(result, replayed=not sampled)
                 if not sampled:
-                    intake.tally.count(result)
-                results.put(result)
-                await results.window.acquire()
+                    self._tally.count(result)
+                self._add(result)
+                await self._room.acquire()

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from anyio.streams.memory import MemoryObjectSendStream
 
+    from mellea_like.batch.hand_out import HandOut
     from mellea_like.batch.item import Job, Work
     from mellea_like.batch.journal.journal import OpenJournal
     from mellea_like.batch.journal.reader import StoredItem
@@ -33,20 +34,19 @@ class Intake:
         source: Source,
         *,
         journal: OpenJournal | None,
-        window: anyio.Semaphore,
+        results: HandOut,
         queue: MemoryObjectSendStream[Job],
         tally: Tally,
-        replay: Callable[[Job, StoredItem], None],
         abort: Callable[[Exception], None],
     ) -> None:
         self.work = work
         self.source = source
         self.journal = journal
-        self.window = window
+        self.window = results.window
         self.tally = tally
         self.abort = abort
         self._queue = queue
-        self._replay = replay
+        self._results = results
         self._unfinished = 0
         self._done = anyio.Event()
 
@@ -100,7 +100,7 @@ class Intake:
                 if stored is None:
                     self.queue(job)
                 elif stored.result is not None:
-                    self._replay(job, stored)
+                    self._results.replay(job, stored, self.work)
                 elif (again := resume(job, stored)) is not None:
                     self.tally.waiting += again.waited
                     self.queue(again)

@@ -6,11 +6,17 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
 
+from anyio import to_thread
+
+from mellea_like.batch.hand_out import HandOut, HeldBack, InOrder
 from mellea_like.batch.item import Call, Job, Paused
 from mellea_like.batch.waiting import Waiting, earlier_draws, resumed, why_not_in_rounds
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from mellea_like.batch.intake import Intake
+    from mellea_like.batch.journal.journal import OpenJournal
     from mellea_like.batch.journal.reader import StoredItem
 
 __all__ = ["BreadthFirst", "DepthFirst", "Order", "Sample"]
@@ -26,13 +32,15 @@ must wait for a later round, the function returns the item's `Paused` state.
 class Order(Protocol):
     """Decides which item is sampled next, and for how long."""
 
-    in_rounds: ClassVar[bool]
-    """Whether items get several turns. If so, ``in_order`` results come after the last round."""
-
-    continues_jobs: ClassVar[bool]
-    """Whether the run continues the jobs that it submitted earlier to a provider's batch API."""
+    in_order: ClassVar[type[HandOut]]
+    """How results are handed out if they must be in the order of the items."""
 
     def __init__(self, intake: Intake) -> None: ...
+
+    @staticmethod
+    async def check(journal: OpenJournal) -> None:
+        """Raise if the run in a journal can't be continued in this order."""
+        ...
 
     async def feed(self) -> None:
         """Queue each item once for every turn that it needs."""
@@ -43,11 +51,21 @@ class Order(Protocol):
         ...
 
 
+async def _check_no_jobs(journal: OpenJournal) -> None:
+    """Raise if a provider's batch API may still be working on the run."""
+    # A user's own kind of journal need not be a file.
+    path: Path | None = getattr(journal, "path", None)
+    if path is not None:
+        from mellea_like.batch.jobs.store import refuse_jobs_under_way  # noqa: PLC0415
+
+        await to_thread.run_sync(refuse_jobs_under_way, path)
+
+
 class DepthFirst:
     """The order in which all draws of an item are made in one turn."""
 
-    in_rounds: ClassVar = False
-    continues_jobs: ClassVar = False
+    in_order: ClassVar[type[HandOut]] = InOrder
+    check = staticmethod(_check_no_jobs)
 
     def __init__(self, intake: Intake) -> None:
         self._intake = intake
@@ -70,8 +88,8 @@ class DepthFirst:
 class BreadthFirst:
     """The order in which all items have their first draw, then their second, and so on."""
 
-    in_rounds: ClassVar = True
-    continues_jobs: ClassVar = False
+    in_order: ClassVar[type[HandOut]] = HeldBack
+    check = staticmethod(_check_no_jobs)
 
     def __init__(self, intake: Intake) -> None:
         self._intake = intake

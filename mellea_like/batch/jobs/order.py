@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import anyio
 
+from mellea_like.batch.hand_out import HeldBack
 from mellea_like.batch.item import Paused
 from mellea_like.batch.jobs.backend import PARKING
 from mellea_like.batch.jobs.parking import Parking
@@ -19,9 +20,11 @@ from mellea_like.runtime.task_scope import run_together
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from mellea_like.batch.hand_out import HandOut
     from mellea_like.batch.intake import Intake
     from mellea_like.batch.item import Job, TurnOutcome
     from mellea_like.batch.jobs.records import Answer
+    from mellea_like.batch.journal.journal import OpenJournal
     from mellea_like.batch.journal.reader import StoredItem
     from mellea_like.batch.orders import Sample
     from mellea_like.batch.waiting import WaitingItem
@@ -40,8 +43,7 @@ class ByJobs:
     the same requests as before, and this time get the answers.
     """
 
-    in_rounds: ClassVar = True
-    continues_jobs: ClassVar = True
+    in_order: ClassVar[type[HandOut]] = HeldBack
 
     def __init__(self, intake: Intake) -> None:
         assert intake.journal is not None  # noqa: S101 (checked before)
@@ -60,6 +62,10 @@ class ByJobs:
             self._work.example.budgets,
             self._jobs_changed,
         )
+
+    @staticmethod
+    async def check(journal: OpenJournal) -> None:
+        """Accept every journal, because this order continues the jobs of its run."""
 
     def _jobs_changed(self) -> None:
         self._intake.tally.jobs = tuple(self._rounds.states.values())
