@@ -135,7 +135,7 @@ class HeldBack(HandOut):
                 if result is None:
                     job = intake.job(position, item)
                     stored = await stored_items.find(position, job.digest)
-                    if stored is None or stored.result is None:
+                    if stored is None or not stored.finished:
                         continue
                     result = replayed(stored, job, intake.work)
                     result = replace(result, replayed=not sampled)

@@ -99,7 +99,7 @@ class Intake:
                 stored = None if earlier is None else await earlier.find(job.id, job.digest)
                 if stored is None:
                     self.queue(job)
-                elif stored.result is not None:
+                elif stored.finished:
                     self._results.replay(job, stored, self.work)
                 elif (again := resume(job, stored)) is not None:
                     self.tally.waiting += again.waited

@@ -14,9 +14,8 @@ from mellea_like.core.backend import PATIENT
 from mellea_like.core.conversation import as_action
 from mellea_like.core.display import add_note
 from mellea_like.core.generation import Usage
-from mellea_like.core.recorded import error_from_dict
 from mellea_like.core.result import SamplingResult, StopReason
-from mellea_like.core.serialization import check_readable, usage_from_dict
+from mellea_like.core.serialization import check_readable
 from mellea_like.errors import JournalError, LimitExceeded, MelleaError
 from mellea_like.runtime.event_loops import foreign
 
@@ -340,13 +339,9 @@ class EarlierRun:
 def replayed(stored: StoredItem, job: Job, work: Work) -> ItemResult[Any]:
     """Return a finished item's result, as read from the item's record in the journal."""
     format = work.format
-    record = stored.result
-    assert record is not None  # noqa: S101 (the caller has looked)
     try:
-        trace, raised = record["trace"], record["error"]
-        result = None if trace is None else SamplingResult[Any].from_dict(trace, format)
-        error = None if raised is None else error_from_dict(raised)
-        usage = usage_from_dict(record["usage"])
+        trace, error = stored.trace, stored.exception
+        result = None if trace is None else SamplingResult[Any].from_dict(trace.plain, format)
     except (KeyError, TypeError, ValueError) as exc:
         msg = f"the journal's record of item {stored.id} can't be read: {exc}"
         raise JournalError(msg) from exc
@@ -354,7 +349,9 @@ def replayed(stored: StoredItem, job: Job, work: Work) -> ItemResult[Any]:
         result = _parsed(result, job.action)
     if result is not None:
         result = work.example.restored(result)
-    return ItemResult(job.id, job.item, result, error, stored.attempts, replayed=True, usage=usage)
+    return ItemResult(
+        job.id, job.item, result, error, stored.attempts, replayed=True, usage=stored.usage
+    )
 
 
 def _parsed(result: SamplingResult[Any], action: Action[Any]) -> SamplingResult[Any]:

@@ -17,7 +17,6 @@ from mellea_like.core.recorded import recorded_requirement
 from mellea_like.core.requirement import Requirement
 from mellea_like.core.result import SamplingResult
 from mellea_like.core.serialization import slice_from_dict
-from mellea_like.report.views import ItemView, SliceView
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from mellea_like.batch.journal.journal import OpenJournal
     from mellea_like.core.slice import Slice
     from mellea_like.core.validation import Candidate
+    from mellea_like.report.views import SliceView
 
 __all__ = ["UNIQUE", "UniqueReplies", "normalized"]
 
@@ -171,13 +171,13 @@ class UniqueReplies:
         first = 0
         while found := await journal.lookup(first, BLOCK):
             for stored in found:
-                if stored.result is None:
+                if not stored.finished:
                     killed += [
                         (stored.id, s.iteration, self._recorded(s))
-                        for s in (SliceView(plain, prompt=0) for _, plain in stored.slices)
+                        for _, s in stored.slices
                         if s.passed and s.text is not None and s.tool_calls is None
                     ]
-                elif (trace := ItemView(stored.result).trace) is not None:
+                elif (trace := stored.trace) is not None:
                     for won in (s for s in trace.winners if s.tool_calls is None):
                         self.claim(stored.id, won.iteration, self._recorded(won))
                     self.settle(stored.id)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from mellea_like.batch.journal.journal import OpenJournal
     from mellea_like.batch.journal.reader import StoredItem
     from mellea_like.core.slice import Slice
+    from mellea_like.report.views import SliceView
     from mellea_like.sampling.prepare import Settings
 
 __all__ = ["Waiting", "WaitingItem", "earlier_draws", "not_refused", "resumed", "why_not_in_rounds"]
@@ -43,7 +44,6 @@ BLOCK = 64
 KEPT = 4096
 """The maximum number of waiting items whose calls stay in memory, at about 6 KB each."""
 
-_WITH_WORDS = (Outcome.FAILED.value, Outcome.PASSED.value)
 _TO_GO_ON = (Outcome.FAILED, Outcome.ERRORED)
 
 
@@ -81,12 +81,12 @@ def earlier_draws(stored: StoredItem, work: Work, *, passed: bool = False) -> Wa
     settings = work.strategy.settings
     several = passed or not isinstance(settings.selection, str)
     rows = standing(stored.slices)
-    lacks_text = any(body["text"] is None for _, body in rows if body["outcome"] in _WITH_WORDS)
+    lacks_text = any(s.text is None for _, s in rows if s.judged)
     nothing = Context()
     try:
         slices = [
-            slice_from_dict(body, work.format, nothing, _sent(body), recorded_requirement)
-            for _, body in ([] if lacks_text else rows)
+            slice_from_dict(s.plain, work.format, nothing, _sent(s), recorded_requirement)
+            for _, s in ([] if lacks_text else rows)
         ]
     except (KeyError, TypeError, ValueError) as exc:
         msg = f"the journal's record of item {stored.id} can't be read: {exc!r}"
@@ -103,10 +103,10 @@ def earlier_draws(stored: StoredItem, work: Work, *, passed: bool = False) -> Wa
     return WaitingItem(stored.id, stored.digest, attempt, tuple(slices))
 
 
-def _sent(body: dict[str, Any]) -> tuple[Message, ...]:
+def _sent(s: SliceView) -> tuple[Message, ...]:
     """Return the messages of a draw as far as its record has them: its rounds of tools."""
-    rounds = tuple(map(recorded_message, body.get("rounds", ())))
-    return (Message("user", body["action"]["text"]), *rounds) if rounds else ()
+    rounds = tuple(map(recorded_message, s.rounds))
+    return (Message("user", s.action), *rounds) if rounds else ()
 
 
 def _ended_stages(slice_: Slice, settings: Settings) -> bool:

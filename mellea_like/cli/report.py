@@ -162,8 +162,8 @@ def _of_run(options: ReportOptions, prices: Mapping[str, Any]) -> tuple[str, str
         if options.sources != list(run.journals):
             about += f" of {plural(len(run.journals), 'journal')}"
             items = (
-                {**item, "id": number, "label": f"{item['journal']} #{item['id']}: {item['label']}"}
-                for number, item in enumerate(items)
+                {**item.plain, "id": n, "label": f"{item.journal} #{item.id}: {item.label}"}
+                for n, item in enumerate(map(ItemView, items))
             )
         make = run_text if options.output is None else run_report
         return make({**run.facts, **prices}, items, seed=options.seed), about
@@ -199,13 +199,10 @@ def _of_two(options: ReportOptions, other: Path, prices: Mapping[str, Any]) -> t
 
 def _apart(run: Run) -> Iterator[dict[str, Any]]:
     """Yield the items of a run's journals, with ids that are unique across the journals."""
-    # They need sqlite3.
-    from mellea_like.batch.journal.reader import read_run  # noqa: PLC0415
-    from mellea_like.batch.journal.together import JournalsTogether  # noqa: PLC0415
+    from mellea_like.batch.journal.together import JournalsTogether  # noqa: PLC0415 (needs sqlite3)
 
-    facts = [read_run(path, check=False) for path in run.journals]
-    for path, item in JournalsTogether(run.journals, facts).items(parts=False):
-        yield {**item, "id": run.journals.index(path) * 2**40 + item["id"]}
+    for path, item in JournalsTogether(run.journals).items(parts=False):
+        yield {**item.plain, "id": run.journals.index(path) * 2**40 + item.id}
 
 
 def _of_item(options: ReportOptions, path: Path, item: int | None) -> tuple[str, str]:
@@ -214,13 +211,14 @@ def _of_item(options: ReportOptions, path: Path, item: int | None) -> tuple[str,
 
     with damage("trace of a call"):
         found = next(map(ItemView, read_items(path, only=item)), None)
-    if found is None or found.trace is None:
+        trace = None if found is None else found.trace
+    if found is None or trace is None:
         why = "no such item" if found is None else f"no trace of it: {found.status}"
         msg = f"{path}: item {item}: {why}"
         raise Problem(msg, Exit.USAGE if found is None else Exit.SETUP)
-    made = _of_trace(options, found.trace.plain)
+    made = _of_trace(options, trace.plain)
     if options.output is None:
-        made += f"\n{_exchange(found.trace)}"
+        made += f"\n{_exchange(trace)}"
     return made, f"item {item}"
 
 

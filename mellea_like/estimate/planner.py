@@ -18,7 +18,7 @@ from mellea_like.estimate.draw_plan import Bottleneck, DrawPlan, Repairs, Split,
 from mellea_like.pass_rates import coverage_curve
 from mellea_like.report.markup import clip
 from mellea_like.report.model_shares import Money, Prices, money_of, prices_of
-from mellea_like.report.views import ItemView, RunView, TraceView, damage
+from mellea_like.report.views import TraceView, damage
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
@@ -189,24 +189,22 @@ class _Findings:
     def _read_journals(self, journals: Iterable[object]) -> None:
         from mellea_like.batch.journal.reader import (  # noqa: PLC0415 (results need none)
             journal_paths,
-            read_run,
             repeated,
         )
         from mellea_like.batch.journal.together import JournalsTogether  # noqa: PLC0415
 
         paths = journal_paths(*journals)
-        runs = [read_run(path, check=False) for path in paths]
-        views = dict(zip(paths, map(RunView, runs), strict=True))
-        if self.prices is None and (given := [v.prices for v in views.values() if v.prices]):
+        together = JournalsTogether(paths)
+        runs = dict(zip(paths, together.runs, strict=True))
+        if self.prices is None and (given := [run.prices for run in together.runs if run.prices]):
             self.prices = prices_of(ChainMap(*given))
         comes_again = repeated(paths)
-        for position, (path, record) in enumerate(JournalsTogether(paths, runs).items()):
+        for position, (path, item) in enumerate(together.items()):
             with damage("record of a run"):
-                item = ItemView(record)
                 number, label = item.id, item.label
                 if len(paths) > 1:
                     number, label = position, f"{path.name} #{number}: {label}"
-                if (trace := item.so_far(views[path])) is None:
+                if (trace := item.so_far(runs[path])) is None:
                     continue
                 if comes_again(item.digest):
                     self._add(self._item(item.digest or trace.kind, number), label, trace)

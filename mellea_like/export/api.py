@@ -212,9 +212,8 @@ def export(
         disputed: AbstractSet[int] = frozenset()
         if has_labels(format):
             disputed = _disputed_replies(source, how)
-        for record in source.items():
-            with _damage(record):
-                item = ItemView(record)
+        for item in map(ItemView, source.items()):
+            with _damage(item):
                 found = rows_of(item, format, how, details=details, disputed=disputed, notes=notes)
             if isinstance(found, str):
                 counts[found] += 1
@@ -323,20 +322,20 @@ def _settings(format: Format, how: ExampleRules) -> dict[str, Any]:
 def _disputed_replies(run: Run, how: ExampleRules) -> AbstractSet[int]:
     """Return the keys of replies that passed and also failed with the same prompt, in any items."""
     labelled: tuple[set[int], set[int]] = set(), set()
-    for item in run.items():
+    for item in map(ItemView, run.items()):
         with _damage(item):
-            examples = ItemExamples(ItemView(item), how)
+            examples = ItemExamples(item, how)
             for draw in examples.draws:
                 labelled[draw.passed].add(examples.key_of(draw))
     return labelled[False] & labelled[True]
 
 
 @contextmanager
-def _damage(item: Mapping[str, Any]) -> Generator[None]:
+def _damage(item: ItemView) -> Generator[None]:
     try:
         yield
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as exc:
-        msg = f"item {item['id']} of journal {item['journal']} can't be read: {exc!r}"
+        msg = f"item {item.id} of journal {item.journal} can't be read: {exc!r}"
         raise JournalError(msg) from exc
 
 

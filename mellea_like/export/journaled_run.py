@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mellea_like.batch.journal.reader import journal_paths, read_run
+from mellea_like.batch.journal.reader import journal_paths
 from mellea_like.batch.journal.together import JournalsTogether
-from mellea_like.report.views import RunView
 
 if TYPE_CHECKING:
     import os
@@ -42,9 +41,8 @@ class Run:
         if not self._paths:
             msg = "a Run needs at least one journal"
             raise ValueError(msg)
-        # Reading all items checks the files.
-        self._facts = [read_run(path, check=False) for path in self._paths]
-        self._together = JournalsTogether(self._paths, self._facts)
+        self._together = JournalsTogether(self._paths)
+        self._runs = self._together.runs
 
     @property
     def journals(self) -> tuple[Path, ...]:
@@ -58,16 +56,16 @@ class Run:
         If a setting in ``identity`` differs between journals, such as the input of a Ray run's
         shards, its value is a text that says so.
         """
-        if len(self._facts) == 1:
-            return self._facts[0]
-        runs = [RunView(facts) for facts in self._facts]
+        runs = self._runs
+        if len(runs) == 1:
+            return dict(runs[0].plain)
         ended = [run.ended for run in runs]
         identities = [run.identity for run in runs]
         prices: dict[str, Any] = {}
         for run in runs:
             prices |= run.prices or {}
         return {
-            **self._facts[0],
+            **runs[0].plain,
             "identity": {name: _common(name, identities) for name in _names(identities)},
             "started": min(filter(None, (run.started for run in runs))),
             "ended": None if None in ended else max(filter(None, ended)),
@@ -83,7 +81,7 @@ class Run:
     @property
     def text(self) -> str:
         """The journal's setting ``text``; of several journals, the setting that keeps the least."""
-        kept = [RunView(facts).text for facts in self._facts]
+        kept = [run.text for run in self._runs]
         return next((text for text in ("none", "best") if text in kept), "all")
 
     def items(self, *, parts: bool = True) -> Iterator[dict[str, Any]]:
@@ -102,7 +100,7 @@ class Run:
             JournalError: a journal is damaged, or no longer exists.
         """
         for path, item in self._together.items(parts=parts):
-            yield {"journal": path.name, **item}
+            yield {"journal": path.name, **item.plain}
 
     def to_arrow(self) -> Any:
         """Read all draws into a table, for `polars.from_arrow` and other functions.

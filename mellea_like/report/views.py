@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mellea_like.core.display import attempt_names
 from mellea_like.core.prompts import messages_in, prompt_at
+from mellea_like.core.recorded import error_from_dict
 from mellea_like.core.serialization import check_usage_of, decision_from_dict, usage_from_dict
 
 if TYPE_CHECKING:
@@ -94,6 +95,8 @@ class SliceView:
         self.reasoning: str | None = plain.get("reasoning")
         self.value: Any = plain.get("value")
         self.tool_calls: Sequence[Mapping[str, Any]] | None = plain.get("tool_calls")
+        self.rounds: Sequence[Mapping[str, Any]] = plain.get("rounds", ())
+        """In a journal, an unfinished item's calls of ``read_only`` tools, with their answers."""
         self.model: str | None = plain["model"]
         self.asked: str | None = plain.get("asked")
         self.reason: str = plain["reason"]
@@ -321,6 +324,7 @@ class ItemView:
         self.label: str = plain["label"]
         self.data: Any = plain["data"]
         self.status: str = plain["status"]
+        self.finished = self.status != "unfinished"
         self.attempts: int = plain["attempts"]
         self.started: str | None = plain["started"]
         self.elapsed: float = plain["elapsed"]
@@ -328,7 +332,18 @@ class ItemView:
         self.digest: str = plain.get("digest") or ""
         self.journal: str | None = plain.get("journal")
         self.usage = usage_from_dict(plain["usage"])
-        self.trace = None if plain["trace"] is None else TraceView(plain["trace"])
+
+    @cached_property
+    def trace(self) -> TraceView | None:
+        """The item's call; None if the item isn't finished, or its call left no record."""
+        trace = self.plain["trace"]
+        return None if trace is None else TraceView(trace)
+
+    @property
+    def exception(self) -> Exception | None:
+        """The recorded error as an exception, or None."""
+        error = self.plain["error"]
+        return None if error is None else error_from_dict(error)
 
     def so_far(self, run: RunView | None = None) -> TraceView | None:
         """Return the item's trace or, if it isn't finished, a trace of its draws so far.
@@ -360,6 +375,7 @@ class RunView:
     """A recorded run without its items."""
 
     def __init__(self, plain: Mapping[str, Any]) -> None:
+        self.plain = plain
         self.identity: Mapping[str, Any] = plain["identity"]
         self.started: str | None = plain["started"]
         self.ended: str | None = plain["ended"]
@@ -374,6 +390,11 @@ class RunView:
     def items(self) -> int:
         """The number of all items."""
         return sum(self.counts.values())
+
+    @property
+    def finished(self) -> int:
+        """The number of items that have a result."""
+        return self.items - self.counts.get("unfinished", 0)
 
 
 @contextmanager

@@ -43,10 +43,10 @@ async def go_on(path: Path, items: int) -> int:
         known = {item.id: item for item in await store.lookup(0, items)}
         for item in range(items):
             stored = known.get(item)
-            if stored is None or stored.result is None:
+            if stored is None or not stored.finished:
                 await write_item(store, item, 1 if stored is None else stored.attempts + 1)
     assert integrity(path) == "ok"
-    return sum(item.result is not None for item in known.values())
+    return sum(item.finished for item in known.values())
 
 
 async def test_after_a_full_disk_every_call_says_so_at_once(path):
@@ -104,7 +104,7 @@ RUN = """
 
     async def main():
         async with Journal(sys.argv[1]).open(IDENTITY) as store:
-            known = {item.id for item in await store.lookup(0, 10_000) if item.result}
+            known = {item.id for item in await store.lookup(0, 10_000) if item.finished}
             print("known", len(known), flush=True)
             for item in range(int(sys.argv[2])):
                 if item not in known:

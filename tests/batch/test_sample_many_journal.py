@@ -103,11 +103,11 @@ async def test_another_item_at_a_position_is_refused_and_the_position_named(virt
     assert backend.in_flight == 0
 
 
-@pytest.mark.parametrize("lacks", ["trace", "usage", "error"])
+@pytest.mark.parametrize("lacks", ["slices", "stop_reason"])
 async def test_a_record_that_can_not_be_read_is_refused(virtual_clock, lacks):
     journal = MemoryJournal()
     await broken_off(journal, 2)
-    del journal.items[1].result[lacks]
+    del journal.items[1].result["trace"][lacks]
     with pytest.raises(JournalError, match="record of item 1 can't be read"):
         await results_of(strategy(), PROMPTS, concurrency=1, journal=journal)
 

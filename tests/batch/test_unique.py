@@ -22,8 +22,10 @@ from pydantic import BaseModel, Field
 from report_kit import trace_of
 
 from mellea_like import Generation, RejectionSamplingStrategy, Requirement, Vote, sample_many
+from mellea_like.batch.journal.reader import StoredItem
 from mellea_like.batch.unique import UniqueReplies, normalized
 from mellea_like.errors import JournalError
+from mellea_like.report.views import SliceView
 
 pytestmark = pytest.mark.anyio
 
@@ -159,10 +161,15 @@ def passed(iteration: int, text: str) -> dict[str, Any]:
     return {**trace_of(("passed", 1))["slices"][0], "iteration": iteration, "text": text}
 
 
+def unfinished(item: int, *slices: dict[str, Any]) -> StoredItem:
+    """Return an item that was killed in each of its attempts, after one draw."""
+    drawn = enumerate((SliceView(plain) for plain in slices), 1)
+    return StoredItem(report_kit.item(item, None, status="unfinished"), tuple(drawn))
+
+
 @pytest.mark.parametrize("goes_on", [True, False])
 async def test_what_passed_just_before_a_kill_is_reserved_until_its_item_is_drawn_anew(goes_on):
-    slices = [(1, passed(2, STORY))]
-    replies = await loaded(SimpleNamespace(id=1, result=None, slices=slices))
+    replies = await loaded(unfinished(1, passed(2, STORY)))
     assert replies.claim(0, 1, STORY) == 1
     earlier = (SimpleNamespace(iteration=2),) if goes_on else ()
 
@@ -188,12 +195,11 @@ async def loaded(*stored: Any) -> UniqueReplies:
 async def test_a_text_that_another_item_has_since_is_not_reserved_for_one_that_was_killed():
     """Item 0 was killed twice and item 2 once; then item 1 won with the text of both."""
     won = report_kit.item(1, trace_of(("passed", 1)) | {"slices": [passed(1, STORY)]})
-    stored = [
-        SimpleNamespace(id=0, result=None, slices=[(1, passed(2, STORY)), (2, passed(2, "other"))]),
-        SimpleNamespace(id=1, result=won, slices=[]),
-        SimpleNamespace(id=2, result=None, slices=[(1, passed(1, STORY))]),
-    ]
-    replies = await loaded(*stored)
+    replies = await loaded(
+        unfinished(0, passed(2, STORY), passed(2, "other")),
+        StoredItem(won, ()),
+        unfinished(2, passed(1, STORY)),
+    )
     assert [replies.claim(3, 1, text) for text in (STORY, "other")] == [1, 0]
 
     async def call(job: Any, heard: Any) -> Exception:

@@ -11,6 +11,7 @@ import anyio
 
 from mellea_like import Generation, RejectionSamplingStrategy, Request, Requirement
 from mellea_like.batch import BatchRun, ItemResult, sample_many
+from mellea_like.batch.journal.reader import StoredItem
 from mellea_like.batch.journal.records import record_of
 from mellea_like.core import Usage
 from mellea_like.core.recorded import error_to_dict
@@ -151,14 +152,31 @@ class MemoryJournal:
     async def lookup(self, item_id: int, count: int, *, now: bool = False) -> list[Any]:
         await anyio.lowlevel.checkpoint()
         self.lookups.append((item_id, count))
-        return [self.items[n] for n in range(item_id, item_id + count) if n in self.items]
+        return [self._stored(n) for n in range(item_id, item_id + count) if n in self.items]
+
+    def _stored(self, item_id: int) -> StoredItem:
+        item = self.items[item_id]
+        record: dict[str, Any] = {
+            "id": item_id,
+            "digest": item.digest,
+            "label": item.label,
+            "data": item.data,
+            "attempts": item.attempts,
+            "started": None,
+            "elapsed": 0.0,
+            "usage": usage_to_dict(Usage()),
+            "trace": None,
+            "error": None,
+            "status": "unfinished",
+        }
+        return StoredItem(record | (item.result or {}), ())
 
     def begin(
         self, item_id: int, attempt: int, digest: str, label: str, data: Any, known: Any = ()
     ) -> None:
         self._check()
         item = self.items.setdefault(
-            item_id, SimpleNamespace(id=item_id, digest=digest, attempts=0, result=None, slices=())
+            item_id, SimpleNamespace(digest=digest, attempts=0, result=None)
         )
         assert attempt == item.attempts + 1
         assert item.result is None
@@ -205,6 +223,7 @@ class MemoryJournal:
         result = record_of(outcome)
         costs = [s.usage for n, a, s in self.slices if (n, a) == (item_id, attempt)]
         self.items[item_id].result = {
+            "status": "errored" if error else "passed" if outcome.success else "failed",
             "trace": None if result is None else to_dict(result),
             "error": None if error is None else error_to_dict(error),
             "usage": usage_to_dict(sum(costs, Usage())),

@@ -68,11 +68,11 @@ async def resumed(path: Path) -> int:
     """Resume a run to its end; return how many results it found."""
     async with Journal(path).open(IDENTITY) as store:
         known = await store.lookup(0, ITEMS)
-        results = [item.id for item in known if item.result is not None]
+        results = [item.id for item in known if item.finished]
         assert results == list(range(len(results)))
         for item in range(len(results), ITEMS):
             await write_item(store, item, attempt=1 + sum(i.id == item for i in known))
     async with Journal(path).open(IDENTITY) as store:
         again = await store.lookup(0, ITEMS)
-        assert [item.result is not None for item in again] == [True] * ITEMS
+        assert [item.finished for item in again] == [True] * ITEMS
     return len(results)

@@ -109,7 +109,7 @@ class ByJobs:
         # A draw that passed has won, but the result was not written any more.
         found = earlier_draws(stored, self._work, passed=True)
         kept = {slice_.iteration for slice_ in found.slices}
-        void = {body["iteration"] for _, body in stored.slices} - kept
+        void = {s.iteration for _, s in stored.slices} - kept
         if void:
             self._charged[stored.id] = frozenset(void)
         return found

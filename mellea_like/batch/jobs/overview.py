@@ -19,9 +19,10 @@ from mellea_like.batch.journal.writer import JournalLock
 from mellea_like.core.generation import Usage
 from mellea_like.core.prices import IN_A_JOB, Price, cost, price_for
 from mellea_like.errors import BackendError, InvalidRequest, JournalError
+from mellea_like.report.views import RunView
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from mellea_like.backends import BatchAPI
@@ -56,7 +57,7 @@ class JobFile:
     """The jobs of a run and their costs, as read from the file of jobs and the run's journal."""
 
     path: Path
-    counts: dict[str, int]
+    counts: Mapping[str, int]
     jobs: list[KnownJob]
     waiting: int
     reserved: Usage
@@ -70,7 +71,7 @@ class JobFile:
     def read(cls, path: Path) -> JobFile:
         """Read the file of jobs beside the journal at ``path``; call this in a thread."""
         run = _run_with_jobs(path)
-        prices = run["prices"] and {n: Price.from_list(p) for n, p in run["prices"].items()}
+        prices = {n: Price.from_list(p) for n, p in (run.prices or {}).items()}
         with closing(JobStore(path, look=True)) as store:
             jobs = store.jobs()
             at_work = [job for job in jobs if job.stage in UNDER_WAY]
@@ -83,7 +84,7 @@ class JobFile:
                 billed[job.api] += store.cost(job)
             return cls(
                 path,
-                run["counts"],
+                run.counts,
                 [_known(job) for job in jobs if job.stage is not JobStage.VOID],
                 store.count_waiting(),
                 sum(reserved.values(), Usage()),
@@ -103,9 +104,9 @@ class JobFile:
                 )
 
 
-def _run_with_jobs(path: Path) -> dict[str, Any]:
+def _run_with_jobs(path: Path) -> RunView:
     """Read the record of a run from its journal; raise if the run has no jobs."""
-    run = read_run(path, check=False)
+    run = RunView(read_run(path, check=False))
     if not jobs_path(path).exists():
         msg = f"{path} has no jobs: only runs with a batch API (--batch-api) have them"
         raise JournalError(msg)

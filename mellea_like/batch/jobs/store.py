@@ -26,6 +26,7 @@ from mellea_like.batch.journal.reader import read_run
 from mellea_like.core.display import plural
 from mellea_like.core.generation import Usage
 from mellea_like.errors import JournalError
+from mellea_like.report.views import RunView
 
 if TYPE_CHECKING:
     from collections.abc import (
@@ -123,7 +124,7 @@ class JobStore:
     def __init__(self, journal: Path, *, look: bool = False) -> None:
         self.path = path = jobs_path(journal)
         self._using = threading.Lock()
-        started = str(read_run(journal, check=False)["started"])
+        started = str(RunView(read_run(journal, check=False)).started)
         with journal_errors(path):
             if not is_there(path):
                 path.touch(mode=0o600)

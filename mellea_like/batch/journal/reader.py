@@ -15,17 +15,18 @@ from itertools import groupby, pairwise
 from operator import itemgetter
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from mellea_like.batch.journal.database import damaged, journal_errors, opened, read_whole
 from mellea_like.batch.journal.records import item_record
 from mellea_like.errors import JournalError
+from mellea_like.report.views import ItemView
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Callable, Generator, Iterable, Iterator
 
-    from mellea_like.batch.journal.records import Row
+    from mellea_like.batch.journal.records import Drawn, Row
 
 __all__ = [
     "StoredItem",
@@ -57,34 +58,19 @@ _SLICES = (
 _PART = "SELECT data FROM parts WHERE sha256 = ?"
 
 
-class StoredItem(NamedTuple):
+class StoredItem(ItemView):
     """An item in a journal.
 
     Attributes:
-        digest: the item's digest.
         record: the item's record, in the form that `read_items` yields.
-        slices: the draws of an unfinished item, each as a pair of the attempt's number and the
-            draw's record. Draws that a later attempt has replaced are included.
+        slices: the draws of an unfinished item. Draws that a later attempt has replaced are
+            included.
     """
 
-    digest: str
-    record: dict[str, Any]
-    slices: tuple[tuple[int, dict[str, Any]], ...] = ()
-
-    @property
-    def id(self) -> int:
-        """The item's id."""
-        return int(self.record["id"])
-
-    @property
-    def attempts(self) -> int:
-        """The number of attempts at the item."""
-        return int(self.record["attempts"])
-
-    @property
-    def result(self) -> dict[str, Any] | None:
-        """The item's record if the item is finished, else None."""
-        return None if self.record["status"] == "unfinished" else self.record
+    def __init__(self, record: dict[str, Any], slices: tuple[Drawn, ...]) -> None:
+        super().__init__(record)
+        self.record = record
+        self.slices = slices
 
 
 def journal_paths(*journals: object) -> tuple[Path, ...]:
@@ -227,7 +213,6 @@ def read_block(
     try:
         return [
             StoredItem(
-                row[1],
                 *item_record(
                     row[:4],
                     None if row[4] is None else row[4:],

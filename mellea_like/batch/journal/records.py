@@ -16,12 +16,13 @@ from mellea_like.core.result import SamplingResult
 from mellea_like.core.serialization import (
     FORMAT,
     VERSION,
+    decision_from_dict,
     decision_to_dict,
     outline,
     slice_to_dict,
-    usage_from_dict,
     usage_to_dict,
 )
+from mellea_like.report.views import SliceView
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from mellea_like.core.slice import Slice
 
 __all__ = [
+    "Drawn",
     "KeptText",
     "Row",
     "input_row",
@@ -45,6 +47,8 @@ __all__ = [
 
 KeptText: TypeAlias = Literal["all", "best", "none"]
 Row: TypeAlias = "tuple[Any, ...]"
+Drawn: TypeAlias = tuple[int, SliceView]
+"""A draw in a journal, and before it the number of the item's attempt that made it."""
 
 MOST_TOKENS = 2**48
 """The most tokens to write into a column: servers can report anything, but SQLite has 64 bits."""
@@ -217,13 +221,13 @@ def item_record(
     attempts: Sequence[Row],
     slices: Sequence[Row],
     data_of: Callable[[str], str] | None,
-) -> tuple[dict[str, Any], tuple[tuple[int, dict[str, Any]], ...]]:
+) -> tuple[dict[str, Any], tuple[Drawn, ...]]:
     """Make an item's record from its rows; return it, and also an unfinished item's draws."""
     position, digest, label, written = item
     data = None if written is None else _read(written, data_of)
     own = own_text(data)
-    drawn = tuple((row[1], slice_record(row, own)) for row in slices)
-    usage = sum((usage_from_dict(body["usage"]) for _, body in drawn), Usage())
+    drawn = tuple((row[1], SliceView(slice_record(row, own), prompt=0)) for row in slices)
+    usage = sum((s.usage for _, s in drawn), Usage())
     record: dict[str, Any] = {
         "id": position,
         "digest": digest,
@@ -239,19 +243,20 @@ def item_record(
         "drawn": [],
     }
     if result is None:
-        record["drawn"] = [body for _, body in standing(drawn)]
+        record["drawn"] = [s.plain for _, s in standing(drawn)]
         return record, drawn
     _, attempt, status, elapsed, error, trace = result
     record |= {"status": status, "elapsed": elapsed}
     record["error"] = None if error is None else json.loads(error)
     if trace is not None:
         # An attempt may continue an earlier one, so the last row of an iteration counts.
-        bodies = {body["iteration"]: body for n, body in drawn if n <= attempt}
+        draws = {s.iteration: s for n, s in drawn if n <= attempt}
         usual = {"success": status == "passed", "elapsed": elapsed}
         told = {**_USUAL_TRACE, **usual, **_read(trace, data_of)}
-        record["trace"] = _trace(told, bodies, own)
-        if decision := record["trace"].get("decision"):  # Its cost isn't in any slice.
-            record["usage"] = usage_to_dict(usage + usage_from_dict(decision["usage"]))
+        decision = decision_from_dict(told["decision"])
+        decided = Usage() if decision is None else decision.usage  # It isn't in any slice.
+        record["usage"] = usage_to_dict(usage + decided)
+        record["trace"] = _trace(told, draws, own, decided)
     return record, ()
 
 
@@ -260,13 +265,13 @@ def _read(written: str, data_of: Callable[[str], str] | None) -> Any:
     return plain if data_of is None or '"sha256":' not in written else restored(plain, data_of)
 
 
-def standing(rows: Iterable[tuple[int, dict[str, Any]]]) -> list[tuple[int, dict[str, Any]]]:
+def standing(rows: Iterable[Drawn]) -> list[Drawn]:
     """Return the rows of draws, skipping rows that a later attempt has replaced."""
-    kept: list[tuple[int, dict[str, Any]]] = []
-    for attempt, body in rows:
-        while kept and kept[-1][1]["iteration"] >= body["iteration"]:
+    kept: list[Drawn] = []
+    for attempt, drawn in rows:
+        while kept and kept[-1][1].iteration >= drawn.iteration:
             kept.pop()
-        kept.append((attempt, body))
+        kept.append((attempt, drawn))
     return kept
 
 
@@ -276,12 +281,12 @@ def own_text(data: object) -> str | None:
 
 
 def _trace(
-    trace: dict[str, Any], bodies: Mapping[int, dict[str, Any]], own: str | None
+    trace: dict[str, Any], draws: Mapping[int, SliceView], own: str | None, decided: Usage
 ) -> dict[str, Any]:
     places: list[list[int]] = trace.pop("places")
     words: Any = trace.pop("words", [])  # Before `Collect` existed, it was a single dict.
     slices: list[dict[str, Any]] = [
-        {**bodies[iteration], "context": context, "prompt": prompt}
+        {**draws[iteration].plain, "context": context, "prompt": prompt}
         for iteration, context, prompt in places
     ]
     for slice_ in slices:
@@ -293,7 +298,5 @@ def _trace(
         _put_back(slices[at], own)
     for message in (message for prompt in trace["prompts"] for message in messages_in(prompt)):
         message.setdefault("content", own)
-    costs = [usage_from_dict(body["usage"]) for body in slices]
-    if trace["decision"] is not None:
-        costs.append(usage_from_dict(trace["decision"]["usage"]))
-    return {**trace, "usage": usage_to_dict(sum(costs, Usage())), "slices": slices}
+    usage = sum((draws[iteration].usage for iteration, *_ in places), decided)
+    return {**trace, "usage": usage_to_dict(usage), "slices": slices}

@@ -6,10 +6,10 @@ from collections import Counter, defaultdict, deque
 from typing import TYPE_CHECKING, Any
 
 from mellea_like.batch.journal.database import journal_errors, opened
-from mellea_like.batch.journal.reader import read_block, read_items
+from mellea_like.batch.journal.reader import read_block, read_items, read_run
 from mellea_like.core.prompts import rewritten
 from mellea_like.core.serialization import usage_to_dict
-from mellea_like.report.views import ItemView, TraceView
+from mellea_like.report.views import ItemView, RunView, TraceView
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -36,13 +36,15 @@ class JournalsTogether:
     the item, it has that run's result and, if the prompts are equal, the draws of both runs.
     """
 
-    def __init__(self, paths: Sequence[Path], facts: Sequence[Mapping[str, Any]]) -> None:
+    def __init__(self, paths: Sequence[Path]) -> None:
         self._paths = paths
+        # Reading all items checks the files.
+        self.runs = [RunView(read_run(path, check=False)) for path in paths]
         self._next: dict[_Place, _Place] = {}
         status: dict[_Place, str] = {}
-        order = sorted(range(len(paths)), key=lambda place: facts[place]["started"])
+        order = sorted(range(len(paths)), key=lambda place: str(self.runs[place].started))
         for position, place in enumerate(order):
-            if facts[place]["identity"].get(AGAIN):
+            if self.runs[place].identity.get(AGAIN):
                 self._follow(order[:position], place, status)
         self._followers = frozenset(self._next.values())
         self.counted_twice: Counter[str] = Counter()
@@ -72,32 +74,32 @@ class JournalsTogether:
         with opened(path, whole=False) as connection, journal_errors(path):
             yield from connection.execute(_STATUSES)
 
-    def items(self, *, parts: bool = True) -> Iterator[tuple[Path, dict[str, Any]]]:
-        """Yield each item's first journal, and its record in the form that `read_items` yields."""
+    def items(self, *, parts: bool = True) -> Iterator[tuple[Path, ItemView]]:
+        """Yield each item with its first journal."""
         for place, path in enumerate(self._paths):
-            for item in read_items(path, parts=parts):
-                if (place, item["id"]) in self._followers:
+            for record in read_items(path, parts=parts):
+                item = ItemView(record)
+                if (place, item.id) in self._followers:
                     continue
-                record, at = item, self._next.get((place, item["id"]))
+                at = self._next.get((place, item.id))
                 while at is not None:
-                    record = _followed(record, self._one(at, parts=parts))
+                    item = ItemView(_followed(item, self._one(at, parts=parts)))
                     at = self._next.get(at)
-                yield path, record
+                yield path, item
 
-    def _one(self, at: _Place, *, parts: bool) -> dict[str, Any]:
+    def _one(self, at: _Place, *, parts: bool) -> ItemView:
         path, number = self._paths[at[0]], at[1]
         with opened(path, whole=False) as connection:
             [stored] = read_block(connection, path, (number, number + 1, 1), parts=parts)
-        return stored.record
+        return stored
 
 
-def _followed(first: dict[str, Any], then: Mapping[str, Any]) -> dict[str, Any]:
-    earlier, later = ItemView(first), ItemView(then)
+def _followed(earlier: ItemView, later: ItemView) -> dict[str, Any]:
     usage = usage_to_dict(earlier.usage + later.usage)
-    both = {**first, "usage": usage, "attempts": earlier.attempts + later.attempts}
-    if later.status == "unfinished":
+    both = {**earlier.plain, "usage": usage, "attempts": earlier.attempts + later.attempts}
+    if not later.finished:
         return both
-    both |= {name: then[name] for name in ("status", "error", "started")}
+    both |= {name: later.plain[name] for name in ("status", "error", "started")}
     both["elapsed"] = earlier.elapsed + later.elapsed
     both["trace"] = _joined(earlier.trace, later.trace)
     return both

@@ -25,9 +25,12 @@ from mellea_like.cli.exit_codes import Exit, Problem
 from mellea_like.cli.standard_streams import STANDARD, warn
 from mellea_like.core.display import plural
 from mellea_like.errors import JournalError, LimitExceeded
+from mellea_like.report.views import RunView
 from mellea_like.runtime.garbage_collector import relaxed_gc
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from mellea_like.cli.batch.options import BatchOptions
     from mellea_like.cli.batch.records import RowResult
     from mellea_like.cli.batch.results import Results
@@ -82,7 +85,7 @@ class _Batch:
             most=options.first,
             again=options.again,
         )
-        self._earlier: dict[str, Any] = {}
+        self._earlier: Mapping[str, Any] = {}
         self._shards = Shards(options) if options.processes > 1 else None
         self._finished = self._look_at_journals()
         self._outputs = self._make_outputs()
@@ -116,7 +119,8 @@ class _Batch:
         paths = [path] if self._shards is None else self._shards.begun()
         if self._shards is None:
             refuse_shards(path)
-        runs = [read_run(one, check=not options.resume) for one in paths]  # Resuming checks it.
+        # Resuming checks the whole file.
+        runs = [RunView(read_run(one, check=not options.resume)) for one in paths]
         if runs and not options.resume:
             msg = (
                 f"the journal {path} already exists: continue its run with the same command and"
@@ -124,10 +128,8 @@ class _Batch:
             )
             raise Problem(msg)
         for run in runs:
-            self._earlier = run["identity"]
-        return sum(
-            n for run in runs for status, n in run["counts"].items() if status != "unfinished"
-        )
+            self._earlier = run.identity
+        return sum(run.finished for run in runs)
 
     def _make_outputs(self) -> list[Output]:
         options = self._options
