@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, Self, runtime_checkable
 
 from mellea_like.core.argument_checks import real_number, whole_number
@@ -430,7 +431,11 @@ class BackendWrapper:
             )
             raise TypeError(msg)
         self.inner = inner
-        self.can_judge = can_judge(inner)
+
+    @cached_property
+    def can_judge(self) -> bool:
+        """Whether the inner backend can judge requirements."""
+        return can_judge(self.inner)
 
     @property
     def model(self) -> str | None:

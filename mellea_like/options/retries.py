@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mellea_like.core.backend import BackendWrapper
@@ -24,41 +25,34 @@ if TYPE_CHECKING:
 __all__ = ["Retries"]
 
 
+@dataclass(eq=False)
 class Retries(Option):
     """Sends requests through the backend's `BackoffGate`, and retries them if there is a policy."""
 
-    def __init__(self, policy: Retry | None) -> None:
-        self._policy = policy
+    policy: Retry | None
 
     def request(self, inner: Backend, sent: Sent) -> Backend:
         """Wrap a backend so that its requests wait for the gate and are retried."""
-        return _Retried(inner, gate_before(sent.backend), self._policy, self.call)
+        return _Retried(inner, gate_before(sent.backend), self.policy, self.call)
 
 
+@dataclass(eq=False)
 class _Retried(BackendWrapper):
-    def __init__(
-        self,
-        inner: Backend,
-        gate: BackoffGate | None,
-        policy: Retry | None,
-        call: Call,
-    ) -> None:
-        super().__init__(inner)
-        self._gate = gate
-        self._policy = policy
-        self._call = call
-        self._clock = call.clock
+    inner: Backend
+    gate: BackoffGate | None
+    policy: Retry | None
+    call: Call
 
     async def generate(self, request: Request) -> Generation:
         """Send a request, and send it again after a transient error."""
-        gate, send = self._gate, self.inner.generate
+        gate, send = self.gate, self.inner.generate
         try:
             if gate is None:
                 return await send(request)
             if gate.opens is not None or gate.breaker.failures:
-                return await gate.send(send, request, self._policy)
+                return await gate.send(send, request, self.policy)
             reply = await send(request)
-            gate.answered_at = self._clock()
+            gate.answered_at = self.call.clock()
             if gate.breaker.failures:  # Other requests have failed in the meantime.
                 gate.answered(gate.answered_at)
             return reply  # noqa: TRY300 (the hot path)
@@ -68,11 +62,11 @@ class _Retried(BackendWrapper):
         except Exception as exc:
             if gate is None or not is_of_backend(exc):
                 raise
-            if (draw := self._call.draw_of(request)) is not None:
+            if (draw := self.call.draw_of(request)) is not None:
                 # If the draw's time runs out before another try, this is the cause.
                 draw.tried = exc
             try:
-                return await try_again(send, request, exc, self._policy, gate, self._lost)
+                return await try_again(send, request, exc, self.policy, gate, self._lost)
             except LimitExceeded as refusal:
                 if not self._ends_call(refusal):
                     raise
@@ -81,7 +75,7 @@ class _Retried(BackendWrapper):
 
     def _lost(self) -> bool:
         """Return whether a backend has swallowed a cancellation of this call."""
-        return self._call.race.asked_to_stop() and not scope_cancelled()
+        return self.call.race.asked_to_stop() and not scope_cancelled()
 
     def _ends_call(self, refusal: LimitExceeded) -> bool:
         """Tell this call that a budget refused a request, and return True.
@@ -90,5 +84,5 @@ class _Retried(BackendWrapper):
         """
         if refusal.result is not None:
             return False
-        self._call.refused(refusal)
+        self.call.refused(refusal)
         return True
