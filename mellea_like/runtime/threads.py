@@ -14,6 +14,7 @@ import os
 import threading
 from collections import Counter, deque
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import anyio
@@ -64,26 +65,29 @@ class ThreadStatistics(NamedTuple):
     abandoned_total: int
 
 
+@dataclass(eq=False, slots=True)
 class _Job(Generic[T]):
     """One function call to run in a thread."""
 
-    __slots__ = ("context", "done", "ended", "error", "function", "name", "result", "token")
+    function: Callable[..., T]
+    arguments: tuple[object, ...]
+    given_name: str | None
+    context: Context
+    token: EventLoopToken
+    done: anyio.Event = field(default_factory=anyio.Event)
+    ended: bool = False
+    result: T | None = None
+    error: BaseException | None = None
 
-    def __init__(
-        self, function: Callable[[], T], name: str, context: Context, token: EventLoopToken
-    ) -> None:
-        self.function = function
-        self.name = name
-        self.context = context
-        self.token = token
-        self.done = anyio.Event()
-        self.ended = False
-        self.result: T | None = None
-        self.error: BaseException | None = None
+    @property
+    def name(self) -> str:
+        """The name of the function for messages."""
+        inner = getattr(self.function, "func", self.function)  # A partial's function.
+        return self.given_name or str(getattr(inner, "__name__", type(inner).__name__))
 
     def run(self) -> None:
         try:
-            self.result = self.context.run(self.function)
+            self.result = self.context.run(self.function, *self.arguments)
         except BaseException as exc:  # noqa: BLE001 (handed to the one who waits)
             self.error = exc
 
@@ -200,8 +204,8 @@ async def run_in_thread(function: Callable[..., T], *args: object, name: str | N
     level = _level.get()
     context = context_for_thread()
     context.run(_level.set, level + 1)
-    job: _Job[T] = _Job(lambda: function(*args), name or _name(function), context, current_token())
-    threads = _levels.setdefault(level, _Threads())
+    job = _Job(function, args, name, context, current_token())
+    threads = _levels.get(level) or _levels.setdefault(level, _Threads())
     threads.submit(job)
     try:
         await job.done.wait()
@@ -215,11 +219,6 @@ async def run_in_thread(function: Callable[..., T], *args: object, name: str | N
         finally:
             del job
     return job.result  # type: ignore[return-value]
-
-
-def _name(function: Callable[..., object]) -> str:
-    inner = getattr(function, "func", function)  # A partial's function.
-    return str(getattr(inner, "__name__", type(inner).__name__))
 
 
 def thread_statistics() -> ThreadStatistics:
