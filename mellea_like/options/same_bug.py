@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mellea_like.core.result import StopReason
@@ -19,6 +20,7 @@ PATIENCE = 0.05
 """The least number of seconds that a lane waits for the other lanes after a bug."""
 
 
+@dataclass(eq=False)
 class SameBug(Option):
     """Ends the call once the same validator bug has ended enough draws: one per lane, at least 2.
 
@@ -30,19 +32,20 @@ class SameBug(Option):
 
     hears = Outcome.ERRORED
 
-    def __init__(self, lanes: int, *, waits: bool) -> None:
-        self._lanes = lanes
-        self._waits = waits
+    lanes: int
+    waits: bool
 
     def hear(self, slice_: Slice) -> Ruling | None:
         """Count the draws that had the same bug as this one; end the call once there are enough."""
         if (bug := bug_of(slice_)) is None:
             return None
         times = times_seen(bug, self.call.slices)
-        if times >= max(self._lanes, FEWEST):
+        if times >= max(self.lanes, FEWEST):
             why = f"{bug}, with every reply ({times} so far)"
             return Ruling(over=True, why=Stop(StopReason.HOPELESS, why))
-        return Ruling(hold=max(slice_.duration, PATIENCE)) if times and self._waits else None
+        if times and self.waits and self.lanes > 1:
+            return Ruling(hold=max(slice_.duration, PATIENCE))
+        return None
 
 
 class SameBugInOrder(Option):

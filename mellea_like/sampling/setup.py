@@ -52,6 +52,8 @@ class Setup:
         self.hooks = hooks
         self.telemetry = telemetry
         self.rounds = rounds
+        self.streams = hasattr(inputs.backend, "stream") or bool(inputs.stages)
+        """Whether replies may be streamed: the backend can stream, or there are stages."""
         self.show = show if show is not None and self._may_show() else None
         # Most calls have none of these, and their modules are imported if one is needed.
         chosen = self.settings.selection
@@ -142,10 +144,6 @@ class Setup:
     def decides(self) -> bool:
         """Return whether a plugin takes part in deciding which draws pass."""
         return self.hooks is not None and any(map(self.hooks.decides, CHECK_HOOKS))
-
-    def streams(self) -> bool:
-        """Return whether replies may be streamed: the backend can stream, or there are stages."""
-        return hasattr(self.inputs.backend, "stream") or bool(self.inputs.stages)
 
     def _may_show(self) -> bool:
         """Return whether a draw of this call may be certain to pass before it has ended.

@@ -66,13 +66,6 @@ def _selected(setup: Setup) -> Option:
     return _lazy("options.selected", "Selected", *given, marks)
 
 
-def _same_bug(setup: Setup) -> Option:
-    lanes = setup.settings.concurrency_budget
-    if setup.settings.selection == "ordered":
-        return SameBugInOrder()
-    return SameBug(lanes, waits=lanes > 1 and setup.schedule_plan is None)
-
-
 def _stage_budgets(setup: Setup, over: set[int]) -> Option:
     budgets = [stage.budget for stage in setup.settings.stages]
     return _lazy("options.stage_budgets", "StageBudgets", budgets, over)
@@ -101,14 +94,19 @@ OPTIONS: tuple[Callable[[Setup], Option | None], ...] = (
     lambda s: GivingUp(s.settings.give_up.begin()) if s.settings.give_up else None,
     lambda s: _heard(s.hooks, "check", "CheckHooks", *CHECK_HOOKS) if s.hooks else None,
     lambda s: CheckSpans(s.telemetry) if s.telemetry else None,
-    lambda s: _lazy("options.early_rejection", "TakenVerdicts") if s.streams() else None,
+    lambda s: _lazy("options.early_rejection", "TakenVerdicts") if s.streams else None,
     lambda s: ToolRounds() if s.inputs.tools is not None else None,
     lambda s: (
         _lazy("options.restarts", "Restarts", s.schedule_plan, s.running)
         if s.schedule_plan is not None and s.restarts()
         else None
     ),
-    _same_bug,
+    lambda s: (
+        SameBug(s.settings.concurrency_budget, waits=s.schedule_plan is None)
+        if s.settings.selection != "ordered"
+        else None
+    ),
+    lambda s: SameBugInOrder() if s.settings.selection == "ordered" else None,
     lambda s: (
         _lazy("options.wrapped", "Wrapped", s.rounds.wrap) if s.rounds and s.rounds.wrap else None
     ),
@@ -117,6 +115,6 @@ OPTIONS: tuple[Callable[[Setup], Option | None], ...] = (
     lambda s: RequestSpans(s.telemetry) if s.telemetry else None,
     lambda s: _lazy("options.budgets", "Budgets", s.inputs.budgets) if s.inputs.budgets else None,
     lambda s: _stage_budgets(s, s.stages.over) if s.stages else None,
-    lambda s: _lazy("options.early_rejection", "WatchedReplies") if s.streams() else None,
+    lambda s: _lazy("options.early_rejection", "WatchedReplies") if s.streams else None,
     lambda s: _lazy("options.shown", "Shown", s.show) if s.show else None,
 )
