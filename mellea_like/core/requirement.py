@@ -113,6 +113,8 @@ class Requirement:
     needed: int
     origin: Callable[[], Requirement] | None
     stage: CheckStage
+    judged: bool
+    """Whether a judge model judges this requirement, or any part of it."""
 
     def __init__(
         self,
@@ -181,6 +183,7 @@ class Requirement:
             needed=1,
             origin=None,
             stage=_stage_of(validator, inline=inline),
+            judged=validator is None,
         )
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -226,13 +229,6 @@ class Requirement:
         return f"<{type(self).__name__} {shown(self.description)}>"
 
     @property
-    def judged(self) -> bool:
-        """Whether a judge model judges this requirement, or any part of it."""
-        if self.parts:
-            return any(part.judged for part in self.parts)
-        return self.validator is None
-
-    @property
     def streams(self) -> bool:
         """Whether this requirement, or any part of it, has a stream check."""
         return self.stream is not None or any(part.streams for part in self.parts)
@@ -246,8 +242,13 @@ def _combined(operator: Operator, parts: tuple[Requirement, ...], number: int = 
         description = f"at least {number} of {of_one or 'these: ' + '; '.join(words)}"
     needed = len(parts) if operator == "and" else number
     whole = Requirement(description, check_only=all(part.check_only for part in parts))
-    stage = max(part.stage for part in parts)
-    vars(whole).update(parts=parts, operator=operator, needed=needed, stage=stage)
+    vars(whole).update(
+        parts=parts,
+        operator=operator,
+        needed=needed,
+        stage=max(part.stage for part in parts),
+        judged=any(part.judged for part in parts),
+    )
     return whole
 
 

@@ -76,7 +76,7 @@ def check_judge(requirement: Requirement, default: Backend) -> None:
     """Raise an error if the backend that would judge a requirement, or part of it, can't judge."""
     for part in requirement.parts:
         check_judge(part, default)
-    if requirement.parts or requirement.validator is not None:
+    if requirement.parts or not requirement.judged:
         return
     judge = default if requirement.judge is None else as_backend(requirement.judge, "judge")
     if not can_judge(judge):

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from mellea_like.limits.retry import Retry
     from mellea_like.sampling.arguments import OfEachItem
     from mellea_like.sampling.escalate import ExpectedCost, Stage
-    from mellea_like.sampling.tools import Toolbox
     from mellea_like.schedules.base import BaseSchedule
     from mellea_like.schedules.giving_up import PerRequirement
     from mellea_like.selections.base import BaseSelection, First, Ordered
@@ -258,7 +257,14 @@ def _prepare(
         generator = as_backend(backend, "backend")
     judge = generator if settings.judge is None else settings.judge
     for requirement in merged:
-        check_judge(requirement, judge)
+        if requirement.judged:
+            check_judge(requirement, judge)
+    toolbox = None
+    if tools or tool_choice is not None or tool_rounds != TOOL_ROUNDS:
+        # Imported lazily: most calls have no tools.
+        from mellea_like.sampling.tools import toolbox_of  # noqa: PLC0415
+
+        toolbox = toolbox_of(tools, tool_choice, tool_rounds, settings.telemetry)
     inputs = CallInputs(
         action=asked,
         context=context,
@@ -266,24 +272,14 @@ def _prepare(
         backend=generator,
         judge=judge,
         format=format,
-        options=Options.of(options, settings.options),
+        options=settings.options if options is None else Options.of(options, settings.options),
         validation_context=validation_context,
         budgets=tuple(b for b in (settings.budget, budget) if b is not None),
-        tools=_toolbox(tools, tool_choice, tool_rounds, settings.telemetry),
+        tools=toolbox,
     )
     for spent in inputs.budgets:
         _check_spending(spent, inputs, settings)
     return inputs
-
-
-def _toolbox(
-    tools: Sequence[ToolSource], choice: str | None, rounds: int, telemetry: Telemetry
-) -> Toolbox | None:
-    if not tools and choice is None and rounds == TOOL_ROUNDS:
-        return None  # Most calls.
-    from mellea_like.sampling.tools import toolbox_of  # noqa: PLC0415
-
-    return toolbox_of(tools, choice, rounds, telemetry)
 
 
 def check_budget(budget: object) -> None:
