@@ -397,7 +397,11 @@ class Instruction:
     @property
     def prompt(self) -> str:
         """The text of the user message."""
-        told = [text for text in map(_told, self.requirements) if text]
+        told = [
+            requirement if isinstance(requirement, str) else requirement.description
+            for requirement in self.requirements
+            if isinstance(requirement, str) or not requirement.check_only
+        ]
         parts = [self.description]
         if told:
             parts.append("Requirements:\n" + "\n".join(f"- {text}" for text in told))
@@ -493,9 +497,3 @@ def _is_message(candidate: object) -> bool:
     return isinstance(candidate, Message) or (
         isinstance(candidate, Mapping) and "role" in candidate
     )
-
-
-def _told(requirement: Requirement | str) -> str:
-    if isinstance(requirement, str):
-        return requirement
-    return "" if requirement.check_only else requirement.description

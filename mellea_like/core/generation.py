@@ -213,14 +213,15 @@ def why_incomplete(reply: Generation, *, tools: bool = False) -> str:
     return ""
 
 
-class _Known:
+class _Known(NamedTuple):
     """A `Cost` that doesn't change, because it is already known as a whole."""
 
-    __slots__ = ("usage", "usage_by_model")
+    usage: Usage
+    model: str | None = None
 
-    def __init__(self, usage: Usage, model: str | None = None) -> None:
-        self.usage = usage
-        self.usage_by_model = ((model, usage),)
+    @property
+    def usage_by_model(self) -> tuple[tuple[str | None, Usage], ...]:
+        return ((self.model, self.usage),)
 
 
 class Cost(Protocol):
