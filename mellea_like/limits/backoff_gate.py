@@ -399,9 +399,8 @@ def _where(backend: Backend) -> str:
 
 def gate_before(backend: Backend) -> BackoffGate | None:
     """Return the gate in front of a backend; None if that backend, or one inside, retries."""
-    outermost = backend
     while not getattr(backend, "retries", False):
         if not isinstance(backend, BackendWrapper):
-            return gate_of(outermost)
+            return gate_of(backend)
         backend = backend.inner
     return None

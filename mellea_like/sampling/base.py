@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, overload
 
-from mellea_like.core.argument_checks import real_number, suggests_arguments, whole_number, yields
+from mellea_like.core.argument_checks import real_number, suggests_arguments, whole_number
 from mellea_like.core.backend import JUDGE_DEFAULTS, Options
 from mellea_like.core.tools import TOOL_ROUNDS
 from mellea_like.hooks.plugins import handlers_in
@@ -340,8 +340,8 @@ class BaseSamplingStrategy:
             tools=tools,
             tool_choice=tool_choice,
             tool_rounds=tool_rounds,
+            on_slice=on_slice,
         )
-        _check_on_slice(on_slice)
         return await RunningCall(self, inputs, on_slice).run()
 
     def begin(
@@ -386,8 +386,9 @@ class BaseSamplingStrategy:
         # Imported lazily: most calls never pause.
         from mellea_like.sampling.rounds import CallInRounds  # noqa: PLC0415
 
-        inputs = prepare_call(self.__settings, action, requirements, format=format, **arguments)
-        _check_on_slice(on_slice)
+        inputs = prepare_call(
+            self.__settings, action, requirements, on_slice=on_slice, format=format, **arguments
+        )
         return CallInRounds(self, inputs, on_slice, earlier, marks, wrap)
 
     @overload
@@ -457,8 +458,7 @@ class BaseSamplingStrategy:
         # Imported lazily: most calls are not streamed.
         from mellea_like.sampling.streaming import StreamedReply  # noqa: PLC0415
 
-        inputs = prepare_call(self.__settings, action, requirements, **arguments)
-        _check_on_slice(on_slice)
+        inputs = prepare_call(self.__settings, action, requirements, on_slice=on_slice, **arguments)
         return StreamedReply(self, inputs, on_slice, release)
 
     @overload
@@ -514,14 +514,3 @@ class BaseSamplingStrategy:
         wanted = check_requirements(requirements, "requirements")
         backends = backends_of(self.__settings, action, wanted, arguments.get("backend"))
         return run_once(lambda: self.sample(action, wanted, **arguments), backends)
-
-
-def _check_on_slice(on_slice: object) -> None:
-    if on_slice is None:
-        return
-    if not callable(on_slice):
-        msg = f"on_slice must be a function of one slice, not {on_slice!r}"
-        raise TypeError(msg)
-    if yields(on_slice):
-        msg = f"on_slice is a generator function, which would never run: {on_slice!r}"
-        raise TypeError(msg)

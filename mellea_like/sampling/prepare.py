@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from mellea_like.core.argument_checks import yields
 from mellea_like.core.backend import Backend, Options, innermost
 from mellea_like.core.conversation import (
     Action,
@@ -200,9 +201,12 @@ def prepare_call(
     context: Context | Sequence[MessageLike] | None = None,
     format: Any = None,
     validation_context: Context | Sequence[MessageLike] | None = None,
+    on_slice: object = None,
     **arguments: Unpack[OfEachItem],
 ) -> CallInputs:
     """Check the arguments of a call, and fill in the rest from the strategy."""
+    if on_slice is not None:
+        _check_on_slice(on_slice)
     asked = as_action(action)
     before = NO_CONTEXT if context is None else as_context(context)
     seen = validation_context
@@ -280,6 +284,15 @@ def _prepare(
     for spent in inputs.budgets:
         _check_spending(spent, inputs, settings)
     return inputs
+
+
+def _check_on_slice(on_slice: object) -> None:
+    if not callable(on_slice):
+        msg = f"on_slice must be a function of one slice, not {on_slice!r}"
+        raise TypeError(msg)
+    if yields(on_slice):
+        msg = f"on_slice is a generator function, which would never run: {on_slice!r}"
+        raise TypeError(msg)
 
 
 def check_budget(budget: object) -> None:
