@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import partial
@@ -112,15 +113,15 @@ class Call(ABC):
             partial(body, self),
             clock=self.clock,
             started=self.started,
-            hear=using("hear"),
+            hear=[(option.hears, option.hear) for option in using("hear")],
             tell=tuple([option.tell for option in using("tell")]),
             stops=tuple([option.stops for option in using("stops")]),
             ends=tuple([option.ended for option in using("ended")]),
-            deadline=self.deadline,
+            deadline=math.inf if self.deadline is None else self.deadline,
             grace=self.rules.cancel_grace,
             name=self.id,
+            slices=self.slices,
         )
-        race.slices = self.slices
         for option in reversed(using("next")):
             race.next = partial(option.next, go=race.next)
         return race

@@ -8,6 +8,7 @@ interrupt it. Only after this step do waiting lanes wake up.
 from __future__ import annotations
 
 import math
+from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -28,84 +29,75 @@ from mellea_like.runtime.waiting_lanes import WaitingLanes
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from mellea_like.kernel.ports import Body, Option, Plan
+    from mellea_like.core.slice import Outcome
+    from mellea_like.kernel.ports import Body, Next, Plan
 
 __all__ = ["Race"]
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Race:
     """Runs lanes that ask a plan for draws, until a ruling ends the race or no attempt is left.
 
-    The options in ``hear`` get each slice (a draw's record) until the call is decided. The
-    functions in ``tell`` get every slice, in the order of ``slices``. Those in ``stops`` are called
-    when no further draw may start, and those in ``ends`` when all lanes have ended. Times are on
-    the event loop's clock. A draw that ignores its cancellation for ``grace`` seconds is logged.
+    Times are on the event loop's clock.
     """
 
-    # Slots, for these are looked up several times a draw.
-    __slots__ = (
-        *("plan", "next", "slices", "running", "over", "won", "stopped", "time_up", "fatal", "why"),
-        *("replayed", "_body", "_clock", "_started", "_hear", "_tell", "_stops", "_ends"),
-        *("_deadline", "_grace", "_name", "_scopes", "_waiting", "_hold", "_too_late", "_alone"),
-        *("_leaving", "_native", "_told", "_alive", "_under_way"),
-        *("_ended", "_dropped", "_decided", "_scope_type"),
-    )
+    plan: Plan
+    body: Callable[[Ask, float], Body]
+    _: KW_ONLY
+    clock: Callable[[], float]
+    started: float
+    hear: Sequence[tuple[Outcome | None, Callable[[Any], Ruling | None]]] = ()
+    """Functions that get each slice (a draw's record) with their outcome, or with any if it is
+    None, until the call is decided."""
+    tell: Sequence[Callable[[Any], None]] = ()
+    """Functions that get every slice, in the order of ``slices``."""
+    stops: Sequence[Callable[[], None]] = ()
+    """Functions that are called when no further draw may start."""
+    ends: Sequence[Callable[[], None]] = ()
+    """Functions that are called when all lanes have ended."""
+    deadline: float = math.inf
+    grace: float = 5.0
+    """A draw that ignores its cancellation for this many seconds is logged."""
+    name: str = ""
+    slices: list[Any] = field(default_factory=list[Any])
+    next: Callable[[int, float], Next] = field(init=False)
+    # By lane: dicts would take three times the memory, and a thousand calls may wait.
+    running: list[Body | None] = field(init=False)
+    _scopes: list[anyio.CancelScope | None] = field(init=False)
+    over: bool = False
+    """Whether a ruling has ended the race and cancelled the running draws."""
+    won: bool = False
+    """Whether the call is decided, so that draws that end later don't matter."""
+    stopped: bool = False
+    """Whether no draw may start any more."""
+    time_up: bool = False
+    """Whether the time was up before the call was decided."""
+    fatal: BaseException | None = None
+    """The error that the call must raise; None if there is none."""
+    why: Stop | None = None
+    """Why the call was stopped before its attempts were spent; None if it wasn't."""
+    replayed: int = 0
+    """How many slices were replayed from earlier rounds of the call."""
+    _too_late: BaseException | None = None
+    _hold: float = 0.0  # A ruling sets it while a slice is recorded; that slice's lane reads it.
+    _waiting: WaitingLanes | None = None  # Most calls have no lane that waits.
+    _alone: bool = False  # Whether the only lane runs in the caller's task.
+    _leaving: bool = False  # Whether the lanes have ended, or were told to end.
+    _told: int = 0  # How many slices ``tell`` has got.
+    _decided: int = 0  # How many there were when the call was decided; the rest get sorted.
+    _native: int = 0  # How many `native_cancel_requests` were older than the race.
+    _alive: int = field(init=False)  # Those that have not ended, even if not yet begun.
+    _under_way: int = 0  # Those whose tasks have begun and not ended.
+    _ended: anyio.Event | None = None  # Wakes the call's task, if lanes race.
+    _dropped: tuple[Callable[[Ask], bool], ...] = ()
+    _scope_type: type[anyio.CancelScope] = field(init=False)
 
-    def __init__(
-        self,
-        plan: Plan,
-        body: Callable[[Ask, float], Body],
-        *,
-        clock: Callable[[], float],
-        started: float,
-        hear: Sequence[Option] = (),
-        tell: Sequence[Callable[[Any], None]] = (),
-        stops: Sequence[Callable[[], None]] = (),
-        ends: Sequence[Callable[[], None]] = (),
-        deadline: float | None = None,
-        grace: float = 5.0,
-        name: str = "",
-    ) -> None:
-        self.plan = plan
-        self.next = plan.next
-        self.slices: list[Any] = []
-        self._body = body
-        self._clock = clock
-        self._started = started
-        self._hear = [(option.hears, option.hear) for option in hear]
-        self._tell, self._stops, self._ends = tell, stops, ends
-        self._deadline = math.inf if deadline is None else deadline
-        self._grace = grace
-        self._name = name
-        # By lane: dicts would take three times the memory, and a thousand calls may wait.
-        self._scopes: list[anyio.CancelScope | None] = [None] * plan.lanes
-        self.running: list[Body | None] = [None] * plan.lanes
-        self._hold = 0.0  # A ruling sets it while a slice is recorded; that slice's lane reads it.
-        self._waiting: WaitingLanes | None = None  # Most calls have no lane that waits.
-        self.over = False
-        """Whether a ruling has ended the race and cancelled the running draws."""
-        self.won = False
-        """Whether the call is decided, so that draws that end later don't matter."""
-        self.stopped = False
-        """Whether no draw may start any more."""
-        self.time_up = False
-        """Whether the time was up before the call was decided."""
-        self.fatal: BaseException | None = None
-        """The error that the call must raise; None if there is none."""
-        self.why: Stop | None = None
-        """Why the call was stopped before its attempts were spent; None if it wasn't."""
-        self.replayed = 0
-        """How many slices were replayed from earlier rounds of the call."""
-        self._too_late: BaseException | None = None
-        self._alone = False  # Whether the only lane runs in the caller's task.
-        self._leaving = False  # Whether the lanes have ended, or were told to end.
-        self._told = 0  # How many slices ``tell`` has got.
-        self._decided = 0  # How many there were when the call was decided; the rest get sorted.
-        self._native = 0  # How many `native_cancel_requests` were older than the race.
-        self._alive = plan.lanes  # Those that have not ended, even if their task hasn't begun.
-        self._under_way = 0  # Those whose tasks have begun and not ended.
-        self._ended: anyio.Event | None = None  # Wakes the call's task, if lanes race.
-        self._dropped: tuple[Callable[[Ask], bool], ...] = ()
+    def __post_init__(self) -> None:
+        self.next = self.plan.next
+        self.running = [None] * self.plan.lanes
+        self._scopes = [None] * self.plan.lanes
+        self._alive = self.plan.lanes
 
     # One step without an await: the record, and what follows from it
 
@@ -118,7 +110,7 @@ class Race:
             self.plan.hear(slice_)
             if undecided:  # Slices that end after the decision can't change it.
                 outcome = slice_.outcome
-                for hears, hear in self._hear:
+                for hears, hear in self.hear:
                     if hears is outcome or hears is None:
                         ruling = hear(slice_)
                         if ruling is not None:
@@ -127,7 +119,7 @@ class Race:
             self.rule(Ruling(fatal=exc))
         # The siblings' cancellation is requested by now, so a listener can't delay it. Slices that
         # end after the decision are told later, in an order that doesn't depend on the event loop.
-        if self._tell and running:
+        if self.tell and running:
             self._tell_all()
         if self._waiting is not None:
             self._waiting.wake()
@@ -177,7 +169,7 @@ class Race:
         """Prevent further draws from starting."""
         if not self.stopped:
             self.stopped = True
-            for stops in self._stops:
+            for stops in self.stops:
                 stops()
         if self._waiting is not None:
             self._waiting.wake_all()
@@ -200,7 +192,7 @@ class Race:
         if isinstance(fatal, Exception) and (self.won or self.fatal is not None):
             self._too_late = fatal
             message = "after the call was decided: %s: %s"
-            warn(message, type(fatal).__name__, fatal, sampling_id=self._name)
+            warn(message, type(fatal).__name__, fatal, sampling_id=self.name)
             return False
         self.fatal = fatal
         return True
@@ -208,7 +200,7 @@ class Race:
     def _tell_all(self) -> None:
         for slice_ in self.slices[self._told :]:
             self._told += 1
-            for tell in self._tell:
+            for tell in self.tell:
                 try:
                     tell(slice_)
                 except Exception as exc:  # noqa: BLE001 (a bug in it: the call raises it)
@@ -251,16 +243,16 @@ class Race:
         # time and id, two runs can be compared.
         rest = sorted(self.slices[self._decided :], key=lambda s: (s.ended_at, s.iteration))
         self.slices[self._decided :] = rest
-        if self._tell:
+        if self.tell:
             self._tell_all()
-        for ended in self._ends:
+        for ended in self.ends:
             ended()
 
     async def _run_alone(self) -> BaseException | None:
         """Run the only lane in the caller's task; return a cancellation to raise, or None."""
         self._alone = True
         left: BaseException | None = None
-        deadline = self._scopes[0] = anyio.CancelScope(deadline=self._deadline)
+        deadline = self._scopes[0] = anyio.CancelScope(deadline=self.deadline)
         try:
             with deadline:
                 try:
@@ -295,11 +287,11 @@ class Race:
         """Run each lane in its own task; return a cancellation to raise, or None."""
         self._ended = anyio.Event()
         left: BaseException | None = None
-        deadline = anyio.CancelScope(deadline=self._deadline)
+        deadline = anyio.CancelScope(deadline=self.deadline)
         self._scope_type = type(deadline)  # Anyio looks it up for each scope, which takes 1 µs.
         async with anyio.create_task_group() as tasks:
             for lane in range(self.plan.lanes):
-                name = f"mellea_like {self._name} lane {lane + 1}"
+                name = f"mellea_like {self.name} lane {lane + 1}"
                 tasks.start_soon(self._lane, lane, name=name)
             # The lanes are shielded: a cancellation from outside, and the deadline, reach this task
             # first. It sets the flag before it cancels the lanes, so none of them starts a turn
@@ -324,14 +316,14 @@ class Race:
                         self._cancel_lanes()
                         # The task group waits for the lanes anyhow; this logs those that don't end.
                         self._ended = anyio.Event()  # A ruling may have set the first one.
-                        lanes = f"mellea_like {self._name} lane "
-                        await see_the_end(self._ended, lanes, self._grace, self._name)
+                        lanes = f"mellea_like {self.name} lane "
+                        await see_the_end(self._ended, lanes, self.grace, self.name)
         return left
 
     def resume(self, started: float, deadline: float | None) -> None:
         """Let draws start again after the lanes have ended."""
-        self._started = started
-        self._deadline = math.inf if deadline is None else deadline
+        self.started = started
+        self.deadline = math.inf if deadline is None else deadline
         self.stopped = self._leaving = False
         self._alive = self.plan.lanes
 
@@ -345,9 +337,8 @@ class Race:
 
     def forget(self) -> None:
         """Drop all references to the call, so that its records can be freed."""
-        del self.plan, self.next, self._body
-        self._hear = []
-        self._tell = self._stops = self._ends = ()
+        del self.plan, self.next, self.body
+        self.hear = self.tell = self.stops = self.ends = ()
         self._dropped = ()
         self.slices = []
 
@@ -402,7 +393,7 @@ class Race:
 
     async def _draws(self, lane: int, scope: anyio.CancelScope) -> bool:
         """Draw until the plan ends the lane; return whether the lane continues in a new scope."""
-        clock, started = self._clock, self._started
+        clock, started = self.clock, self.started
         now = clock() - started
         while not self.stopped:
             ask = self.next(lane, now)
@@ -415,7 +406,7 @@ class Race:
             if self._dropped and any(dropped(ask) for dropped in self._dropped):
                 self.plan.unused(ask)
                 continue
-            draw = self.running[lane] = self._body(ask, now)
+            draw = self.running[lane] = self.body(ask, now)
             if self._waiting is not None:
                 self._waiting.wake()  # A draw that starts is news to a plan that hedges.
                 self._waiting.promote()
@@ -458,6 +449,6 @@ class Race:
             warn(
                 "every lane is waiting and no draw is running: %r has a bug",
                 self.plan,
-                sampling_id=self._name,
+                sampling_id=self.name,
             )
             self.rule(Ruling(stop=True))
