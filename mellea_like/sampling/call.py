@@ -118,9 +118,10 @@ class RunningCall(Call):
     def assemble(self, loop_budget: int) -> tuple[Plan, Sequence[Option]]:
         """Make the plan, and those options of the table `OPTIONS` that the call needs."""
         setup = Setup(
-            self.strategy,
-            self.inputs,
-            loop_budget,
+            strategy=self.strategy,
+            settings=self.settings,
+            inputs=self.inputs,
+            loop_budget=loop_budget,
             hooks=self._hooks,
             telemetry=self._telemetry,
             show=self._show,

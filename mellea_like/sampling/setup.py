@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -31,37 +32,37 @@ ANY_TEXT = (Instruction.parse, Message.parse)
 CHECK_HOOKS = (HookType.VALIDATION_PRE_CHECK, HookType.VALIDATION_POST_CHECK)
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
 class Setup:
     """Makes a call's plan, and has all that is needed to make the call's `Option` objects."""
 
-    def __init__(
-        self,
-        strategy: BaseSamplingStrategy,
-        inputs: CallInputs,
-        loop_budget: int,
-        *,
-        hooks: Hooks | None = None,
-        telemetry: CallTelemetry | None = None,
-        show: Callable[[str], None] | None = None,
-        rounds: Rounds | None = None,
-    ) -> None:
-        self.strategy = strategy
-        self.settings: Settings = strategy.settings
-        self.inputs = inputs
-        self.loop_budget = loop_budget
-        self.hooks = hooks
-        self.telemetry = telemetry
-        self.rounds = rounds
-        self.streams = hasattr(inputs.backend, "stream") or bool(inputs.stages)
-        """Whether replies may be streamed: the backend can stream, or there are stages."""
-        self.show = show if show is not None and self._may_show() else None
+    strategy: BaseSamplingStrategy
+    settings: Settings
+    inputs: CallInputs
+    loop_budget: int
+    hooks: Hooks | None
+    telemetry: CallTelemetry | None
+    rounds: Rounds | None
+    show: Callable[[str], None] | None
+    """Gets the text of a draw that is certain to pass; None if no draw of the call can be."""
+    streams: bool = False
+    """Whether replies may be streamed: the backend can stream, or there are stages."""
+    selection: SelectionState | None = None
+    stages: Stages | None = None
+    schedule_plan: SchedulePlan | None = None
+    running: MutableMapping[int, float] = field(default_factory=dict[int, float])
+    plan: Plan = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.streams = hasattr(self.inputs.backend, "stream") or bool(self.inputs.stages)
+        if self.show is not None and not self._may_show():
+            self.show = None
         # Most calls have none of these, and their modules are imported if one is needed.
-        chosen = self.settings.selection
-        self.selection = None if isinstance(chosen, str) else self._begin_selection(chosen)
-        self.stages = self._begin_stages() if inputs.stages else None
-        self.schedule_plan: SchedulePlan | None = None
-        self.running: MutableMapping[int, float] = {}
-        self.plan: Plan = self._plan()
+        if not isinstance(self.settings.selection, str):
+            self.selection = self._begin_selection(self.settings.selection)
+        if self.inputs.stages:
+            self.stages = self._begin_stages()
+        self.plan = self._plan()
 
     def _begin_selection(self, selection: BaseSelection) -> SelectionState:
         from mellea_like.options.selected import begin_selection  # noqa: PLC0415
