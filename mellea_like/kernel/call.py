@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -51,8 +52,11 @@ class Call(ABC):
     # Class-level defaults: most calls never change these, so waiting calls use less memory.
     race: Race
     around_draw: Callable[[Draw], Awaitable[None]]
+    request_options: Sequence[Option] = ()
     check_options: Sequence[Option] = ()
     """The options that wrap checks. Most calls have none, and then a draw takes a quicker way."""
+    settle_options: Sequence[Option] = ()
+    choose_options: Sequence[Option] = ()
     _fatal: BaseException | None = None
     late: BaseException | None = None
     """An error that came after the race. The call raises the error only if it has no answer."""
@@ -100,10 +104,14 @@ class Call(ABC):
         """Make the options and the race, and connect the options' ports to the race."""
         plan, options = self.assemble(loop_budget)
         self.add(options)
-        using = self._overriding
-        self.check_options = using("check")
+        using: defaultdict[str, tuple[Option, ...]] = defaultdict(tuple)
+        for option in self.options:
+            for port in option.uses:
+                using[port] += (option,)
+        self.request_options, self.check_options = using["request"], using["check"]
+        self.settle_options, self.choose_options = using["settle"], using["choose"]
         body: type[Draw] = Draw
-        if surrounding := using("draw"):
+        if surrounding := using["draw"]:
             # A draw runs `around_draw`: option within option, and innermost the draw on its own.
             body, self.around_draw = SurroundedDraw, Draw.run
             for option in reversed(surrounding):
@@ -113,22 +121,18 @@ class Call(ABC):
             partial(body, self),
             clock=self.clock,
             started=self.started,
-            hear=[(option.hears, option.hear) for option in using("hear")],
-            tell=tuple([option.tell for option in using("tell")]),
-            stops=tuple([option.stops for option in using("stops")]),
-            ends=tuple([option.ended for option in using("ended")]),
+            hear=[(option.hears, option.hear) for option in using["hear"]],
+            tell=tuple([option.tell for option in using["tell"]]),
+            stops=tuple([option.stops for option in using["stops"]]),
+            ends=tuple([option.ended for option in using["ended"]]),
             deadline=math.inf if self.deadline is None else self.deadline,
             grace=self.rules.cancel_grace,
             name=self.id,
             slices=self.slices,
         )
-        for option in reversed(using("next")):
+        for option in reversed(using["next"]):
             race.next = partial(option.next, go=race.next)
         return race
-
-    def _overriding(self, port: str) -> tuple[Option, ...]:
-        """Return the options that override a port."""
-        return tuple([option for option in self.options if port in option.uses])
 
     def rule(self, ruling: Ruling) -> None:
         """Carry out a ruling, even before or after the race."""
@@ -198,7 +202,7 @@ class Call(ABC):
 
     def _surrounded(self, sent: Sent) -> Backend:
         backend = sent.backend
-        for option in reversed(self._overriding("request")):
+        for option in reversed(self.request_options):
             backend = option.request(backend, sent)
         return backend
 
@@ -226,8 +230,9 @@ class Call(ABC):
     def run_race(self, loop_budget: int) -> Awaitable[None]:
         """Run the race and then each option's `settle`. Keep errors; raise only a cancellation."""
         go: Callable[[int], Awaitable[None]] = self._run_race
-        for option in reversed(self._overriding("around")):
-            go = partial(option.around, go=go)
+        for option in reversed(self.options):
+            if "around" in option.uses:
+                go = partial(option.around, go=go)
         return go(loop_budget)
 
     async def _run_race(self, loop_budget: int) -> None:
@@ -237,7 +242,7 @@ class Call(ABC):
         try:
             await race.run()
             if race.fatal is None:
-                for option in self._overriding("settle"):
+                for option in self.settle_options:
                     await option.settle()
         except Exception as exc:  # noqa: BLE001 (a bug in an option: the call raises it)
             race.fatal = exc
@@ -267,7 +272,7 @@ class Call(ABC):
 
     def choose(self, facts: Facts) -> Choice:
         """Ask the options for the winner; by default, it is the first slice that passed."""
-        for option in self._overriding("choose"):
+        for option in self.choose_options:
             if (choice := option.choose(facts)) is not None:
                 return choice
         return first_passed(facts)
@@ -276,7 +281,8 @@ class Call(ABC):
         """Break the cycles between the call, its race and its options, to free the records."""
         for option in self.options:
             del option.call
-        self.options = self.check_options = ()
+        self.options = self.request_options = self.check_options = ()
+        self.settle_options = self.choose_options = ()
         self.parts, self._parts, self._judges = None, (), ()
         if hasattr(self, "race"):
             self.around_draw = Draw.run
