@@ -27,7 +27,7 @@ LIMITS = {
     "circles at import": 0,
     "circles of folders": 0,
     "kernel": 1_400,
-    "plainest call: functions": 120,
+    "plainest call: functions": 101,
 }
 """Figures that must not be exceeded. These numbers are fixed: they may only be lowered."""
 
