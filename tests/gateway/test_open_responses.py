@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from gateway_kit import calling
 from http_server import Answer
-from open_responses import EVENT, Response
+from open_responses import EVENT, RESPONSE
 from strict_upstream import calls, strict_upstream
 
 from mellea_like.backends.function import FunctionBackend
@@ -78,7 +78,7 @@ async def test_what_the_open_specification_asks_for_is_there(asked, kind, releas
         begun, whole = answer.events[0]["response"], answer.events[-1]["response"]
         assert begun["status"] == "in_progress"
         assert begun["completed_at"] is begun["usage"] is None
-    response = Response.model_validate(whole)
+    response = RESPONSE.model_validate(whole)
     assert (response.status, [item.type for item in response.output]) == ("completed", [kind])
     assert response.completed_at >= response.created_at
 
@@ -91,8 +91,8 @@ async def test_a_response_repeats_what_was_asked_and_has_defaults_for_the_rest()
     async with calling(backend, options={"temperature": 0.25}) as caller:
         first = (await caller.ask("/v1/responses", plain)).json
         second = (await caller.ask("/v1/responses", {**plain, **labels, **asked})).json
-    Response.model_validate(first)
-    Response.model_validate(second)
+    RESPONSE.model_validate(first)
+    RESPONSE.model_validate(second)
     names = (*labels, *asked, "temperature", "service_tier", "background", "max_tool_calls")
     assert {name: first[name] for name in names} == {
         **dict.fromkeys(labels),
@@ -112,6 +112,6 @@ async def test_a_response_that_was_cut_off_was_not_completed():
     backend = FunctionBackend(lambda _: Generation("a", finish_reason="length"), inline=True)
     async with calling(backend, accept_incomplete=True) as caller:
         answer = await caller.ask("/v1/responses", {"model": "mine", "input": "Hi."})
-    response = Response.model_validate(answer.json)
+    response = RESPONSE.model_validate(answer.json)
     assert (response.status, response.completed_at) == ("incomplete", None)
     assert response.incomplete_details.reason == "max_output_tokens"
