@@ -10,14 +10,11 @@ import fcntl
 import functools
 import os
 import shutil
-import signal
 import socket
 import struct
 import subprocess
 import sys
 import tempfile
-import time
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -61,97 +58,15 @@ def way() -> tuple[tuple[str, ...], str]:
     return (), why
 
 
-class Outside:
-    """A program in a namespace, seen from outside.
-
-    Args:
-        arguments: the program and its arguments.
-        log: where its output goes.
-        environ: its environment.
-        directory: where it runs.
-    """
-
-    def __init__(
-        self, arguments: list[str], log: Path, environ: dict[str, str], directory: Path
-    ) -> None:
-        command = ["unshare", *way()[0], sys.executable, __file__, *arguments]
-        with log.open("wb") as output:
-            self.process = subprocess.Popen(
-                command,
-                cwd=directory,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                env=environ,
-            )
-        self.namespace = ""
-
-    def wait(self, seconds: float) -> int:
-        """Wait for its end; return its exit status."""
-        until = time.monotonic() + seconds
-        while self.process.poll() is None:
-            if not self.namespace:
-                self._look()
-            if time.monotonic() > until:
-                self.stop()
-                raise TimeoutError(f"it was still running after {seconds} s")
-            time.sleep(0.05)
-        return self.process.returncode
-
-    def stop(self) -> None:
-        """Kill it and all that it started: they go with the first process of their namespace."""
-        with suppress(ProcessLookupError):
-            self.process.send_signal(signal.SIGKILL)
-        self.process.wait()
-
-    def _look(self) -> None:
-        """Learn the namespace's name from unshare's child."""
-        pid = self.process.pid
-        with suppress(OSError, IndexError):
-            child = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()[0]
-            name = _namespace(child)
-            if name != _namespace("self"):
-                self.namespace = name
-
-    def left(self, seconds: float = 5.0) -> list[str]:
-        """Return the processes that are still in the namespace after a while."""
-        if not self.namespace:
-            return []  # It ended before it could be looked at.
-        until = time.monotonic() + seconds
-        while (found := self._members()) and time.monotonic() < until:
-            time.sleep(0.1)
-        return found
-
-    def _members(self) -> list[str]:
-        found = []
-        for process in Path("/proc").glob("[0-9]*"):
-            with suppress(OSError):
-                if _namespace(process.name) == self.namespace:
-                    name = (process / "comm").read_text(encoding="utf-8").strip()
-                    found.append(f"{process.name} {name}")
-        return found
-
-
-def _namespace(pid: str) -> str:
-    return str(Path("/proc", pid, "ns", "net").readlink())
-
-
 def run_in_namespace(arguments: list[object], directory: Path, seconds: float) -> str:
-    """Run a Python program in a namespace, or skip the test where there can be none.
+    """Run a script in a folder, Ray's home; return what it prints. Skip it without namespaces.
 
-    Args:
-        arguments: the script and its arguments.
-        directory: where it runs, and where Ray finds its home.
-        seconds: how long it may take.
-
-    Returns:
-        What it printed.
+    When the first process of the namespace ends, the kernel kills all others.
     """
     pytest.importorskip("ray", reason="Ray is not installed: nox -s ray installs it")
     options, why = way()
     if not options:
         pytest.skip(f"this machine can't make a network namespace: {why}")
-    log = directory / "log.txt"
     environ = {
         name: text
         for name, text in os.environ.items()
@@ -162,17 +77,21 @@ def run_in_namespace(arguments: list[object], directory: Path, seconds: float) -
     # The path of a socket has at most 107 bytes, and Ray adds 70 to this one.
     with tempfile.TemporaryDirectory(prefix="ml", dir="/tmp", ignore_cleanup_errors=True) as short:
         environ["RAY_TMPDIR"] = short
-        outside = Outside([sys.executable, *map(str, arguments)], log, environ, directory)
-        try:
-            status = outside.wait(seconds)
-        finally:
-            outside.stop()
-            left = outside.left()
-            printed = log.read_text(encoding="utf-8", errors="replace")
-            sys.stdout.write(printed[-8000:])
-    assert status == 0
-    assert left == []
-    return printed
+        done = subprocess.run(
+            ["unshare", *options, sys.executable, __file__, sys.executable, *map(str, arguments)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            cwd=directory,
+            env=environ,
+            text=True,
+            errors="replace",
+            check=False,
+            timeout=seconds,
+        )
+    sys.stdout.write(done.stdout[-8000:])
+    assert done.returncode == 0
+    return done.stdout
 
 
 if __name__ == "__main__":
