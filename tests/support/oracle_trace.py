@@ -1,8 +1,7 @@
 """Runs a generated call in virtual time, and records everything the public API shows of it.
 
-The trace is JSON. Each of its parts is a kind of difference between two engines. ``wording`` has
-the texts for people, so that a reworded message isn't mistaken for changed behaviour. The order of
-things that happen at the same instant is left out, because it isn't promised.
+The trace is JSON. Its parts are the kinds of differences between two engines. Texts for people
+are left out, and the order of things that happen at the same instant, because it isn't promised.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import asyncio
 import contextlib
 import itertools
 import logging
-import re
 import signal
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -63,7 +61,7 @@ def trace(seed: int, loop: Loop) -> Spec:
         except BaseException as exc:
             if isinstance(exc, KeyboardInterrupt):
                 raise
-            seen = {"ends": {"broke": type(exc).__name__}, "wording": {"broke": str(exc)[:300]}}
+            seen = {"ends": {"broke": type(exc).__name__}}
     if spec["latency"] != "distinct":
         seen["ties"] = True
     return seen
@@ -140,12 +138,12 @@ def _alarm():
 
 class _Kept(logging.Handler):
     def __init__(self) -> None:
-        super().__init__(logging.INFO)
-        self.kept: list[tuple[str, Any, str]] = []
+        super().__init__(logging.WARNING)
+        self.kept: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        iteration = getattr(record, "iteration", None)
-        self.kept.append((record.levelname, iteration, record.getMessage()))
+        record.getMessage()  # Its arguments fit its format.
+        self.kept.append(record.levelname)
 
 
 @contextlib.contextmanager
@@ -326,7 +324,7 @@ async def _leave_natively(leave: Spec, ended: Ended, call: Any) -> None:
 def _seen(world: World, ended: Ended, logged: Sequence[Any], exporter: Any, reader: Any) -> Spec:
     result = ended.result
     record = result if result is not None else getattr(ended.error, "result", None)
-    words = _Words(record)
+    problems = _problems(record)
     slices = [] if record is None else list(record.slices)
     seen: Spec = {
         "ends": _ending(ended, world),
@@ -336,9 +334,9 @@ def _seen(world: World, ended: Ended, logged: Sequence[Any], exporter: Any, read
         "decision": _decision(record),
         "requests": _grouped(world.requests, _request),
         "in_flight": {name: [n, world.in_flight[name]] for name, n in world.most_in_flight.items()},
-        "prompts": _grouped(world.requests, lambda r: _digest(r["prompt"], words)),
+        "prompts": _grouped(world.requests, lambda r: _digest(r["prompt"], problems)),
         "sent": {
-            s.iteration: _digest([(m.role, m.text) for m in s.messages], words) for s in slices
+            s.iteration: _digest([(m.role, m.text) for m in s.messages], problems) for s in slices
         },
         "checks": _noted(world.checks, 2),
         **_told(world, slices),
@@ -349,15 +347,7 @@ def _seen(world: World, ended: Ended, logged: Sequence[Any], exporter: Any, read
         "spans": [] if exporter is None else _spans(exporter),
         "metrics": [] if reader is None else _metrics(reader),
         "late": sorted(world.late),
-        "logs": sorted(level for level, _, _ in logged if level != "INFO"),
-        "wording": {
-            "error": words.plain(str(ended.error)) if isinstance(ended.error, Exception) else None,
-            "notes": [words.plain(n) for n in getattr(ended.error, "__notes__", [])],
-            "logs": sorted(f"{level} {words.plain(text)}" for level, _, text in logged),
-            "detail": words.plain(record.stop_detail) if record is not None else None,
-            "decision": words.plain(_reason(record)),
-            "slices": {s.iteration: _slice_words(s, words) for s in slices},
-        },
+        "logs": sorted(logged),
     }
     return _rounded(seen)
 
@@ -428,10 +418,6 @@ def _cancelled(error: BaseException) -> bool:
     return isinstance(error, asyncio.CancelledError | trio.Cancelled)
 
 
-def _reason(record: Any) -> str:
-    return "" if record is None or record.decision is None else record.decision.reason
-
-
 def _result(result: Any, record: Any) -> Spec | None:
     if record is None:
         return None
@@ -472,16 +458,6 @@ def _slice(s: Any, world: World) -> Spec:
         "calls": [call.arguments for call in s.tool_calls],
         "rounds": len(s.rounds),
     }
-
-
-def _slice_words(s: Any, words: _Words) -> Spec:
-    said = {
-        "reason": words.plain(s.reason),
-        "error": words.plain(str(s.error)) if s.error else None,
-        "verdicts": [words.plain(v.reason) for v in s.verdicts],
-        "action": words.plain(getattr(s.action, "description", "")),
-    }
-    return {name: text for name, text in said.items() if text}
 
 
 def _request(r: Spec) -> Spec:
@@ -539,31 +515,24 @@ def _statistics(limit: Any) -> Any:
     return [list(v) if isinstance(v, tuple) else v for v in limit.statistics()]
 
 
-# --- words -----------------------------------------------------------------------------------
+# --- prompts ---------------------------------------------------------------------------------
 
 
-class _Words:
-    """Removes ids from texts, and reasons of failures from prompts."""
-
-    def __init__(self, record: Any) -> None:
-        slices = record.slices if record is not None else ()
-        problems = {problem for s in slices for problem in (s.reason, *s.problems) if problem}
-        self.problems = sorted(problems, key=lambda problem: (-len(problem), problem))
-
-    def plain(self, text: str) -> str:
-        text = re.sub(r"\b[0-9a-f]{32}\b", "<id>", text)
-        text = re.sub(r"\b0x[0-9a-f]+", "<address>", text)
-        text = re.sub(r"(\w+\.py):\d+", r"\1:<line>", text)
-        return re.sub(r", line \d+", ", line <line>", text)[:400]
-
-    def without_problems(self, text: str) -> str:
-        for problem in self.problems:
-            text = text.replace(problem, "<problem>")
-        return text
+def _problems(record: Any) -> list[str]:
+    """Reasons of failures, the longest first."""
+    slices = record.slices if record is not None else ()
+    problems = {problem for s in slices for problem in (s.reason, *s.problems) if problem}
+    return sorted(problems, key=lambda problem: (-len(problem), problem))
 
 
-def _digest(messages: Sequence[tuple[str, str]], words: _Words) -> list[str]:
-    return [f"{role}: {words.without_problems(text)}" for role, text in messages]
+def _digest(messages: Iterable[tuple[str, str]], problems: Sequence[str]) -> list[str]:
+    """Messages without the wording of what was wrong."""
+    texts = []
+    for role, text in messages:
+        for problem in problems:
+            text = text.replace(problem, "<problem>")  # noqa: PLW2901 (one after the other)
+        texts.append(f"{role}: {text}")
+    return texts
 
 
 # --- telemetry -------------------------------------------------------------------------------
