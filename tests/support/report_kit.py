@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import anyio
+from engine_kit import a_slice
 
-from mellea_like import Message, RepairTemplateStrategy, Requirement
+from mellea_like import (
+    Generation,
+    Message,
+    Outcome,
+    RepairTemplateStrategy,
+    Requirement,
+    SamplingResult,
+    ValidationResult,
+)
 from mellea_like.backends import SimulatedBackend
 from mellea_like.backends.simulated import passes
+from mellea_like.core import Usage
 from mellea_like.core.decision import Answer, Decision
+from mellea_like.core.result import StopReason
 from mellea_like.core.serialization import decision_to_dict
-from mellea_like.errors import BackendError
+from mellea_like.errors import BackendError, BackendUnavailable
 from mellea_like.testing import run_virtual
 
 BEGUN = datetime(2026, 3, 14, 9, 0, tzinfo=UTC)
@@ -121,60 +133,32 @@ def many(items: list[dict[str, Any]], number: int, seed: int = 1) -> list[dict[s
     ]
 
 
+WORD = Requirement("it says a word", lambda candidate: True, name="word", inline=True)
+
+
 def trace_of(*iterations: tuple[str, int], best: int | None = 0) -> dict[str, Any]:
     """A call's record, made up: of each iteration its outcome and its tokens."""
-    won = best is not None and iterations[best][0] == "passed"
-    slices = [
-        {
-            "iteration": number,
-            "subsample": 0,
-            "depth": number - 1,
-            "chain": 0,
-            "outcome": outcome,
-            "started_at": number - 1.0,
-            "ended_at": float(number),
-            "usage": usage(tokens),
-            "action": {"type": "Message", "text": "Say a word."},
-            "context": 0,
-            "prompt": 1,
-            "text": f"reply {number}" if outcome in {"passed", "failed"} else None,
-            "model": "m",
-            "finish_reason": "stop",
-            "generation_usage": usage(tokens),
-            "validations": [
-                {
-                    "name": "word",
-                    "description": "it says a word",
-                    "weight": 1.0,
-                    "status": outcome,
-                    "reason": "" if outcome == "passed" else "it is missing",
-                    "score": None,
-                }
-            ]
-            if outcome in {"passed", "failed"}
-            else [],
-            "reason": "",
-            "error": {"type": "BackendUnavailable", "message": "overloaded"}
-            if outcome == "errored"
-            else None,
-        }
-        for number, (outcome, tokens) in enumerate(iterations, 1)
-    ]
-    return {
-        "format": "mellea_like.trace",
-        "version": 1,
-        "sampling_id": "0123456789abcdef",
-        "success": won,
-        "stop_reason": "passed" if won else "exhausted",
-        "stop_detail": "",
-        "started": BEGUN.isoformat(),
-        "elapsed": float(len(iterations)),
-        "undelivered": 0,
-        "best_index": best,
-        "usage": usage(sum(tokens for _, tokens in iterations), len(iterations)),
-        "prompts": [[], [{"role": "user", "content": "Say a word."}]],
-        "slices": slices,
-    }
+    slices = []
+    for number, (outcome, tokens) in enumerate(iterations, 1):
+        judged, passed = outcome in {"passed", "failed"}, outcome == "passed"
+        verdict = ValidationResult(passed, "" if passed else "it is missing")
+        made = a_slice(
+            number,
+            Outcome(outcome),
+            verdicts=[(WORD, verdict)] if judged else (),
+            error=BackendUnavailable("overloaded") if outcome == "errored" else None,
+            action=Message("user", "Say a word."),
+            messages=(Message("user", "Say a word."),),
+            generation=Generation(f"reply {number}", None, Usage(1, 1, tokens), "m", "stop"),
+            started_at=number - 1.0,
+            ended_at=float(number),
+            usage=Usage(1, 1, tokens),
+        )
+        slices.append(made if judged else replace(made, generation=None))
+    won = best is not None and slices[best].passed
+    reason = StopReason.PASSED if won else StopReason.EXHAUSTED
+    elapsed = float(len(slices))
+    return SamplingResult(tuple(slices), best, reason, "0123456789abcdef", BEGUN, elapsed).to_dict()
 
 
 def decision(*won: int, kind: str = "best-of", **more: Any) -> dict[str, Any]:
