@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Any
 
 import pytest
 from gateway_kit import config_for, running
-from http_server import Answer, OpenAIServer, response_events, serving
+from http_server import Answer, OpenAIServer, response_parts, serving
 from hypothesis import given
 from hypothesis import strategies as st
 from openai.types.responses import ResponseStreamEvent
@@ -81,7 +82,7 @@ def responding(*events: str, **fields: Any) -> Any:
 
 
 def test_the_test_servers_events_are_those_of_the_sdk():
-    for data in response_events("m", "a b", (3, 2)):
+    for data in itertools.chain(*response_parts("m", Answer("a b", usage=(3, 2)))):
         EVENTS.validate_json(data)
 
 

@@ -14,10 +14,11 @@ Answer`` chooses. Counters may be read from any thread.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import threading
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -29,47 +30,28 @@ from mellea_like.backends.openai import OpenAIBackend
 
 @dataclass(frozen=True)
 class Answer:
-    """How the server answers one chat request.
+    """How the server answers one chat request."""
 
-    Args:
-        text: the reply, sent word by word.
-        seconds: how long the reply takes, spread evenly over its words.
-        wait: seconds before the headers are sent.
-        until: the headers wait for this to be true.
-        usage: prompt and completion tokens in the last chunk; None sends none.
-        finish_reason: in the chunk after the last word; None sends no such chunk.
-        done: whether ``[DONE]`` is sent.
-        linger: seconds between the last event and the end of the body.
-        cut_after: close the connection after this many words.
-        hang_after: send nothing more after this many words, and keep the connection.
-        status: the HTTP status; other than 200, ``body`` is the answer.
-        headers: further headers.
-        body: raw bytes of the body in place of the reply.
-        content_type: of the body.
-        events: raw data of the events in place of the words.
-        model: the model's name in the chunks; None echoes the request's.
-        write: writes the body, and anything else, itself.
-        reasoning: thoughts, sent before the reply.
-    """
-
-    text: str = "one two three four"
-    seconds: float = 0.0
-    wait: float = 0.0
-    until: Callable[[], bool] = field(default=lambda: True, repr=False)
-    usage: tuple[int, int] | None = (7, 4)
-    finish_reason: str | None = "stop"
-    done: bool = True
-    linger: float = 0.0
-    cut_after: int | None = None
-    hang_after: int | None = None
-    status: int = 200
+    text: str = "one two three four"  # Sent word by word.
+    seconds: float = 0.0  # How long the reply takes, spread evenly over its words.
+    wait: float = 0.0  # Seconds before the headers are sent.
+    until: Callable[[], bool] = field(default=lambda: True, repr=False)  # The headers wait for it.
+    usage: tuple[int, int] | None = (7, 4)  # Tokens of the prompt and the reply, in the last chunk.
+    finish_reason: str | None = (
+        "stop"  # In the chunk after the last word; None sends no such chunk.
+    )
+    done: bool = True  # Whether ``[DONE]`` is sent.
+    linger: float = 0.0  # Seconds between the last event and the end of the body.
+    cut_after: int | None = None  # Close the connection after this many words.
+    hang_after: int | None = None  # Send nothing more after this many words, and stay connected.
+    status: int = 200  # Any other is sent with ``body``.
     headers: Mapping[str, str] = field(default_factory=dict)
-    body: bytes | None = None
+    body: bytes | None = None  # The whole body in place of the reply.
     content_type: str | None = None
-    events: tuple[str, ...] | None = None
-    model: str | None = None
-    write: Callable[[Send], Awaitable[None]] | None = None
-    reasoning: str | None = None
+    events: tuple[str, ...] | None = None  # Raw data of the events in place of the words.
+    model: str | None = None  # In the chunks; None echoes the request's.
+    write: Callable[[Send], Awaitable[None]] | None = None  # Writes the whole answer itself.
+    reasoning: str | None = None  # Sent before the reply.
 
     @classmethod
     def error(
@@ -90,18 +72,8 @@ Choose = Callable[[int, dict[str, Any]], Answer]
 class OpenAIServer:
     """The server; enter it with ``with``.
 
-    Attributes:
-        url: its base URL, with ``/v1``.
-        started: chat requests begun.
-        finished: chat requests answered to the end.
-        disconnected: chat requests whose client left before that.
-        connections: connections open now.
-        accepted: connections ever opened.
-        max_in_flight: the most chat requests at one time.
-        requests: the bodies of the chat requests.
-        headers: the headers of the chat requests, names in lower case.
-        paths: where they were sent to, with the query.
-        model_lists: how often the list of models was asked for.
+    Requests are chat requests: ``finished`` ones were answered to the end, ``disconnected`` ones
+    left before that. Of connections, it counts those that are open now and those ever accepted.
     """
 
     def __init__(
@@ -220,7 +192,7 @@ class OpenAIServer:
         self.finished += 1
         return stay
 
-    async def _chat(  # noqa: C901, PLR0912 (one step of the script after the other)
+    async def _chat(  # noqa: C901 (one step of the script after the other)
         self, answer: Answer, request: dict[str, Any], send: Send
     ) -> bool:
         await asyncio.sleep(answer.wait)
@@ -233,71 +205,73 @@ class OpenAIServer:
             kind = answer.content_type or "application/json"
             return send.whole(answer.status, answer.body or b"", kind, answer.headers)
         send.head(200, answer.content_type or "text/event-stream", answer.headers)
-        model = answer.model or request["model"]
-        events = response_events(model, answer.text, answer.usage) if send.responses else None
+        parts = response_parts if send.responses else chat_parts
+        before, words, after = parts(answer.model or request["model"], answer)
         if answer.events is not None:
-            for data in answer.events:
-                send.event(data)
-        else:
-            if events is not None:
-                send.event(next(events))
-            words = [word + " " for word in answer.text.split(" ")]
-            words[-1] = words[-1][:-1]
-            if answer.reasoning is not None:
-                send.chunk(model, {"reasoning_content": answer.reasoning})
-            for number, word in enumerate(words):
-                if number == answer.cut_after:
-                    return send.cut()
-                if number == answer.hang_after:
-                    await asyncio.sleep(3600)
-                await asyncio.sleep(answer.seconds / len(words))
-                if events is not None:
-                    send.event(next(events))
-                else:
-                    send.chunk(model, {"content": word})
-            if answer.cut_after is not None:
-                return send.cut()
-        if events is not None:
-            for data in () if answer.events is not None else events:
-                send.event(data)
-            await asyncio.sleep(answer.linger)
-            return send.end()
-        if answer.finish_reason is not None:
-            send.chunk(model, {}, answer.finish_reason)
-        if answer.usage is not None:
-            prompt, completion = answer.usage
-            usage = {"prompt_tokens": prompt, "completion_tokens": completion}
-            usage["total_tokens"] = prompt + completion
-            send.event(json.dumps({"model": model, "choices": [], "usage": usage}))
-        if answer.done:
-            send.event("[DONE]")
+            before, words = list(answer.events), []
+            after = [] if send.responses else after
+        for data in before:
+            send.event(data)
+        for number, data in enumerate(words):
+            if number == answer.cut_after:
+                return False
+            if number == answer.hang_after:
+                await asyncio.sleep(3600)
+            await asyncio.sleep(answer.seconds / len(words))
+            send.event(data)
+        if words and answer.cut_after is not None:
+            return False
+        for data in after:
+            send.event(data)
         await asyncio.sleep(answer.linger)
         return send.end()
 
 
-def response_events(model: str, text: str, usage: tuple[int, int] | None) -> Iterator[str]:
-    """The events of a response of the Responses API: one, one for each word, and some more."""
+Parts = tuple[list[str], list[str], list[str]]
+"""The events of a reply before its words, one for each word, and after them."""
+
+
+def chat_parts(model: str, answer: Answer) -> Parts:
+    """The events of a chat reply."""
+
+    def chunk(delta: dict[str, Any], finish_reason: str | None = None) -> str:
+        choice = {"index": 0, "delta": delta, "finish_reason": finish_reason}
+        return json.dumps({"id": "1", "model": model, "choices": [choice]})
+
+    words = [f"{word} " for word in answer.text.split(" ")]
+    words[-1] = words[-1][:-1]
+    after = [] if answer.finish_reason is None else [chunk({}, answer.finish_reason)]
+    if answer.usage is not None:
+        prompt, completion = answer.usage
+        usage = {"prompt_tokens": prompt, "completion_tokens": completion}
+        usage["total_tokens"] = prompt + completion
+        after.append(json.dumps({"model": model, "choices": [], "usage": usage}))
+    thoughts = [] if answer.reasoning is None else [chunk({"reasoning_content": answer.reasoning})]
+    done = ["[DONE]"] if answer.done else []
+    return thoughts, [chunk({"content": word}) for word in words], after + done
+
+
+def response_parts(model: str, answer: Answer) -> Parts:
+    """The events of a response of the Responses API."""
     response: dict[str, Any] = {"id": "resp_1", "object": "response", "created_at": 1.0}
     response |= {"model": model, "output": [], "tools": [], "tool_choice": "auto"}
     response |= {"parallel_tool_calls": True, "status": "in_progress"}
-    number = 0
+    numbers = itertools.count(1)
 
     def event(kind: str, **fields: Any) -> str:
-        nonlocal number
-        number += 1
-        return json.dumps({"type": f"response.{kind}", "sequence_number": number, **fields})
+        return json.dumps({"type": f"response.{kind}", "sequence_number": next(numbers), **fields})
 
-    yield event("created", response=response)
-    where = {"item_id": "msg_1", "output_index": 0, "content_index": 0}
-    for n, word in enumerate(text.split(" ")):
-        delta = f" {word}" if n else word
-        yield event("output_text.delta", **where, delta=delta, logprobs=[])
-    content = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+    before = [event("created", response=response)]
+    where = {"item_id": "msg_1", "output_index": 0, "content_index": 0, "logprobs": []}
+    words = [
+        event("output_text.delta", **where, delta=f" {word}" if n else word)
+        for n, word in enumerate(answer.text.split(" "))
+    ]
+    content = {"type": "output_text", "text": answer.text, "annotations": [], "logprobs": []}
     item: dict[str, Any] = {"id": "msg_1", "type": "message", "role": "assistant"}
     item |= {"status": "completed", "content": [content]}
-    yield event("output_item.done", output_index=0, item=item)
-    if usage is not None:
-        sent, received = usage
+    if answer.usage is not None:
+        sent, received = answer.usage
         response["usage"] = {
             "input_tokens": sent,
             "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
@@ -306,7 +280,8 @@ def response_events(model: str, text: str, usage: tuple[int, int] | None) -> Ite
             "total_tokens": sent + received,
         }
     done = {**response, "output": [item], "status": "completed"}
-    yield event("completed", response=done)
+    ended = event("output_item.done", output_index=0, item=item)
+    return before, words, [ended, event("completed", response=done)]
 
 
 class Send:
@@ -343,11 +318,6 @@ class Send:
             status, {"content-type": content_type, "transfer-encoding": "chunked", **headers}
         )
 
-    def chunk(self, model: str, delta: dict[str, Any], finish_reason: str | None = None) -> None:
-        """One chunk of a chat reply."""
-        choice = {"index": 0, "delta": delta, "finish_reason": finish_reason}
-        self.event(json.dumps({"id": "1", "model": model, "choices": [choice]}))
-
     def event(self, data: str) -> None:
         """One event."""
         part = f"data: {data}\n\n".encode("utf-8", "surrogateescape")
@@ -357,10 +327,6 @@ class Send:
         """The end of a streamed answer."""
         self._transport.write(b"0\r\n\r\n")
         return True
-
-    def cut(self) -> bool:
-        """No end: the connection closes."""
-        return False
 
     def _head(self, status: int, fields: Mapping[str, str]) -> None:
         lines = [f"HTTP/1.1 {status} X", *(f"{name}: {value}" for name, value in fields.items())]
