@@ -80,7 +80,7 @@ def is_right(candidate: Any) -> bool:
 async def run(way: str, items: int, folder: Path) -> Row:
     """Run all items in one way."""
     settings = Settings(pass_rate=0.6, work=JOB_SECONDS, draws="body", validating=0.0)
-    world = World(folder / f"{way}-server.db", now=loop_clock(), settings=settings)
+    world = World(now=loop_clock(), settings=settings)
     transport = Slow(make_server("openai", world).app())
     client = openai.AsyncOpenAI(
         api_key="sk-test",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import tracemalloc
+from dataclasses import replace
 
 import anyio
 import httpx2
@@ -96,13 +96,13 @@ async def test_a_lost_answer_to_create_is_no_error_and_its_job_is_found(
         intention, path = s.intend([ask(f"question {n}") for n in range(5)])
         intention = intention._replace(before=await s.api.known())
         assert await s.create(intention, path) is None
-        assert len(s.world.all_jobs()) == 1, "the creation was repeated"
+        assert len(s.world.state.jobs) == 1, "the creation was repeated"
         found = await s.api.find(intention)
         if provider == "anthropic":
             assert found == "perhaps"
             await anyio.sleep(3600)
             found = await s.api.find(intention)
-        assert found.id == s.world.all_jobs()[0].id
+        assert found.id == next(iter(s.world.state.jobs))
         outcomes = await s.collect(await s.end(found))
         assert len(outcomes) == 5
 
@@ -122,7 +122,7 @@ async def test_an_answer_that_never_comes_is_lost(provider, tmp_path):
         api = make_api(provider, Silent())
         intention, path = s.intend([ask()])
         assert await api.create(intention, await api.upload(intention, path)) is None
-        assert len(s.world.all_jobs()) == 1
+        assert len(s.world.state.jobs) == 1
 
 
 @every_provider
@@ -132,7 +132,7 @@ async def test_a_job_that_was_not_created_is_not_found(provider, tmp_path, virtu
         intention, path = s.intend([ask()])
         assert await s.create(intention, path) is None
         assert await s.api.find(intention) is None
-        assert not s.world.all_jobs()
+        assert not s.world.state.jobs
 
 
 @every_provider
@@ -163,25 +163,17 @@ async def test_jobs_of_others_are_never_found(provider, tmp_path, virtual_clock)
 
 def add_others(s, count: int) -> None:
     """Add ended jobs of somebody else, two in each second."""
-    world = s.world
-    given = json.loads(world.all_jobs()[0].given) | {"metadata": {}}
-    job = world.add_job([("x", {}), ("y", {})], "m", given, lambda seq: f"job-{seq}")
-    world.advance()
-    world.db.execute("UPDATE jobs SET ended = created, status = 'completed'")
-    more = "WITH RECURSIVE more(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM more WHERE n + 1 < ?)"
-    later = ", ".join(f"{time} + n / 2" for time in ("created", "starts", "ends", "expires"))
-    world.db.execute(
-        f"{more} INSERT INTO jobs SELECT seq + n, 'job-' || (seq + n), model, {later}, NULL,"
-        " ended + n / 2, status, total, tokens, errors, given, output, seen + n / 2"
-        " FROM jobs, more WHERE seq = ?",
-        (count, job.seq),
-    )
-    world.db.execute(
-        f"{more} INSERT INTO requests SELECT job + more.n, requests.n, custom_id, body, done,"
-        " place, status, answer FROM requests, more WHERE job = ?",
-        (count, job.seq),
-    )
-    world.skip(count // 2)
+    jobs = s.world.state.jobs
+    given = next(iter(jobs.values())).given | {"metadata": {}}
+    job = s.world.add_job([("x", {}), ("y", {})], "m", given, lambda seq: f"job-{seq}")
+    s.world.advance()
+    for each in jobs.values():
+        each.ended, each.status = each.created, "completed"
+    for n in range(1, count):
+        later = {name: getattr(job, name) + n / 2 for name in ("created", "ended", "seen")}
+        other = replace(job, seq=job.seq + n, id=f"job-{job.seq + n}", **later)
+        jobs[other.id] = other
+    s.world.skip(count // 2)
 
 
 @every_provider
@@ -228,9 +220,9 @@ async def test_a_list_is_left_at_the_jobs_that_were_there_before(provider, tmp_p
         intention, _ = s.intend([ask()], key="mine")
         intention = intention._replace(before=await s.api.known())
         add_others(s, 120)
-        before = s.world.calls("list")
+        before = s.world.state.calls["list"]
         assert await s.api.find(intention) is None
-        assert s.world.calls("list") - before == 2
+        assert s.world.state.calls["list"] - before == 2
 
 
 REFUSED = [
@@ -254,10 +246,10 @@ async def test_a_refused_creation_is_an_error(
         assert caught.value.retryable is retryable
         assert caught.value.retry_after == 7
         assert caught.value.__context__ is None
-        assert not s.world.all_jobs()
-        assert s.world.calls("create") == 1, "it was repeated"
+        assert not s.world.state.jobs
+        assert s.world.state.calls["create"] == 1, "it was repeated"
         # Nobody needs the file any more.
-        assert s.world.db.execute("SELECT count(*) FROM files").fetchone() == (0,)
+        assert not s.world.state.files
 
 
 @with_keys
@@ -267,7 +259,7 @@ async def test_a_failed_upload_creates_no_job(provider, kind, tmp_path, virtual_
         with pytest.raises(BackendError) as caught:
             await s.submit(2)
         assert caught.value.retryable
-        assert not s.world.calls("create")
+        assert not s.world.state.calls["create"]
 
 
 @every_provider
@@ -299,10 +291,10 @@ async def test_creation_can_be_cancelled(provider, tmp_path):
         intention, path = s.intend([ask()])
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(s.create, intention, path)
-            while not s.world.all_jobs():  # noqa: ASYNC110 (the server sets no event)
+            while not s.world.state.jobs:  # noqa: ASYNC110 (the server sets no event)
                 await anyio.sleep(0.01)
             tasks.cancel_scope.cancel()
-        assert len(s.world.all_jobs()) == 1
+        assert len(s.world.state.jobs) == 1
 
 
 @every_provider
@@ -517,7 +509,7 @@ async def test_trouble_when_asking_is_told_and_not_hidden(provider, on, tmp_path
         with pytest.raises(BackendUnavailable) as caught:
             await (s.api.find(intention) if on == "list" else asks[on](state.id))
         assert caught.value.retryable
-        assert s.world.calls(on) <= 2, "it was repeated"
+        assert s.world.state.calls[on] <= 2, "it was repeated"
 
 
 ODD = [

@@ -543,7 +543,7 @@ async def test_the_fake_servers_objects_are_those_of_the_sdks(provider, tmp_path
         state = await s.submit([*(ask(f"q {n}") for n in range(10)), GOOD["any tool"]])
         seen = []
         while True:
-            given = s.server.batch(s.world.job(state.id))
+            given = s.server.batch(s.world.state.jobs[state.id])
             seen.append(given.get("status", given.get("processing_status")))
             assert not unknown_fields(batch.model_validate(given), given)
             if state.ended:

@@ -21,23 +21,26 @@ class JobsServer:
         self.url = url
 
     def ask(self, what: str) -> Any:
-        """Ask for the ``bill``, the ``jobs`` or the ``calls``."""
-        return httpx2.get(f"{self.url}/admin/{what}").json()
+        """Ask for the ``bill``, the ``jobs``' ids or the jobs and custom ids ``paid``."""
+        return httpx2.get(f"{self.url}/admin/{what}", timeout=60).json()
+
+    def _tell(self, what: str, body: dict[str, Any]) -> None:
+        httpx2.post(f"{self.url}/admin/{what}", json=body, timeout=60).raise_for_status()
 
     def change(self, **settings: Any) -> None:
         """Change how it behaves."""
-        httpx2.post(f"{self.url}/admin/settings", json=settings).raise_for_status()
+        self._tell("settings", settings)
 
     def skip(self, seconds: float) -> None:
         """Let time pass."""
-        httpx2.post(f"{self.url}/admin/skip", json={"seconds": seconds}).raise_for_status()
+        self._tell("skip", {"seconds": seconds})
 
 
 @contextmanager
 def jobs_server(
-    provider: str, file: Path, *, speed: float, **settings: Any
+    provider: str, file: Path, *, speed: float = 1.0, **settings: Any
 ) -> Iterator[JobsServer]:
-    """Serve a provider's batch API, with time that is so many times as fast."""
+    """Serve a provider's batch API, whose state is in a file; time is so many times as fast."""
     command = [
         *(sys.executable, "-m", "batch_servers", provider, "--file", str(file)),
         *("--speed", str(speed), "--settings", json.dumps(settings)),

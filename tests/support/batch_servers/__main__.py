@@ -10,6 +10,7 @@ import argparse
 import json
 import socket
 import sys
+from pathlib import Path
 
 import uvicorn
 
@@ -22,12 +23,12 @@ def main() -> None:
     """Serve until killed."""
     parser = argparse.ArgumentParser(prog="batch_servers")
     parser.add_argument("provider", choices=PROVIDERS)
-    parser.add_argument("--file", default=":memory:")
+    parser.add_argument("--file", type=Path)
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--speed", type=float, default=1.0, help="seconds that pass in one")
     parser.add_argument("--settings", help="the settings as JSON; by default the file's")
     given = parser.parse_args()
-    settings = None if given.settings is None else Settings.of(json.loads(given.settings))
+    settings = None if given.settings is None else Settings(**json.loads(given.settings))
     world = World(given.file, speed=given.speed, settings=settings)
     server = make_server(given.provider, world)
     listening = socket.socket()

@@ -33,6 +33,9 @@ BATCHES = "/v1/messages/batches"
 class Anthropic(Server):
     """The server."""
 
+    no_job = "Message batch {} not found"
+    no_cancel = "Batch {job.id} cannot be canceled because it has ended."
+
     def allowed(self, request: Request) -> bool:
         headers = request.headers
         given = headers.get("x-api-key") == self.key or super().allowed(request)
@@ -79,42 +82,19 @@ class Anthropic(Server):
         return JSONResponse(self.batch(job))
 
     async def list(self, request: Request) -> Response:
-        query = request.query_params
-        limit = int(query.get("limit", 20))
+        limit = int(request.query_params.get("limit", 20))
         if not 1 <= limit <= 1000:
             refuse(400, "limit: Input should be 1 to 1000")
-        after = None
-        if given := query.get("after_id"):
-            after = self.world.job(given) or refuse(400, f"after_id: {given}")
-        found = self.world.jobs(limit + 1, after=after)
-        data = [self.batch(job) for job in found[:limit]]
-        return JSONResponse(
-            {
-                "data": data,
-                "first_id": data[0]["id"] if data else None,
-                "last_id": data[-1]["id"] if data else None,
-                "has_more": len(found) > limit,
-            }
-        )
-
-    async def look(self, request: Request) -> Response:
-        return JSONResponse(self.batch(self._job(request)))
-
-    async def cancel(self, request: Request) -> Response:
-        job = self._job(request)
-        if job.ended is not None:
-            refuse(400, f"Batch {job.id} cannot be canceled because it has ended.")
-        self.world.cancel(job)
-        return JSONResponse(self.batch(self._job(request)))
+        return JSONResponse(self.page(request, "after_id", limit))
 
     async def results(self, request: Request) -> Response:
-        job = self._job(request)
+        job = self.job(request)
         if job.ended is None or self.world.results_are_gone(job):
             refuse(404, f"Results for batch {job.id} are not available.")
         return jsonl([*self._lines(job), *self.world.settings.odd_lines])
 
     def _lines(self, job: Job) -> Iterator[dict[str, Any]]:
-        for line in self.world.lines(job):
+        for line in job.shuffled:
             if line.status is None:
                 result: Any = {"type": "expired" if job.status == "expired" else "canceled"}
             elif line.status >= 300:
@@ -122,13 +102,6 @@ class Anthropic(Server):
             else:
                 result = {"type": "succeeded", "message": line.answer}
             yield {"custom_id": line.custom_id, "result": result}
-
-    def _job(self, request: Request) -> Job:
-        id_ = request.path_params["id"]
-        job = self.world.job(id_)
-        if job is None:
-            refuse(404, f"Message batch {id_} not found")
-        return job
 
     def batch(self, job: Job) -> dict[str, Any]:
         """The object of a job."""
@@ -138,7 +111,7 @@ class Anthropic(Server):
         status = "canceling" if job.cancelled is not None else "in_progress"
         if job.ended is not None:
             # Until then, all of them count as being processed.
-            good, bad = self.world.counts(job)
+            good, bad = job.counts
             unrun = "expired" if job.status == "expired" else "canceled"
             counts |= {"processing": 0, "succeeded": good, "errored": bad}
             counts[unrun] = job.total - good - bad
@@ -165,7 +138,7 @@ class Anthropic(Server):
         body = await request.json()
         if why := self.refusal(body):
             refuse(400, why)
-        number = self.world.calls("chat")
+        number = self.world.state.calls["chat"]
         return JSONResponse(self.world.reply(body, f"direct-{number}", self.world.now))
 
     def refusal(self, body: dict[str, Any]) -> str:

@@ -159,7 +159,4 @@ async def scene(
     server = make_server(provider, world)
     transport = Transport(server.app())
     api = make_api(provider, transport, **(given or {}))
-    try:
-        yield Scene(provider, world, server, api, folder, transport)
-    finally:
-        world.close()
+    yield Scene(provider, world, server, api, folder, transport)

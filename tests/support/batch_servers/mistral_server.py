@@ -10,16 +10,13 @@ from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
 
 from batch_servers.fields import problems
 from batch_servers.openai_server import OpenAI
-from batch_servers.web import jsonl, refuse, uploaded
+from batch_servers.web import refuse
 from batch_servers.world import Job
 
-MOST_BYTES = 512_000_000
 CHAT = "/v1/chat/completions"
-JOBS = "/v1/batch/jobs"
 STATUSES = {
     "validating": "QUEUED",
     "working": "RUNNING",
@@ -35,55 +32,22 @@ CALL_ID = re.compile(r"[A-Za-z0-9]{9}")
 class Mistral(OpenAI):
     """The server. Its requests and replies are much like OpenAI's."""
 
-    def routes(self) -> list[Route]:
-        route = self.route
-        return [
-            route("/v1/files", self.upload, "POST", on="upload"),
-            route("/v1/files/{id}", self.file, "GET", "DELETE", on="file"),
-            route("/v1/files/{id}/content", self.content, on="download"),
-            route(JOBS, self.create, "POST", on="create"),
-            route(JOBS, self.list, "GET", on="list"),
-            route(f"{JOBS}/{{id}}", self.look, "GET", on="look"),
-            route(f"{JOBS}/{{id}}/cancel", self.cancel, "POST", on="cancel"),
-            route(CHAT, self.chat, "POST", on="chat"),
-        ]
+    jobs = "/batch/jobs"
+    most_bytes = 512_000_000
 
     def _uuid(self, kind: str, seq: int) -> str:
         return str(uuid.uuid5(uuid.NAMESPACE_URL, f"{self.world.settings.seed}/{kind}/{seq}"))
 
-    # --- files ------------------------------------------------------------------------------------
-
-    async def upload(self, request: Request) -> Response:
-        name, content = await uploaded(request)
-        if len(content) > MOST_BYTES:
-            refuse(413, "File is too large")
-        id_ = self.world.add_file(name, "batch", content, lambda seq: self._uuid("file", seq))
-        return JSONResponse(self._file(id_))
+    def file_id(self, seq: int) -> str:
+        return self._uuid("file", seq)
 
     def _file(self, id_: str) -> dict[str, Any]:
-        found = self.world.file(id_)
-        assert found is not None
-        name, purpose, created, size = found
-        return {
-            "id": id_,
-            "object": "file",
-            "bytes": size,
-            "created_at": int(created),
-            "filename": name,
-            "purpose": purpose,
-            "sample_type": "batch_request",
-            "source": "upload",
-        }
-
-    async def content(self, request: Request) -> Response:
-        kind, _, job_id = request.path_params["id"].partition("-")
-        job = self.world.job(job_id)
-        if job is None or job.ended is None or self.world.results_are_gone(job):
-            refuse(404, "No file matches the given query.")
-        return jsonl([*self._lines(job, wanted=kind), *self.world.settings.odd_lines])
+        file = super()._file(id_) | {"sample_type": "batch_request", "source": "upload"}
+        del file["status"]
+        return file
 
     def _lines(self, job: Job, wanted: str) -> Iterator[dict[str, Any]]:
-        for line in self.world.lines(job):
+        for line in job.shuffled:
             if line.status is None:
                 continue  # Nobody hears of what wasn't run.
             if (line.status < 300) == (wanted == "output"):
@@ -107,11 +71,11 @@ class Mistral(OpenAI):
         if not 1 <= given.get("timeout_hours", 24) <= 168:
             refuse(422, "timeout_hours: 1 to 168")
         (file,) = given["input_files"]
-        if self.world.file(file) is None:
+        if file not in self.world.state.files:
             refuse(404, f"File {file} not found")
         requests = []
         errors: list[dict[str, Any]] = []
-        for line in self.world.content(file).splitlines():
+        for line in self.world.state.files[file].content.splitlines():
             try:
                 each = json.loads(line)
                 if each.keys() != {"custom_id", "body"} or "model" in each["body"]:
@@ -142,12 +106,9 @@ class Mistral(OpenAI):
 
     def batch(self, job: Job) -> dict[str, Any]:
         """The object of a job."""
-        given = json.loads(job.given)
-        good, bad = self.world.counts(job)
-        settings = self.world.settings
+        given = job.given
+        good, bad = job.counts
         done = job.ended is not None and job.status != "failed"
-        has_output = done and good and not settings.no_output
-        has_errors = done and bad and not settings.no_errors
         return {
             "id": job.id,
             "object": "batch",
@@ -155,7 +116,7 @@ class Mistral(OpenAI):
             "endpoint": given["endpoint"],
             "model": job.model,
             "metadata": given.get("metadata"),
-            "errors": json.loads(job.errors) if job.status == "failed" else [],
+            "errors": job.errors if job.status == "failed" else [],
             "status": STATUSES[job.status],
             "created_at": int(job.created),
             "started_at": None if job.status == "validating" else int(job.starts),
@@ -164,8 +125,8 @@ class Mistral(OpenAI):
             "completed_requests": good + bad,
             "succeeded_requests": good,
             "failed_requests": bad,
-            "output_file": f"output-{job.id}" if has_output else None,
-            "error_file": f"errors-{job.id}" if has_errors else None,
+            "output_file": f"output-{job.id}" if done and good else None,
+            "error_file": f"errors-{job.id}" if done and bad else None,
         }
 
     # --- requests and replies ---------------------------------------------------------------------

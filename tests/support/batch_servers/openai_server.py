@@ -15,7 +15,7 @@ from batch_servers.replies import Asked, Drawn
 from batch_servers.web import Server, jsonl, refuse, uploaded
 from batch_servers.world import Job, World
 
-MOST_REQUESTS, MOST_BYTES = 50_000, 200_000_000
+MOST_REQUESTS = 50_000
 STATUSES = {"working": "in_progress"}
 CODES = {"expired": "batch_expired", "cancelled": "batch_cancelled"}
 CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
@@ -29,6 +29,9 @@ class OpenAI(Server):
         world: its state.
         azure: whether it is Azure's: its paths, its header, files that are read first, no expiry.
     """
+
+    jobs = "/batches"
+    most_bytes = 200_000_000
 
     def __init__(self, world: World, *, azure: bool = False) -> None:
         super().__init__(world)
@@ -45,16 +48,16 @@ class OpenAI(Server):
 
     def routes(self) -> list[Route]:
         at = "/openai" if self.azure else "/v1"
-        route = self.route
+        route, jobs = self.route, at + self.jobs
         chat = f"{at}/deployments/{{model}}/chat/completions" if self.azure else CHAT
         return [
             route(f"{at}/files", self.upload, "POST", on="upload"),
             route(f"{at}/files/{{id}}", self.file, "GET", "DELETE", on="file"),
             route(f"{at}/files/{{id}}/content", self.content, on="download"),
-            route(f"{at}/batches", self.create, "POST", on="create"),
-            route(f"{at}/batches", self.list, "GET", on="list"),
-            route(f"{at}/batches/{{id}}", self.look, "GET", on="look"),
-            route(f"{at}/batches/{{id}}/cancel", self.cancel, "POST", on="cancel"),
+            route(jobs, self.create, "POST", on="create"),
+            route(jobs, self.list, "GET", on="list"),
+            route(f"{jobs}/{{id}}", self.look, "GET", on="look"),
+            route(f"{jobs}/{{id}}/cancel", self.cancel, "POST", on="cancel"),
             route(chat, self.chat, "POST", on="chat"),
         ]
 
@@ -68,48 +71,46 @@ class OpenAI(Server):
 
     async def upload(self, request: Request) -> Response:
         name, content = await uploaded(request)
-        if len(content) > MOST_BYTES:
+        if len(content) > self.most_bytes:
             refuse(413, "File is too large")
-        world = self.world
-        id_ = world.add_file(name, "batch", content, lambda seq: world.id_for("file-", seq, 22))
-        return JSONResponse(self._file(id_))
+        return JSONResponse(self._file(self.world.add_file(name, content, self.file_id)))
+
+    def file_id(self, seq: int) -> str:
+        return self.world.id_for("file-", seq, 22)
 
     async def file(self, request: Request) -> Response:
         id_ = request.path_params["id"]
-        if self.world.file(id_) is None:
+        files = self.world.state.files
+        if id_ not in files:
             refuse(404, f"No such File object: {id_}")
         if request.method == "DELETE":
-            self.world.delete_file(id_)
+            del files[id_]
             return JSONResponse({"id": id_, "object": "file", "deleted": True})
         return JSONResponse(self._file(id_))
 
     def _file(self, id_: str) -> dict[str, Any]:
-        found = self.world.file(id_)
-        assert found is not None
-        name, purpose, created, size = found
-        status = "processed"
-        if self.azure and self.world.now < created + READ_SECONDS:
-            status = "pending"
+        name, created, content = self.world.state.files[id_]
+        read = not self.azure or self.world.now >= created + READ_SECONDS
         return {
             "id": id_,
             "object": "file",
-            "bytes": size,
+            "bytes": len(content),
             "created_at": int(created),
             "filename": name,
-            "purpose": purpose,
-            "status": status,
+            "purpose": "batch",
+            "status": "processed" if read else "pending",
         }
 
     async def content(self, request: Request) -> Response:
         id_ = request.path_params["id"]
         kind, _, job_id = id_.removeprefix("file-").partition("-")
-        job = self.world.job(job_id)
+        job = self.world.state.jobs.get(job_id)
         if job is None or self.world.results_are_gone(job) or job.ended is None:
             refuse(404, f"No such File object: {id_}")
         return jsonl([*self._lines(job, wanted=kind), *self.world.settings.odd_lines])
 
     def _lines(self, job: Job, wanted: str) -> Iterator[dict[str, Any]]:
-        for line in self.world.lines(job):
+        for line in job.shuffled:
             response: dict[str, Any] | None = None
             error = None
             if line.status is None:
@@ -142,11 +143,12 @@ class OpenAI(Server):
             if len(key) > 64 or len(value) > 512:
                 refuse(400, "Invalid 'metadata': too long")
         file = given["input_file_id"]
-        if self.world.file(file) is None:
+        if file not in self.world.state.files:
             refuse(400, f"Invalid file id: {file}")
         if self._file(file)["status"] != "processed":
             refuse(400, f"The file {file} is still being processed")
-        requests, model, errors = self._read(self.world.content(file), given["endpoint"])
+        content = self.world.state.files[file].content
+        requests, model, errors = self._read(content, given["endpoint"])
         world = self.world
         job = world.add_job(
             *(requests, model, given, lambda seq: world.id_for("batch_", seq)),
@@ -201,67 +203,31 @@ class OpenAI(Server):
 
     async def list(self, request: Request) -> Response:
         limit = int(request.query_params.get("limit", 20))
-        after = None
-        if given := request.query_params.get("after"):
-            after = self.world.job(given) or refuse(400, f"after: {given}")
-        found = self.world.jobs(limit + 1, after=after)
-        data = [self.batch(job) for job in found[:limit]]
-        return JSONResponse(
-            {
-                "object": "list",
-                "data": data,
-                "first_id": data[0]["id"] if data else None,
-                "last_id": data[-1]["id"] if data else None,
-                "has_more": len(found) > limit,
-            }
-        )
-
-    async def look(self, request: Request) -> Response:
-        return JSONResponse(self.batch(self._job(request)))
-
-    async def cancel(self, request: Request) -> Response:
-        job = self._job(request)
-        if job.ended is not None:
-            refuse(400, f"Cannot cancel a batch with status '{job.status}'.")
-        self.world.cancel(job)
-        return JSONResponse(self.batch(self._job(request)))
-
-    def _job(self, request: Request) -> Job:
-        id_ = request.path_params["id"]
-        job = self.world.job(id_)
-        if job is None:
-            refuse(404, f"No batch found with id '{id_}'.")
-        return job
+        return JSONResponse({"object": "list", **self.page(request, "after", limit)})
 
     def batch(self, job: Job) -> dict[str, Any]:
         """The object of a job."""
-        given = json.loads(job.given)
-        good, bad = self.world.counts(job)
+        given = job.given
+        good, bad = job.counts
         unrun = job.total - good - bad if job.ended and job.status != "failed" else 0
-        errors = json.loads(job.errors)
         done = job.ended is not None and job.status != "failed"
-        settings = self.world.settings
         shown = job.status != "validating"
         at = {f"{name}_at": None for name in ("cancelled", "cancelling", "completed", "expired")}
         if job.cancelled is not None:
             at["cancelling_at"] = int(job.cancelled)
         if job.ended is not None and job.status != "failed":
             at[f"{job.status}_at"] = int(job.ended)
-        has_output = done and good and job.output and not settings.no_output
-        has_errors = done and (bad or unrun) and not settings.no_errors
         return {
             "id": job.id,
             "object": "batch",
             "endpoint": given["endpoint"],
             "model": job.model,
-            "errors": {"object": "list", "data": errors}
-            if errors and job.status == "failed"
-            else None,
+            "errors": {"object": "list", "data": job.errors} if job.status == "failed" else None,
             "input_file_id": given["input_file_id"],
             "completion_window": given["completion_window"],
             "status": STATUSES.get(job.status, job.status),
-            "output_file_id": f"file-output-{job.id}" if has_output else None,
-            "error_file_id": f"file-errors-{job.id}" if has_errors else None,
+            "output_file_id": f"file-output-{job.id}" if done and good else None,
+            "error_file_id": f"file-errors-{job.id}" if done and (bad or unrun) else None,
             "created_at": int(job.created),
             "in_progress_at": int(job.starts) if shown and job.status != "failed" else None,
             "expires_at": None if job.expires is None else int(job.expires),
@@ -284,7 +250,7 @@ class OpenAI(Server):
         body.pop("stream_options", None)
         if why := self.refusal(body):
             refuse(400, why)
-        number = self.world.calls("chat")
+        number = self.world.state.calls["chat"]
         reply = self.world.reply(body, f"direct-{number}", self.world.now)
         if not streams:
             return JSONResponse(reply)

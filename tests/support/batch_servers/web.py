@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from batch_servers.world import World
+from batch_servers.world import Job, World
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -41,8 +41,12 @@ class Server:
 
     Attributes:
         world: the state.
+        no_job: the error about an unknown job.
+        no_cancel: the error about a job that has ended.
     """
 
+    no_job = "No batch found with id '{}'."
+    no_cancel = "Cannot cancel a batch with status '{job.status}'."
     key = "sk-test"
     base = ""
     """The URL that the last request came to."""
@@ -72,6 +76,8 @@ class Server:
             except Problem as exc:
                 body = self.failure(exc.status, exc.message, **exc.more)
                 return JSONResponse(body, exc.status)
+            finally:
+                self.world.save()
 
         return Route(path, answer, methods=list(methods) or ["GET"])
 
@@ -80,7 +86,7 @@ class Server:
             refuse(401, "Incorrect API key provided")
         self.base = f"{request.url.scheme}://{request.url.netloc}"
         self.world.advance()
-        self.world.called(on)
+        self.world.state.calls[on] += 1
         fault = self.world.fault(on) if on else None
         if fault is None:
             return await handler(request)
@@ -102,6 +108,40 @@ class Server:
             return Lost(b"".join([part async for part in _body(response)]))
         return Cut(kind, b"".join([part async for part in _body(response)]))
 
+    def batch(self, job: Job) -> dict[str, Any]:
+        """Write the object of a job."""
+        raise NotImplementedError
+
+    def job(self, request: Request) -> Job:
+        """Return the job that a path names."""
+        id_ = request.path_params["id"]
+        return self.world.state.jobs.get(id_) or refuse(404, self.no_job.format(id_))
+
+    async def look(self, request: Request) -> Response:
+        return JSONResponse(self.batch(self.job(request)))
+
+    async def cancel(self, request: Request) -> Response:
+        job = self.job(request)
+        if job.ended is not None:
+            refuse(400, self.no_cancel.format(job=job))
+        self.world.cancel(job)
+        return JSONResponse(self.batch(job))
+
+    def page(self, request: Request, after: str, limit: int) -> dict[str, Any]:
+        """Write a page of the list of jobs; a parameter says after which one it begins."""
+        last = None
+        if given := request.query_params.get(after):
+            last = self.world.state.jobs.get(given) or refuse(400, f"{after}: {given}")
+        found = self.world.jobs(limit + 1, after=last)
+        data = [self.batch(job) for job in found[:limit]]
+        ids = [job.id for job in found[:limit]] or [None]
+        return {
+            "data": data,
+            "first_id": ids[0],
+            "last_id": ids[-1],
+            "has_more": len(found) > limit,
+        }
+
     def app(self) -> ASGIApp:
         """The application."""
         return Starlette(routes=[*self.routes(), *self._admin()])
@@ -112,30 +152,23 @@ class Server:
         async def change(request: Request) -> Response:
             self.world.advance()  # What has happened, happened as it was.
             self.world.change(**(await request.json()))
-            return JSONResponse(self.world.settings.as_dict())
+            return JSONResponse({})
 
         async def skip(request: Request) -> Response:
             self.world.skip((await request.json())["seconds"])
-            return JSONResponse({"now": self.world.now})
+            return JSONResponse({})
 
-        async def bill(request: Request) -> Response:
+        async def tell(request: Request) -> Response:
             self.world.advance()
-            return JSONResponse(self.world.bill())
-
-        async def jobs(request: Request) -> Response:
-            self.world.advance()
-            return JSONResponse([job._asdict() for job in self.world.all_jobs()])
-
-        async def calls(request: Request) -> Response:
-            rows = self.world.db.execute("SELECT name, count(*) FROM calls GROUP BY name")
-            return JSONResponse(dict(rows.fetchall()))
+            state = self.world.state
+            paid = [(charge.job, charge.custom_id) for charge in state.charges]
+            told = {"bill": self.world.bill(), "jobs": list(state.jobs), "paid": paid}
+            return JSONResponse(told[request.path_params["what"]])
 
         return [
             Route("/admin/settings", change, methods=["POST"]),
             Route("/admin/skip", skip, methods=["POST"]),
-            Route("/admin/bill", bill),
-            Route("/admin/jobs", jobs),
-            Route("/admin/calls", calls),
+            Route("/admin/{what}", tell),
         ]
 
 

@@ -1,17 +1,19 @@
-"""The state of a fake server: files, jobs, their requests and the bill, in an SQLite file.
+"""The state of a fake server: files, jobs, their requests, the bill and the time.
 
 Nothing happens by itself: each request first brings the state up to the present (`World.advance`).
-So the state is a function of the time, and a server that was killed goes on where it was.
+So the state is a function of the time. A server with a file keeps its state there after each
+request, and one that was killed continues where it was.
 """
 
 from __future__ import annotations
 
+import copy
 import hashlib
-import json
-import sqlite3
+import pickle
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple, Protocol
@@ -21,27 +23,6 @@ import anyio
 from batch_servers import replies
 from batch_servers.replies import Asked, Drawn
 from batch_servers.settings import Settings
-
-SCHEMA = """
-CREATE TABLE IF NOT EXISTS facts(name TEXT PRIMARY KEY, value TEXT);
-CREATE TABLE IF NOT EXISTS files(
-    seq INTEGER PRIMARY KEY, id TEXT UNIQUE, name TEXT, purpose TEXT, created REAL, content BLOB);
-CREATE TABLE IF NOT EXISTS jobs(
-    seq INTEGER PRIMARY KEY, id TEXT UNIQUE, model TEXT, created REAL, starts REAL, ends REAL,
-    expires REAL, cancelled REAL, ended REAL, status TEXT, total INTEGER, tokens INTEGER,
-    errors TEXT, given TEXT, output INTEGER, seen REAL);
-CREATE TABLE IF NOT EXISTS requests(
-    job INTEGER, n INTEGER, custom_id TEXT, body TEXT, done REAL, place REAL, status INTEGER,
-    answer TEXT, PRIMARY KEY(job, n)) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS due ON requests(job, done) WHERE status IS NULL;
-CREATE INDEX IF NOT EXISTS places ON requests(job, place);
-CREATE TABLE IF NOT EXISTS bill(
-    seq INTEGER PRIMARY KEY, job TEXT, custom_id TEXT, model TEXT, input INTEGER, output INTEGER,
-    nano INTEGER, at REAL);
-CREATE TABLE IF NOT EXISTS calls(seq INTEGER PRIMARY KEY, name TEXT, at REAL);
-"""
-
-WORKING = ("validating", "working", "cancelling")
 
 
 class Dialect(Protocol):
@@ -64,8 +45,22 @@ class Dialect(Protocol):
         ...
 
 
-class Job(NamedTuple):
-    """A row of the table of jobs."""
+@dataclass
+class Line:
+    """A request of a job, and its outcome; without a status, it was never run."""
+
+    n: int
+    custom_id: str
+    body: dict[str, Any]
+    done: float
+    place: float
+    status: int | None = None
+    answer: dict[str, Any] | None = None
+
+
+@dataclass
+class Job:
+    """A job; ``seen`` is when it appears in lists."""
 
     seq: int
     id: str
@@ -74,24 +69,62 @@ class Job(NamedTuple):
     starts: float
     ends: float
     expires: float | None
-    cancelled: float | None
-    ended: float | None
-    status: str
-    total: int
-    tokens: int
-    errors: str
-    given: str
-    output: int
+    given: dict[str, Any]
     seen: float
+    lines: list[Line]
+    tokens: int
+    errors: list[dict[str, Any]]
+    cancelled: float | None = None
+    ended: float | None = None
+    status: str = "validating"
+
+    @property
+    def total(self) -> int:
+        """The number of requests."""
+        return len(self.lines)
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """The numbers of requests that have succeeded and failed so far."""
+        done = [line.status < 300 for line in self.lines if line.status is not None]
+        return sum(done), len(done) - sum(done)
+
+    @property
+    def shuffled(self) -> list[Line]:
+        """The outcomes of the requests, in another order than theirs."""
+        return sorted(self.lines, key=lambda line: line.place)
 
 
-class Line(NamedTuple):
-    """The outcome of one request; without a status, it was never run."""
+class File(NamedTuple):
+    """An uploaded file."""
 
-    n: int
+    name: str
+    created: float
+    content: bytes
+
+
+class Charge(NamedTuple):
+    """The cost of one request; ``job`` is None for one that was sent directly."""
+
+    job: str | None
     custom_id: str
-    status: int | None
-    answer: dict[str, Any] | None
+    input: int
+    output: int
+    nano: int
+
+
+@dataclass
+class State:
+    """Everything that a server's file keeps."""
+
+    settings: Settings
+    began: float = field(default_factory=time.time)
+    skipped: float = 0.0
+    uploads: int = 0
+    files: dict[str, File] = field(default_factory=dict)
+    jobs: dict[str, Job] = field(default_factory=dict)
+    charges: list[Charge] = field(default_factory=list)
+    calls: Counter[str] = field(default_factory=Counter)
 
 
 def loop_clock() -> Callable[[], float]:
@@ -107,100 +140,61 @@ def loop_clock() -> Callable[[], float]:
 
 
 class World:
-    """The state of one server.
+    """The state of one server, perhaps in a file, whose settings come before the given ones.
 
-    Args:
-        path: its file; by default it is in memory.
-        now: the time; by default the real one, times ``speed`` since the file was made.
-        speed: how many seconds pass in one.
-        settings: its behaviour; the file's if there is one already.
+    The time is the real one unless ``now`` is given, and passes ``speed`` times as fast.
     """
 
     def __init__(
         self,
-        path: str | Path = ":memory:",
+        path: Path | None = None,
         *,
         now: Callable[[], float] | None = None,
         speed: float = 1.0,
         settings: Settings | None = None,
     ) -> None:
-        self.db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        self.db.execute("PRAGMA journal_mode=WAL")
-        self.db.execute("PRAGMA synchronous=NORMAL")
-        self.db.executescript(SCHEMA)
-        if settings is not None:
-            self.tell("settings", settings.as_dict())
-        self.settings = Settings.of(self.fact("settings", {}))
-        self.save()
-        self._began = self.fact("began", None) or time.time()
-        self.tell("began", self._began)
+        self._path = path
+        if path is not None and path.exists():
+            self.state: State = pickle.loads(path.read_bytes())
+        else:
+            self.state = State(copy.deepcopy(settings or Settings()))
         self._speed = speed
         self._given_now = now
         self.dialect: Dialect
 
-    def close(self) -> None:
-        """Close the file."""
-        self.db.close()
-
-    # --- facts and the time -----------------------------------------------------------------------
-
-    def fact(self, name: str, default: Any) -> Any:
-        """Return a value that `tell` stored."""
-        row = self.db.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
-        return default if row is None else json.loads(row[0])
-
-    def tell(self, name: str, value: Any) -> None:
-        """Store a value."""
-        self.db.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, json.dumps(value)))
-
     def save(self) -> None:
-        """Keep the settings."""
-        self.tell("settings", self.settings.as_dict())
+        """Write the state to the file, if there is one."""
+        if self._path is not None:
+            beside = self._path.with_suffix(".new")
+            beside.write_bytes(pickle.dumps(self.state))
+            beside.replace(self._path)
+
+    @property
+    def settings(self) -> Settings:
+        """The settings."""
+        return self.state.settings
 
     def change(self, **settings: Any) -> None:
         """Change some settings."""
-        self.tell("settings", self.settings.as_dict() | settings)
-        self.settings = Settings.of(self.fact("settings", {}))
+        self.state.settings = replace(self.settings, **copy.deepcopy(settings))
 
     @property
     def now(self) -> float:
         """The server's time, in seconds since the epoch."""
         if self._given_now is not None:
-            passed = self._given_now()
-        else:
-            passed = self._began + (time.time() - self._began) * self._speed
-        return passed + self.fact("skipped", 0.0)
+            return self._given_now() + self.state.skipped
+        began = self.state.began
+        return began + (time.time() - began) * self._speed + self.state.skipped
 
     def skip(self, seconds: float) -> None:
         """Let time pass."""
-        self.tell("skipped", self.fact("skipped", 0.0) + seconds)
+        self.state.skipped += seconds
         self.advance()
-
-    @contextmanager
-    def step(self) -> Iterator[None]:
-        """Run the block as one transaction."""
-        self.db.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-        except BaseException:
-            self.db.execute("ROLLBACK")
-            raise
-        self.db.execute("COMMIT")
 
     def id_for(self, prefix: str, seq: int, length: int = 24) -> str:
         """Return an id that depends only on the seed."""
         digest = hashlib.sha256(f"{self.settings.seed}|{prefix}|{seq}".encode()).hexdigest()
         return prefix + digest[:length]
-
-    def called(self, name: str) -> None:
-        """Count a request."""
-        self.db.execute("INSERT INTO calls(name, at) VALUES (?, ?)", (name, self.now))
-
-    def calls(self, name: str) -> int:
-        """Return the number of requests of a kind."""
-        query = "SELECT count(*) FROM calls WHERE name = ?"
-        found: int = self.db.execute(query, (name,)).fetchone()[0]
-        return found
 
     def fault(self, on: str) -> dict[str, Any] | None:
         """Return the fault for this request, if there is one."""
@@ -211,43 +205,17 @@ class World:
                 fault["after"] -= 1
                 continue
             fault["times"] = fault.get("times", 1) - 1
-            self.save()
             return fault
-        self.save()
         return None
 
-    # --- files ------------------------------------------------------------------------------------
+    # --- files and jobs ---------------------------------------------------------------------------
 
-    def add_file(self, name: str, purpose: str, content: bytes, id_: Callable[[int], str]) -> str:
+    def add_file(self, name: str, content: bytes, id_: Callable[[int], str]) -> str:
         """Keep a file; return its id."""
-        with self.step():
-            row = self.db.execute(
-                "INSERT INTO files(name, purpose, created, content) VALUES (?, ?, ?, ?)",
-                (name, purpose, self.now, content),
-            )
-            seq = row.lastrowid or 0
-            made = id_(seq)
-            self.db.execute("UPDATE files SET id = ? WHERE seq = ?", (made, seq))
+        self.state.uploads += 1
+        made = id_(self.state.uploads)
+        self.state.files[made] = File(name, self.now, content)
         return made
-
-    def file(self, id_: str) -> tuple[str, str, float, int] | None:
-        """A file's name, purpose, time and size."""
-        query = "SELECT name, purpose, created, length(content) FROM files WHERE id = ?"
-        found: tuple[str, str, float, int] | None = self.db.execute(query, (id_,)).fetchone()
-        return found
-
-    def content(self, id_: str) -> bytes:
-        """A file's bytes."""
-        found: bytes = self.db.execute("SELECT content FROM files WHERE id = ?", (id_,)).fetchone()[
-            0
-        ]
-        return found
-
-    def delete_file(self, id_: str) -> bool:
-        """Delete a file."""
-        return self.db.execute("DELETE FROM files WHERE id = ?", (id_,)).rowcount > 0
-
-    # --- jobs -------------------------------------------------------------------------------------
 
     def add_job(
         self,
@@ -260,163 +228,90 @@ class World:
         window: float | None = None,
         full: Callable[[str, int], dict[str, Any]] | None = None,
     ) -> Job:
-        """Make a job.
+        """Make a job of custom ids and bodies.
 
-        Args:
-            requests: the custom id and the body of each of its requests.
-            model: its model.
-            given: what else it was created with.
-            id_: makes its id.
-            errors: why it fails when it is looked at.
-            window: seconds after which it expires, in place of the settings'.
-            full: makes the error if too many tokens of a model are queued; without it, there is no
-                such limit.
-
-        Returns:
-            The job.
+        With ``errors``, it fails when it is looked at. Without ``full``, which makes the error,
+        any number of tokens can be queued.
         """
-        now, settings = self.now, self.settings
-        with self.step():
-            window = settings.window if window is None else window
-            starts = now + settings.validating
-            row = self.db.execute(
-                "INSERT INTO jobs(model, created, starts, ends, expires, status, given, seen)"
-                " VALUES (?, ?, ?, ?, ?, 'validating', ?, ?)",
-                (
-                    *(model, now, starts, starts + settings.work),
-                    None if window is None else now + window,
-                    *(json.dumps(given), now + settings.list_lag),
-                ),
-            )
-            seq = row.lastrowid or 0
-            made = id_(seq)
-            rng = Random(f"{settings.seed}|job|{seq}")
-            total = tokens = 0
-            for n, (custom_id, body) in enumerate(requests):
-                asked = self.dialect.asked(body)
-                tokens += replies.input_tokens(asked)
-                total += 1
-                self.db.execute(
-                    "INSERT INTO requests(job, n, custom_id, body, done, place)"
-                    " VALUES (?, ?, ?, ?, ?, ?)",
-                    (
-                        *(seq, n, custom_id, json.dumps(body)),
-                        *(starts + settings.work * rng.random(), rng.random()),
-                    ),
-                )
-            limit = settings.enqueued.get(model, settings.enqueued.get("*"))
-            if full is not None and limit is not None:
-                queued = self.db.execute(
-                    "SELECT coalesce(sum(tokens), 0) FROM jobs WHERE ended IS NULL AND model = ?",
-                    (model,),
-                ).fetchone()[0]
-                if queued + tokens > limit:
-                    errors = [full(model, limit)]
-            self.db.execute(
-                "UPDATE jobs SET id = ?, total = ?, tokens = ?, errors = ?, output = ?"
-                " WHERE seq = ?",
-                (made, total, tokens if not errors else 0, json.dumps(errors or []), 1, seq),
-            )
-        job = self.job(made)
-        assert job is not None
+        now, settings, jobs = self.now, self.settings, self.state.jobs
+        window = settings.window if window is None else window
+        starts, seq = now + settings.validating, len(jobs) + 1
+        rng = Random(f"{settings.seed}|job|{seq}")
+        lines = [
+            Line(n, custom_id, body, starts + settings.work * rng.random(), rng.random())
+            for n, (custom_id, body) in enumerate(requests)
+        ]
+        tokens = sum(replies.input_tokens(self.dialect.asked(line.body)) for line in lines)
+        limit = settings.enqueued.get(model, settings.enqueued.get("*"))
+        if full is not None and limit is not None:
+            at_work = (job for job in jobs.values() if job.ended is None and job.model == model)
+            if sum(job.tokens for job in at_work) + tokens > limit:
+                errors = [full(model, limit)]
+        job = Job(
+            seq,
+            id_(seq),
+            model,
+            created=now,
+            starts=starts,
+            ends=starts + settings.work,
+            expires=None if window is None else now + window,
+            given=given,
+            seen=now + settings.list_lag,
+            lines=lines,
+            tokens=0 if errors else tokens,
+            errors=errors or [],
+        )
+        jobs[job.id] = job
         return job
-
-    def job(self, id_: str) -> Job | None:
-        """A job by its id."""
-        row = self.db.execute("SELECT * FROM jobs WHERE id = ?", (id_,)).fetchone()
-        return None if row is None else Job(*row)
 
     def jobs(self, limit: int, *, after: Job | None = None, skip: int = 0) -> list[Job]:
         """Return the jobs that are already listed, by default the newest first."""
-        order, beyond = ("", ">") if self.settings.oldest_first else ("DESC", "<")
-        seq = after.seq if after else 0 if beyond == ">" else 10**18
-        query = f"SELECT * FROM jobs WHERE seen <= ? AND seq {beyond} ? ORDER BY seq {order}"
-        rows = self.db.execute(f"{query} LIMIT ? OFFSET ?", (self.now, seq, limit, skip))
-        return [Job(*row) for row in rows]
-
-    def all_jobs(self) -> list[Job]:
-        """Return all jobs, the oldest first."""
-        return [Job(*row) for row in self.db.execute("SELECT * FROM jobs ORDER BY seq")]
+        listed = [job for job in self.state.jobs.values() if job.seen <= self.now]
+        if not self.settings.oldest_first:
+            listed.reverse()
+        start = skip if after is None else listed.index(after) + 1
+        return listed[start : start + limit]
 
     def cancel(self, job: Job) -> None:
         """Begin to cancel a job, unless it has ended."""
         if job.ended is None and job.cancelled is None:
-            self.db.execute(
-                "UPDATE jobs SET cancelled = ?, status = 'cancelling' WHERE seq = ?",
-                (self.now, job.seq),
-            )
+            job.cancelled, job.status = self.now, "cancelling"
             self.advance()
-
-    def counts(self, job: Job) -> tuple[int, int]:
-        """Return the numbers of requests that have succeeded and failed so far."""
-        row = self.db.execute(
-            "SELECT coalesce(sum(status < 300), 0), coalesce(sum(status >= 300), 0)"
-            " FROM requests WHERE job = ? AND status IS NOT NULL",
-            (job.seq,),
-        ).fetchone()
-        return row[0], row[1]
-
-    def lines(self, job: Job) -> Iterator[Line]:
-        """Return the outcomes of a job's requests, in another order than theirs."""
-        rows = self.db.execute(
-            "SELECT n, custom_id, status, answer FROM requests WHERE job = ? ORDER BY place",
-            (job.seq,),
-        )
-        for n, custom_id, status, answer in rows:
-            yield Line(n, custom_id, status, None if answer is None else json.loads(answer))
 
     # --- what happens -----------------------------------------------------------------------------
 
     def advance(self) -> None:
         """Bring the state up to the present."""
-        now = self.now
-        rows = self.db.execute("SELECT * FROM jobs WHERE ended IS NULL ORDER BY seq").fetchall()
-        for job in (Job(*row) for row in rows):
-            with self.step():
-                self._advance(job, now)
+        for job in self.state.jobs.values():
+            if job.ended is None:
+                self._advance(job, self.now)
 
     def _advance(self, job: Job, now: float) -> None:
-        ends = [(job.ends, "completed")]
-        if json.loads(job.errors):
-            ends = [(job.starts, "failed")]
+        ends = [(job.starts, "failed") if job.errors else (job.ends, "completed")]
         if job.expires is not None:
             ends.append((job.expires, "expired"))
         if job.cancelled is not None:
             ends.append((job.cancelled + self.settings.cancelling, "cancelled"))
         at, status = min(ends)
         if status != "failed":
-            self._work(job, min(now, at), at)
+            until = at if at < job.ends else job.ends + 1
+            for line in job.lines:
+                if line.status is None and line.done <= min(now, at) and line.done < until:
+                    self._answer(job, line)
         if now >= at:
-            self.db.execute(
-                "UPDATE jobs SET ended = ?, status = ?, output = ? WHERE seq = ?",
-                (at, status, not self.settings.no_output, job.seq),
-            )
+            job.ended, job.status = at, status
         elif now >= job.starts and job.cancelled is None:
-            self.db.execute("UPDATE jobs SET status = 'working' WHERE seq = ?", (job.seq,))
+            job.status = "working"
 
-    def _work(self, job: Job, now: float, until: float) -> None:
-        rows = self.db.execute(
-            "SELECT n, custom_id, body, done FROM requests"
-            " WHERE job = ? AND status IS NULL AND done <= ? AND done < ?",
-            (job.seq, now, until if until < job.ends else job.ends + 1),
-        ).fetchall()
-        for n, custom_id, text, done in rows:
-            body = {"model": job.model, **json.loads(text)}
-            status, answer = self._answer(job, custom_id, body, done)
-            self.db.execute(
-                "UPDATE requests SET status = ?, answer = ? WHERE job = ? AND n = ?",
-                (status, json.dumps(answer), job.seq, n),
-            )
-
-    def _answer(
-        self, job: Job, custom_id: str, body: dict[str, Any], done: float
-    ) -> tuple[int, dict[str, Any]]:
+    def _answer(self, job: Job, line: Line) -> None:
+        body = {"model": job.model, **line.body}
+        rng = Random(f"{self.settings.seed}|error|{job.seq}|{line.custom_id}")
         if why := self.dialect.refusal(body):
-            return 400, self.dialect.failure(400, why)
-        rng = Random(f"{self.settings.seed}|error|{job.seq}|{custom_id}")
-        if rng.random() < self.settings.error_rate:
-            return 500, self.dialect.failure(500, "The server had an error")
-        return 200, self.reply(body, custom_id, done, job.id)
+            line.status, line.answer = 400, self.dialect.failure(400, why)
+        elif rng.random() < self.settings.error_rate:
+            line.status, line.answer = 500, self.dialect.failure(500, "The server had an error")
+        else:
+            line.status, line.answer = 200, self.reply(body, line.custom_id, line.done, job.id)
 
     def reply(
         self, body: dict[str, Any], custom_id: str, now: float, job: str | None = None
@@ -427,28 +322,26 @@ class World:
         prices = self.settings.prices
         sent, received = prices.get(asked.model, prices["*"])
         nano = drawn.input_tokens * sent + drawn.output_tokens * received
-        row = self.db.execute(
-            "INSERT INTO bill(job, custom_id, model, input, output, nano, at)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (
-                *(job, custom_id, asked.model, drawn.input_tokens, drawn.output_tokens),
-                *(nano // 2 if job is not None else nano, now),
-            ),
-        )
-        return self.dialect.answer(body, drawn, self.id_for("", row.lastrowid or 0), now)
+        nano = nano // 2 if job is not None else nano
+        charges = self.state.charges
+        charges.append(Charge(job, custom_id, drawn.input_tokens, drawn.output_tokens, nano))
+        return self.dialect.answer(body, drawn, self.id_for("", len(charges)), now)
 
-    def bill(self) -> dict[str, Any]:
+    def bill(self) -> dict[str, dict[str, int]]:
         """Return all costs: requests, tokens and nano-dollars, in jobs and directly."""
-        told: dict[str, Any] = {}
-        for name, where in (("jobs", "job IS NOT NULL"), ("direct", "job IS NULL"), ("all", "1")):
-            row = self.db.execute(
-                "SELECT count(*), coalesce(sum(input), 0), coalesce(sum(output), 0),"
-                f" coalesce(sum(nano), 0) FROM bill WHERE {where}"
-            ).fetchone()
-            told[name] = dict(
-                zip(("requests", "input_tokens", "output_tokens", "nano"), row, strict=True)
-            )
-        return told
+
+        def total(charges: list[Charge]) -> dict[str, int]:
+            return {
+                "requests": len(charges),
+                "input_tokens": sum(charge.input for charge in charges),
+                "output_tokens": sum(charge.output for charge in charges),
+                "nano": sum(charge.nano for charge in charges),
+            }
+
+        charges = self.state.charges
+        in_jobs = [charge for charge in charges if charge.job is not None]
+        direct = [charge for charge in charges if charge.job is None]
+        return {"jobs": total(in_jobs), "direct": total(direct), "all": total(charges)}
 
     def results_are_gone(self, job: Job) -> bool:
         """Return whether a job's results have been deleted."""
