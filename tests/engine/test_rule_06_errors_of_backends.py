@@ -5,9 +5,9 @@ from __future__ import annotations
 import httpx2
 import pytest
 import trio
-from engine_kit import Unmetered, a_slice, by_iteration, outcomes, yes
+from engine_kit import Unmetered, by_iteration, outcomes, yes
 
-from mellea_like import BackendError, FunctionBackend, Outcome, RejectionSamplingStrategy
+from mellea_like import BackendError, FunctionBackend, RejectionSamplingStrategy
 from mellea_like.backends.scripted import ScriptedBackend
 from mellea_like.core.backend import Request
 from mellea_like.errors import (
@@ -146,21 +146,6 @@ async def test_rule_06_what_retries_and_replaces_backends_knows_connection_error
 
     reply = await wrap(FunctionBackend(function, inline=True)).generate(Request(()))
     assert reply.text == ("a" if wrap is RetryBackend else "b")
-
-
-@pytest.mark.parametrize(
-    ("error", "goes_on"),
-    [
-        (None, True),
-        (RequirementError("validator"), True),
-        *((error, True) for error in TRANSIENT),
-        *((error, False) for error in PERMANENT),
-    ],
-    ids=lambda value: name(value) if isinstance(value, Exception) else str(value),
-)
-def test_rule_06_what_may_go_on(error, goes_on):
-    outcome = Outcome.ERRORED if error else Outcome.FAILED
-    assert a_slice(outcome=outcome, error=error).may_continue is goes_on
 
 
 async def test_rule_06_a_reply_that_is_no_generation_is_a_permanent_error_that_names_the_backend():

@@ -12,6 +12,7 @@ import pytest
 from aftermath import aftermath
 from engine_kit import after as later
 from engine_kit import by_iteration, outcomes
+from limiter_kit import ask
 
 from mellea_like import RejectionSamplingStrategy, Requirement
 from mellea_like.backends.scripted import ScriptedBackend
@@ -92,7 +93,7 @@ async def test_a_judge_that_can_not_be_paid_ends_the_call_and_its_error_can_be_r
     spent = Budget(requests=1, name="judging")
     if own:
         spent_on = LimitedBackend(ScriptedBackend(["first"]), spent)
-        await spent_on.generate(_request())
+        await spent_on.generate(ask())
     judge = LimitedBackend(inner, spent) if own else inner
     async with aftermath(backend, inner, spent) as after:
         call = strategy(backend, judge=judge)
@@ -105,14 +106,3 @@ async def test_a_judge_that_can_not_be_paid_ends_the_call_and_its_error_can_be_r
     assert caught.value is not slice_.error.__cause__
     assert isinstance(slice_.error.__cause__, LimitExceeded)
     assert inner.statistics().started == 0
-
-
-def _request():
-    from mellea_like.core.backend import Request
-    from mellea_like.core.conversation import Message
-
-    return Request((Message("user", "x"),))
-
-
-async def hangs(candidate):
-    await anyio.sleep_forever()

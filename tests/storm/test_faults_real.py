@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import sys
-import threading
 
 import anyio
 import pytest
@@ -14,10 +13,7 @@ from leftovers import other_threads, running
 
 from mellea_like import RejectionSamplingStrategy, Requirement
 from mellea_like.backends.openai import OpenAIBackend
-from mellea_like.core.result import StopReason
 from mellea_like.core.slice import Outcome
-from mellea_like.errors import AuthenticationFailed, BackendUnavailable
-from mellea_like.runtime.threads import thread_statistics
 
 SLOW = Answer(" ".join(["slow"] * 40), seconds=20.0)
 SOON = 3.0
@@ -59,107 +55,6 @@ async def test_a_win_at_three_tenths_of_a_second_returns_at_once_and_closes_the_
     assert result.count(Outcome.CANCELLED) == 3
     assert result.usage.requests == 4
     assert result.usage.unknown == 3
-
-
-@pytest.mark.anyio
-async def test_whoever_leaves_closes_every_request():
-    with OpenAIServer(SLOW) as server:
-        backend = OpenAIBackend("m", base_url=server.url)
-        strategy = RejectionSamplingStrategy(backend, concurrency_budget=4)
-        before = running()
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(strategy.sample, "Say won.", [SAYS_WON])
-            await server.wait_until(lambda: server.in_flight == 4)
-            tasks.cancel_scope.cancel()
-        assert running() <= before
-        await server.wait_until(lambda: server.disconnected == 4, SOON)
-        await server.wait_until(lambda: server.connections == 0, SOON)
-        await backend.aclose()
-
-
-@pytest.mark.anyio
-async def test_when_the_time_is_up_every_request_is_closed():
-    await warm_up()
-    with OpenAIServer(Answer("lost"), SLOW) as server:
-        backend = OpenAIBackend("m", base_url=server.url)
-        strategy = RejectionSamplingStrategy(backend, concurrency_budget=3, timeout=1)
-        result = await strategy.sample("Say won.", [SAYS_WON])
-        await server.wait_until(lambda: server.connections == 0, SOON)
-        await backend.aclose()
-    assert result.stop_reason == StopReason.TIMEOUT
-    assert server.disconnected == 3
-    assert server.finished == 1
-
-
-@pytest.mark.anyio
-async def test_of_a_server_that_breaks_in_every_way_each_fault_is_told_and_a_win_still_wins():
-    answers = [
-        Answer.error(500),
-        Answer("cut off", cut_after=1),
-        Answer(status=200, body=b"no events at all"),
-        Answer.error(429, retry_after="1"),
-        Answer("won", seconds=0.2),
-    ]
-    with OpenAIServer(*answers) as server:
-        backend = OpenAIBackend("m", base_url=server.url)
-        strategy = RejectionSamplingStrategy(
-            backend, loop_budget=4, concurrency_budget=2, retry=None
-        )
-        result = await strategy.sample("Say won.", [SAYS_WON])
-        await server.wait_until(lambda: server.connections == 0, SOON)
-        await backend.aclose()
-    assert result.unwrap() == "won"
-    assert len(result.errors) == 4
-    assert server.in_flight == 0
-
-
-@pytest.mark.anyio
-async def test_a_wrong_key_ends_every_subsample_at_its_first_request():
-    with OpenAIServer(Answer.error(401)) as server:
-        backend = OpenAIBackend("m", base_url=server.url)
-        strategy = RejectionSamplingStrategy(backend, loop_budget=5, concurrency_budget=3)
-        with pytest.raises(AuthenticationFailed):
-            await strategy.sample("Say won.", [SAYS_WON])
-        await backend.aclose()
-    assert server.started == 3
-
-
-@pytest.mark.anyio
-async def test_a_server_that_is_not_there_is_one_clear_error():
-    with OpenAIServer() as server:
-        url = server.url
-    backend = OpenAIBackend("m", base_url=url)
-    strategy = RejectionSamplingStrategy(backend, loop_budget=1, concurrency_budget=2)
-    with pytest.raises(BackendUnavailable) as caught:
-        await strategy.sample("Say won.", [SAYS_WON])
-    assert any("2 draws errored" in note for note in caught.value.__notes__)
-    await backend.aclose()
-
-
-@pytest.mark.anyio
-@pytest.mark.allow_blocking
-async def test_a_loser_in_a_blocking_validator_is_abandoned_and_its_thread_ends():
-    release = threading.Event()
-
-    def waits(candidate):
-        return candidate.text == "won" or release.wait(10)
-
-    def choose(number, body):
-        return Answer("won", wait=0.3) if number == 1 else Answer("lost")
-
-    with OpenAIServer(choose=choose) as server:
-        backend = OpenAIBackend("m", base_url=server.url)
-        strategy = RejectionSamplingStrategy(backend, loop_budget=1, concurrency_budget=2)
-        before = running()
-        result = await strategy.sample("Say won.", [Requirement("waits", waits)])
-        assert running() <= before
-        await backend.aclose()
-    assert result.unwrap() == "won"
-    assert thread_statistics().abandoned == 1
-    release.set()
-    with anyio.fail_after(2):
-        while thread_statistics().abandoned:  # noqa: ASYNC110 (a thread sets no event)
-            await anyio.sleep(0.005)
 
 
 SCRIPT = """
