@@ -40,13 +40,7 @@ def config_for(
 ) -> GatewayConfig:
     """Make a configuration with one upstream, ``main``, and one model, ``mine``.
 
-    Args:
-        url: an OpenAI-compatible upstream; None for one that is passed as a backend.
-        upstream: further fields of the upstream's section.
-        server: fields of the section ``server``; by default, the port is a free one.
-        keys: the section ``keys``.
-        streaming: the section ``streaming``.
-        **model: fields of the model's section.
+    The sections have defaults. Without a URL, the upstream is passed as a backend.
     """
     kind = {"kind": "python"} if url is None else {"kind": "openai", "base_url": url, "model": "m"}
     return GatewayConfig.model_validate(
@@ -61,33 +55,24 @@ def config_for(
 
 
 class Running:
-    """A running gateway.
-
-    Attributes:
-        host: its address.
-        port: its port.
-        url: its base URL, with ``/v1``.
-        root: its base URL without ``/v1``.
-    """
+    """A running gateway; its base URLs are ``root`` and, with ``/v1``, ``url``."""
 
     def __init__(self, host: str, port: int) -> None:
-        self.host = host
-        self.port = port
+        self.host, self.port = host, port
         self.root = f"http://{host}:{port}"
         self.url = f"{self.root}/v1"
+        self._usual = {"base_url": self.url, "api_key": TOKEN, "max_retries": 0, "timeout": 20.0}
 
     def client(self, **more: Any) -> openai.OpenAI:
         """Make an official client that doesn't retry."""
         # Without certificates, which take 40 ms to load.
         plain = openai.DefaultHttpxClient(verify=False)
-        given = {"api_key": TOKEN, "max_retries": 0, "timeout": 20.0, **more}
-        return openai.OpenAI(base_url=self.url, http_client=plain, **given)
+        return openai.OpenAI(http_client=plain, **{**self._usual, **more})
 
     def async_client(self, **more: Any) -> openai.AsyncOpenAI:
         """Make an asynchronous official client that doesn't retry."""
         plain = openai.DefaultAsyncHttpxClient(verify=False)
-        given = {"api_key": TOKEN, "max_retries": 0, "timeout": 20.0, **more}
-        return openai.AsyncOpenAI(base_url=self.url, http_client=plain, **given)
+        return openai.AsyncOpenAI(http_client=plain, **{**self._usual, **more})
 
     def http(self, **more: Any) -> httpx2.Client:
         """Make a plain HTTP client, whose paths begin at the root."""
@@ -99,13 +84,7 @@ class Running:
 def running(
     config: GatewayConfig, *, backends: Mapping[str, Backend] | None = None, quiet: bool = True
 ) -> Iterator[Running]:
-    """Run a gateway while the block runs.
-
-    Args:
-        config: its configuration.
-        backends: backends that replace its upstreams.
-        quiet: whether to keep texts out of logs, as the command does.
-    """
+    """Run a gateway while the block runs; ``quiet``, as the command is, it logs no texts."""
     app = make_app(config, backends=backends)
     with in_thread(app, config.server, has_keys=bool(config.keys), quiet=quiet) as port:
         yield Running(config.server.host, port)
@@ -145,21 +124,13 @@ def user(text: str = "Say something.") -> list[dict[str, Any]]:
 
 @dataclass
 class Answered:
-    """An application's answer.
-
-    Attributes:
-        status: the status; None if nothing was sent.
-        headers: the headers, with names in lower case.
-        parts: the parts of the body, each with the time at which it was sent.
-        ended: whether the answer is complete.
-        reads: how many parts of the request's body were read.
-    """
+    """An application's answer."""
 
     status: int | None = None
     headers: dict[str, str] = field(default_factory=dict)
-    parts: list[tuple[float, bytes]] = field(default_factory=list)
+    parts: list[tuple[float, bytes]] = field(default_factory=list)  # When each was sent, and what.
     ended: bool = False
-    reads: int = 0
+    reads: int = 0  # How many parts of the request's body were read.
 
     @property
     def body(self) -> bytes:
@@ -197,11 +168,7 @@ class Answered:
 
 
 class Caller:
-    """Sends requests to an application without a server.
-
-    Args:
-        app: the application; its upstreams are open.
-    """
+    """Sends requests to an application, whose upstreams are open, without a server."""
 
     def __init__(self, app: Any) -> None:
         self.app = app
@@ -217,16 +184,9 @@ class Caller:
         parts: tuple[bytes, ...] | None = None,
         pause: float = 0.0,
     ) -> Answered:
-        """Send a request, and wait until the application returns.
+        """Send a request, and wait until the application returns or the caller leaves.
 
-        Args:
-            path: the path.
-            body: the body, sent as JSON.
-            method: the method.
-            leave: an event at which the caller leaves.
-            headers: further headers.
-            parts: the parts of the body, in place of `body`.
-            pause: the seconds before each part.
+        Its body is JSON, or comes in parts, each after a pause.
         """
         unread = list(parts or [b"" if body is None else json.dumps(body).encode()])
         length = str(sum(map(len, unread)))
@@ -274,21 +234,17 @@ class Caller:
         await self.app(scope, receive, send)
         return answered
 
-    async def chat(self, text: str = "Say something.", **fields: Any) -> Answered:
+    async def chat(
+        self, text: str = "Say something.", leave: anyio.Event | None = None, **fields: Any
+    ) -> Answered:
         """Ask the model ``mine`` for a reply."""
-        leave = fields.pop("leave", None)
         body = {"model": "mine", "messages": user(text), **fields}
         return await self.ask(body=body, leave=leave)
 
 
 @asynccontextmanager
 async def calling(backend: Backend | None = None, **config: Any) -> AsyncIterator[Caller]:
-    """Open a gateway whose upstream is a backend, and call it without a server.
-
-    Args:
-        backend: the upstream ``main``.
-        **config: arguments of `config_for`.
-    """
+    """Open a gateway whose upstream is a backend, and call it without a server."""
     given = None if backend is None else {"main": backend}
     gateway = Gateway(config_for(**config), given)
     async with gateway.open():

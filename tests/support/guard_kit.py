@@ -35,20 +35,13 @@ def key(token: str = TOKEN, **limits: Any) -> KeyConfig:
 
 @dataclass
 class TinyApp:
-    """An app behind a guard, which answers with the name of the request's key.
-
-    Attributes:
-        calls: the bodies of the requests that got through.
-        left: how many callers left before the end of their answer.
-        most: the most requests at one time.
-        release: an event that lets requests for paths that begin with /wait be answered.
-    """
+    """An app behind a guard, which answers with the name of the request's key."""
 
     calls: list[Mapping[str, Any]] = field(default_factory=list)
-    left: int = 0
+    left: int = 0  # How many callers left before the end of their answer.
     inside: int = 0
     most: int = 0
-    release: threading.Event = field(default_factory=threading.Event)
+    release: threading.Event = field(default_factory=threading.Event)  # Paths with /wait wait.
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -103,24 +96,9 @@ class TinyApp:
             self.left += 1
 
 
-async def _lifespan(receive: Any, send: Any) -> None:
-    while True:
-        message = await receive()
-        await send({"type": f"{message['type']}.complete"})
-        if message["type"] == "lifespan.shutdown":
-            return
-
-
 @dataclass
 class Running:
-    """A server in a thread.
-
-    Attributes:
-        port: its port on 127.0.0.1.
-        app: the app behind the guard.
-        guard: the guard.
-        metrics: the guard's.
-    """
+    """A server in a thread."""
 
     port: int
     app: Any
@@ -151,9 +129,12 @@ def running(
     guard = guarded(inside, config, keys or {})
 
     async def server_app(scope: Any, receive: Any, send: Any) -> None:
-        await (
-            _lifespan(receive, send) if scope["type"] == "lifespan" else guard(scope, receive, send)
-        )
+        if scope["type"] != "lifespan":
+            await guard(scope, receive, send)
+            return
+        for step in ("startup", "shutdown"):
+            await receive()
+            await send({"type": f"lifespan.{step}.complete"})
 
     with in_thread(server_app, config, has_keys=bool(keys)) as port:
         yield Running(port, inside, guard, guard.metrics)

@@ -9,26 +9,15 @@ REFERRING = {"href", "src", "action", "data", "srcset", "poster", "background", 
 
 
 class HtmlPage(HTMLParser):
-    """A parsed page.
-
-    Attributes:
-        tags: the names of all elements, in order.
-        ids: all ids.
-        links: the values of all attributes that refer to something.
-        attributes: all other attributes, as pairs.
-        text: all text outside scripts and styles.
-        scripts: the texts of all scripts.
-        styles: the texts of all style sheets.
-        pre: the texts of all ``pre`` elements.
-    """
+    """A parsed page: what it consists of, in order."""
 
     def __init__(self, text: str) -> None:
         super().__init__(convert_charrefs=True)
         self.tags: list[str] = []
         self.ids: list[str] = []
-        self.links: list[str] = []
-        self.attributes: list[tuple[str, str]] = []
-        self.text = ""
+        self.links: list[str] = []  # The values of attributes that refer to something.
+        self.attributes: list[tuple[str, str]] = []  # All others.
+        self.text = ""  # Outside scripts and styles.
         self.scripts: list[str] = []
         self.styles: list[str] = []
         self.pre: list[str] = []
