@@ -9,7 +9,6 @@ from pydantic import BaseModel
 from shard_kit import Calls, block, sampler
 
 from mellea_like import RejectionSamplingStrategy
-from mellea_like.backends import FunctionBackend
 from mellea_like.batch.ray import ClusterLimit
 from mellea_like.batch.ray.cluster_limit import RemoteLimit
 from mellea_like.errors import MelleaError
@@ -57,7 +56,7 @@ def limited(answers, tasks, limit, **more):
     """Make a sampler that asks a limit before each request, without Ray."""
     actor = sampler(answers.strategy, **more)
     actor._limit = RemoteLimit(FakeActor(limit, tasks))
-    backend = LimitedBackend(FunctionBackend(answers), actor._limit)
+    backend = LimitedBackend(answers, actor._limit)
     actor._strategy = RejectionSamplingStrategy(backend, loop_budget=1)
     return actor
 

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import anyio
 import pytest
+from ends import ENDS, EndedError, end
 from hypothesis import event, given
 from hypothesis import strategies as st
 
@@ -138,7 +139,7 @@ MESSAGE = st.builds(
 EVENTS = st.lists(
     st.one_of(MESSAGE, MESSAGE, MESSAGE, st.builds(Stop, TIMES, KEYS)), min_size=2, max_size=14
 )
-CLOSINGS = st.tuples(st.sampled_from(["leave", "drain", "abort", "raise", "cancel"]), TIMES, TIMES)
+CLOSINGS = st.tuples(st.sampled_from(ENDS), TIMES, TIMES)
 
 
 class Play:
@@ -155,12 +156,12 @@ class Play:
         """Play it; at its end everything must be settled."""
         way = closing[0]
         async with anyio.create_task_group() as callers:
-            with anyio.CancelScope() as scope, suppress(Failed):
+            with anyio.CancelScope() as scope, suppress(EndedError):
                 async with self.dispatcher:
                     await self.arrive(callers, events)
                     await anyio.sleep(closing[1])
                     self.story.closed_at = anyio.current_time()
-                    await self.close(way, closing[2], scope)
+                    await end(self.dispatcher, way, scope, closing[2])
             self.check_settled()
 
     async def arrive(self, callers: Any, events: list[Message | Stop]) -> None:
@@ -170,17 +171,6 @@ class Play:
                 callers.start_soon(self.dispatcher.stop, action.key)
             else:
                 callers.start_soon(self.enter, replace(action, number=number))
-
-    async def close(self, way: str, limit: float, scope: anyio.CancelScope) -> None:
-        if way == "drain":
-            await self.dispatcher.drain(anyio.current_time() + limit)
-        elif way == "abort":
-            await self.dispatcher.abort()
-        elif way == "raise":
-            raise Failed("the block")
-        elif way == "cancel":
-            scope.cancel()
-            await anyio.sleep(1)
 
     async def enter(self, message: Message) -> None:
         arguments: Any = {"run": self.functions[message.run]}

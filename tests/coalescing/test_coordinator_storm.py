@@ -14,6 +14,7 @@ from typing import Any
 
 import anyio
 import pytest
+from ends import ENDS, EndedError, end
 from hypothesis import given
 from hypothesis import strategies as st
 from joint_kit import ask, echo, entry, tasks_of, text_of
@@ -91,7 +92,7 @@ def stories(draw: st.DrawFn) -> Story:
             "concurrency": draw(st.sampled_from([1, 2, 100])),
             "retry_missing": draw(st.booleans()),
         },
-        end=draw(st.sampled_from(["leave", "leave", "drain", "abort", "cancel", "raise"])),
+        end=draw(st.sampled_from(["leave", *ENDS])),
         end_at=draw(seconds),
     )
 
@@ -116,10 +117,6 @@ class Told:
     asked: float = math.nan
     at: float = math.nan
     heard: list[Any] = field(default_factory=list)
-
-
-class EndedError(Exception):
-    """The error that the block raises."""
 
 
 @dataclass
@@ -202,17 +199,8 @@ class Play:
                         callers.start_soon(self.one, told)
                     await anyio.sleep_until(self.story.end_at)
                     self.closed_at = anyio.current_time()
-                    match self.story.end:
-                        case "drain":
-                            await self.coordinator.drain(self.closed_at + 1)
-                            assert anyio.current_time() <= self.closed_at + 1
-                        case "abort":
-                            await self.coordinator.abort()
-                        case "cancel":
-                            scope.cancel()
-                            await anyio.sleep_forever()
-                        case "raise":
-                            raise EndedError
+                    await end(self.coordinator, self.story.end, scope)
+                    assert self.story.end != "drain" or anyio.current_time() <= self.closed_at + 1
             assert self.in_flight == 0
             assert self.coordinator.statistics()[:2] == (0, 0)
         self.check()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import math
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import anyio
 import pytest
+from ends import ENDS, EndedError, end
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -59,7 +61,7 @@ def stories(draw):
             "on_busy": draw(st.sampled_from(["queue", "ignore", "restart"])),
             "max_wait": draw(st.sampled_from([0.0, 1.0, 3.0])),
         },
-        end=draw(st.sampled_from(["leave", "drain", "abort", "cancel", "raise"])),
+        end=draw(st.sampled_from(ENDS)),
         end_at=draw(seconds),
     )
 
@@ -122,15 +124,12 @@ class Scene:
     async def play(self) -> None:
         self.gate: RerunGate[int] = RerunGate(self.tick, **self.story.options)
         async with anyio.create_task_group() as outside:
-            with anyio.CancelScope() as scope:
-                try:
-                    async with self.gate:
-                        for ask in self.story.asks:
-                            outside.start_soon(self.ask, ask)
-                        await anyio.sleep_until(self.story.end_at)
-                        await self.close(scope)
-                except KeyError:
-                    assert self.story.end == "raise"
+            with suppress(EndedError), anyio.CancelScope() as scope:
+                async with self.gate:
+                    for ask in self.story.asks:
+                        outside.start_soon(self.ask, ask)
+                    await anyio.sleep_until(self.story.end_at)
+                    await end(self.gate, self.story.end, scope)
             assert not self.running
             assert not self.gate.in_flight
             assert self.gate.status().pending == 0
@@ -140,18 +139,6 @@ class Scene:
             waiting = [ask for ask in self.story.asks if ask.at > now]
             assert len(self.outcomes) + len(waiting) >= len(self.story.asks)
         self.closed = self.gate.status()
-
-    async def close(self, scope: anyio.CancelScope) -> None:
-        match self.story.end:
-            case "drain":
-                await self.gate.drain(deadline=anyio.current_time() + 1)
-            case "abort":
-                await self.gate.abort()
-            case "cancel":
-                scope.cancel()
-                await anyio.sleep(1)
-            case "raise":
-                raise KeyError
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "trio"])

@@ -2,35 +2,22 @@
 
 from __future__ import annotations
 
-import anyio
 import pyarrow as pa
+from batch_kit import Plan
 
 from mellea_like import RejectionSamplingStrategy
-from mellea_like.backends import FunctionBackend
 from mellea_like.batch.ray.shards import POSITION, ShardSampler, ShardWork, prompt_maker
 
 
-class Calls:
+class Calls(Plan):
     """Answers after a while, and notes what was asked and how many at a time."""
 
     def __init__(self, seconds=0.25, answer="yes"):
+        super().__init__(lambda prompt: answer)
         self.seconds = seconds
-        self.answer = answer
-        self.asked = []
-        self.in_flight = self.most = 0
-
-    async def __call__(self, request):
-        self.asked.append(request.messages[-1].content)
-        self.in_flight += 1
-        self.most = max(self.most, self.in_flight)
-        try:
-            await anyio.sleep(self.seconds)
-        finally:
-            self.in_flight -= 1
-        return self.answer
 
     def strategy(self, **settings):
-        return RejectionSamplingStrategy(FunctionBackend(self), loop_budget=1, **settings)
+        return RejectionSamplingStrategy(self, loop_budget=1, **settings)
 
 
 def block(start, end):
