@@ -27,6 +27,7 @@ class Plan:
     """
 
     model = "planned"
+    seconds = 1
 
     def __init__(self, plan: Mapping[str, Any] | Callable[[str], Any] | None = None) -> None:
         self.plan = plan.get if isinstance(plan, Mapping) else plan or (lambda prompt: "yes")
@@ -44,7 +45,7 @@ class Plan:
             if isinstance(due, BaseException):
                 await anyio.lowlevel.checkpoint()
                 raise due
-            await anyio.sleep(due if isinstance(due, int | float) else 1)
+            await anyio.sleep(due if isinstance(due, int | float) else self.seconds)
             return Generation(due if isinstance(due, str) else "yes", usage=Usage(1, 2, 3))
         except anyio.get_cancelled_exc_class():
             self.cancelled.append(prompt)
