@@ -19,6 +19,7 @@ from typing import Any
 import anyio
 import mcp_types as types
 import uvicorn
+from joint_kit import echo, text_of
 from mcp.server.mcpserver import Context, MCPServer
 
 from mellea_like.backends.mcp import MCPSamplingBackend, SamplingRounds
@@ -177,20 +178,11 @@ def sampled(text: str, **more: Any) -> types.CreateMessageResult:
 
 
 def everything(tasks: list[dict[str, Any]]) -> str:
-    return json.dumps(
-        [
-            {
-                "task_index": task["task_index"],
-                "key": task["key"],
-                "response": task["messages"][-1]["content"].upper(),
-            }
-            for task in tasks
-        ]
-    )
+    return json.dumps(echo(tasks))
 
 
 def all_but_the_second(tasks: list[dict[str, Any]]) -> str:
-    return everything([task for task in tasks if task["messages"][-1]["content"] != "two"])
+    return everything([task for task in tasks if text_of(task) != "two"])
 
 
 def refuse(tasks: list[dict[str, Any]]) -> types.ErrorData:

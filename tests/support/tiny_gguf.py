@@ -1,7 +1,5 @@
 """Writes a bigram model of a text, exactly, into the weights of a llama: a GGUF file in a moment.
 
-    python tests/support/tiny_gguf.py corpus.txt tiny.gguf
-
 The embedding of token i is the i-th unit vector. The one block has zeros for weights, so that the
 vector goes through it unchanged. The RMS norm before the output multiplies it by
 ``1 / sqrt(1/n + eps)``, which the norm's weight takes back. So the logits after token i are column
@@ -18,7 +16,6 @@ from __future__ import annotations
 
 import math
 import re
-import sys
 from collections import Counter, defaultdict
 from itertools import pairwise
 from pathlib import Path
@@ -169,19 +166,3 @@ def _write(path: Path, tokens: list[str], output: np.ndarray) -> None:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-
-
-def main(arguments: list[str]) -> int:
-    """Build a model from the command line."""
-    if len(arguments) != 2:
-        sys.stderr.write("usage: tiny_gguf.py CORPUS.txt OUT.gguf\n")
-        return 2
-    source, target = arguments
-    table = build_bigram_gguf(Path(source).read_text(encoding="utf-8"), target)
-    size = Path(target).stat().st_size / 1e6
-    sys.stdout.write(f"{target}: {len(table.words)} words, {size:.1f} MB\n")
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
