@@ -85,3 +85,12 @@ def test_the_oracle_sends_what_the_server_would_take():
     burst = rate_limit.run(rate_limit.ORACLE.name, 100, seed=1)
     assert (burst.successes, burst.refused) == (100, 0)
     assert burst.taken <= rate_limit.BURST + burst.seconds * rate_limit.RATE + 1
+
+
+def test_with_an_adaptive_limiter_a_burst_is_as_fast_as_the_rate_allows():
+    burst = rate_limit.run(rate_limit.ADAPTIVE.name, 200, seed=1)
+    assert burst.successes == 200
+    assert burst.taken >= burst.seconds * rate_limit.RATE
+    # A call needs two draws on average; three standard deviations more, and the last few siblings.
+    assert burst.taken <= 400 + 3 * 20 + 50
+    assert burst.refused <= 0.1 * 200

@@ -7,7 +7,7 @@ from functools import partial
 
 import anyio
 import pytest
-from limiter_kit import GOOD, RateServer, Slow, ask, failed, sample_burst
+from limiter_kit import GOOD, Slow, ask, failed
 
 from mellea_like.core.generation import Usage
 from mellea_like.errors import (
@@ -17,7 +17,7 @@ from mellea_like.errors import (
     BackendUnavailable,
     RateLimited,
 )
-from mellea_like.limits.base import LimitedBackend, RequestEnd
+from mellea_like.limits.base import RequestEnd
 from mellea_like.limits.concurrency import AdaptiveLimiter, Window
 from mellea_like.limits.rate import RateLimiter
 
@@ -127,17 +127,3 @@ def test_a_wrong_window_is_refused(limit, error):
     with pytest.raises(error, match="AdaptiveLimiter: concurrency"):
         limiter.concurrency = limit
     assert limiter.concurrency == 5
-
-
-async def test_a_burst_against_a_rate_limit_is_as_fast_as_the_rate_allows(virtual_clock):
-    """200 calls of four siblings, half of whose replies pass, on 50 requests a second."""
-    server, limiter = RateServer(1), AdaptiveLimiter()
-    seconds = await sample_burst(LimitedBackend(server, limiter), calls=200, subsamples=4)
-    statistics = limiter.statistics()
-    assert server.admitted / seconds >= 0.95 * 50
-    # A call needs two draws on average; three standard deviations more, and the last few siblings.
-    assert server.admitted <= 400 + 3 * 20 + 50
-    assert server.refused <= 0.5 * 200
-    assert statistics.refused == server.refused
-    assert statistics.admitted == server.admitted + server.refused
-    assert (statistics.in_flight, statistics.waiting) == (0, 0)
