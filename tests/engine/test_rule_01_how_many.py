@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import pytest
-from engine_kit import Busy, ticking, yes
+from engine_kit import yes
 
 from mellea_like import RejectionSamplingStrategy
+from mellea_like.backends import ScriptedBackend
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
 
 
 @pytest.mark.parametrize("concurrency", [1, 2, 5])
 async def test_rule_01_as_many_generations_are_in_flight_as_the_concurrency_budget(concurrency):
-    backend = Busy(ticking(1.0))
+    backend = ScriptedBackend(["no"], cycle=True, delay=1.0)
     strategy = RejectionSamplingStrategy(backend, loop_budget=4, concurrency_budget=concurrency)
     await strategy.sample("do", [yes])
-    assert backend.most == concurrency
+    assert backend.statistics().max_in_flight == concurrency
 
 
 @pytest.mark.parametrize(("loops", "concurrency"), [(1, 1), (3, 1), (1, 3), (4, 5)])
 async def test_rule_01_the_product_of_the_budgets_is_how_many_iterations_start(loops, concurrency):
-    backend = Busy(ticking(1.0))
+    backend = ScriptedBackend(["no"], cycle=True, delay=1.0)
     strategy = RejectionSamplingStrategy(backend, loop_budget=loops, concurrency_budget=concurrency)
     result = await strategy.sample("do", [yes])
-    assert backend.started == len(result.slices) == loops * concurrency
+    assert backend.statistics().started == len(result.slices) == loops * concurrency
 
 
 def test_rule_01_a_product_of_a_thousand_is_allowed_by_default_and_no_more():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import anyio
 import pytest
-from engine_kit import Busy, Unmetered, by_iteration, outcomes, yes
+from engine_kit import Unmetered, by_iteration, outcomes, yes
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -93,7 +93,7 @@ async def test_rule_05_a_backend_without_a_meter_that_fails_or_is_cancelled_is_c
             raise BackendError("no")
         return Generation("yes", usage=Usage(1, 1, 1))
 
-    strategy = RejectionSamplingStrategy(Busy(generate), loop_budget=1, concurrency_budget=3)
+    strategy = RejectionSamplingStrategy(Unmetered(generate), loop_budget=1, concurrency_budget=3)
     result = await strategy.sample("do", [yes])
     assert outcomes(result) == {1: "errored", 2: "passed", 3: "cancelled"}
     assert result.usage == Usage(requests=3, input_tokens=1, output_tokens=1, unknown=2)

@@ -108,7 +108,7 @@ async def test_each_stage_of_an_escalation_takes_as_long_as_its_own_model_does()
     stages = [Stage(small, turns=1), Stage(big, turns=2)]
     strategy = Escalate(stages, concurrency_budget=1, schedule=Restart(latency=latency))
     assert (await strategy.sample("do", [yes])).elapsed == pytest.approx(51.0)
-    assert (big.started, latency.quantile(0.9, "small")) == (1, 2.0)
+    assert (big.statistics().started, latency.quantile(0.9, "small")) == (1, 2.0)
     usually(9.5, "big", latency)
     assert (await strategy.sample("do", [yes])).elapsed == pytest.approx(1.0 + 9.5 + 1.0)
 
@@ -119,8 +119,9 @@ async def test_the_winner_closes_what_was_drawn_anew():
     result = await restarting(backend, 2).sample("do", [yes])
     assert (result.best.iteration, result.elapsed) == (4, pytest.approx(3.8))
     assert {s.iteration: s.outcome for s in result.slices}[1] is Outcome.CANCELLED
-    assert backend.in_flight == 0
-    assert result.usage.requests == backend.started == 4
+    counts = backend.statistics()
+    assert counts.in_flight == 0
+    assert result.usage.requests == counts.started == 4
 
 
 def test_the_other_schedule_says_when_iterations_start():

@@ -92,17 +92,12 @@ class Pieces(Draws):
             yield pieces
 
     async def pieces(self, request):
-        self.started += 1
-        self.in_flight += 1
-        self.most = max(self.most, self.in_flight)
-        try:
+        with self.counter.flight():
             reply = await self.answer(request)
             yield reply.text[:2]
             await anyio.sleep(0.5)
             yield reply.text[2:]
             yield reply
-        finally:
-            self.in_flight -= 1
 
 
 def judge():
@@ -229,12 +224,12 @@ async def played(name, *, draws=None, strategy=RejectionSamplingStrategy, extra=
     )
     result = await chosen.sample("do", requirements, budget=budget)
     assert len(anyio.get_running_tasks()) == before
-    assert backend.in_flight == 0
-    assert backend.most <= WIDTH + extra
-    asked = backend.started
+    counts = [backend.statistics()]
+    assert counts[0].max_in_flight <= WIDTH + extra
     if name == "tournament":
-        assert selection.judge.in_flight == 0
-        asked += selection.judge.started
+        counts.append(selection.judge.statistics())
+    assert not any(count.in_flight for count in counts)
+    asked = sum(count.started for count in counts)
     check(name, result, requests=asked, extra=extra, compared=compared)
     return result
 

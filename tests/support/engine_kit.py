@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import anyio
-
 from mellea_like import (
     Candidate,
     Context,
@@ -17,6 +15,7 @@ from mellea_like import (
     Slice,
     ValidationResult,
 )
+from mellea_like.backends.request_counter import RequestCounter
 from mellea_like.backends.scripted import Reply, ScriptedBackend
 from mellea_like.core import Usage
 
@@ -75,32 +74,16 @@ class Unmetered:
 
 
 class Busy(Unmetered):
-    """A backend that knows how many requests are in flight and how many there were."""
+    """A backend that counts its requests."""
 
     def __init__(self, generate: Callable[[Request], Awaitable[Generation]]) -> None:
         super().__init__(generate)
-        self.in_flight = 0
-        self.most = 0
-        self.started = 0
+        self.counter = RequestCounter()
+        self.statistics = self.counter.statistics
 
     async def generate(self, request: Request) -> Generation:
-        self.started += 1
-        self.in_flight += 1
-        self.most = max(self.most, self.in_flight)
-        try:
-            return await self._generate(request)
-        finally:
-            self.in_flight -= 1
-
-
-def ticking(seconds: float, text: str = "no") -> Callable[[Request], Awaitable[Generation]]:
-    """Answer with one text after some seconds."""
-
-    async def generate(request: Request) -> Generation:
-        await anyio.sleep(seconds)
-        return Generation(text)
-
-    return generate
+        with self.counter.flight():
+            return await super().generate(request)
 
 
 def candidate(text: str = "the text", **changes: Any) -> Candidate:
