@@ -54,28 +54,16 @@ def start(
 
     Where coverage is measured, it is one that a test's own process has started.
     """
-    given = environment() if env is None else env
+    streams = {"stdin": stdin, "stdout": stdout, "stderr": stderr}
+    more = {"env": environment() if env is None else env, "cwd": cwd, "text": text}
     if any(name.startswith("COV") for name in os.environ):
         command = COMMAND if script is None else (sys.executable, "-W", "error", script)
-        return subprocess.Popen(
-            [*command, *arguments],
-            stdin=stdin,
-            stdout=stdout,
-            stderr=stderr,
-            env=given,
-            cwd=cwd,
-            text=text,
-            start_new_session=True,
-        )
+        return subprocess.Popen([*command, *arguments], start_new_session=True, **streams, **more)
     with pathlib.Path(os.devnull).open("r+b") as nowhere:
-        stdin, stdout, stderr = (
-            nowhere if stream == subprocess.DEVNULL else stream
-            for stream in (stdin, stdout, stderr)
-        )
-        place = None if cwd is None else str(cwd)
-        streams = {"stdin": stdin, "stdout": stdout, "stderr": stderr}
-        more = {"env": given, "cwd": place, "text": text, "script": script}
-        return Forked(list(arguments), **streams, **more)
+        for name, stream in streams.items():
+            if stream == subprocess.DEVNULL:
+                streams[name] = nowhere
+        return Forked(list(arguments), script=script, **streams, **more)
 
 
 def run(

@@ -49,7 +49,7 @@ class Forked:
             else:
                 ends.append(wanted if isinstance(wanted, int) else wanted.fileno())
         self._status, theirs = os.pipe()
-        request = {"arguments": arguments, "env": env, "cwd": cwd or str(Path.cwd())}
+        request = {"arguments": arguments, "env": env, "cwd": str(cwd or Path.cwd())}
         request["script"] = script
         forker = _forker()
         socket.send_fds(forker, [json.dumps(request).encode()], [*ends, theirs])
