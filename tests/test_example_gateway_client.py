@@ -4,40 +4,23 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 from pathlib import Path
 
+import command_line
 import pytest
-from command_line import COMMAND, environment
+from serve_kit import serving
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 
 
 @pytest.fixture(scope="module")
 def url():
-    command = [*COMMAND, "serve", "--config", str(EXAMPLES / "gateway.yaml"), "--port", "0"]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
-    ) as process:
-        try:
-            line = process.stdout.readline()
-            found = re.search(r"http://\S+", line)
-            assert found, line + process.stderr.read()
-            yield found[0]
-        finally:
-            process.terminate()
-            process.communicate(timeout=30)
+    with serving("--config", str(EXAMPLES / "gateway.yaml"), "--port", "0") as (_, url):
+        yield url
 
 
 def run(url: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-W", "error", EXAMPLES / "gateway_client.py", "--base-url", url],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=environment(),
-        timeout=50,
-    )
+    return command_line.run("--base-url", url, script=str(EXAMPLES / "gateway_client.py"))
 
 
 def test_it_prints_replies_that_have_passed(url):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
-import sys
 import time
 from pathlib import Path
 
+import command_line
 import pytest
 
 pytest.importorskip("xllamacpp")
@@ -40,16 +39,8 @@ def server(tmp_path_factory):
 
 
 def run(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
-    environ = {name: text for name, text in os.environ.items() if not name.startswith("OPENAI_")}
-    return subprocess.run(
-        [sys.executable, "-W", "error", ROOT / "examples" / "openai_server.py", *arguments],
-        env=environ | more,
-        capture_output=True,
-        text=True,
-        check=False,
-        stdin=subprocess.DEVNULL,
-        timeout=50,
-    )
+    script = str(ROOT / "examples" / "openai_server.py")
+    return command_line.run(*arguments, script=script, **more)
 
 
 def test_it_prints_a_text_of_the_servers_model(server):
