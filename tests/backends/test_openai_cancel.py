@@ -9,8 +9,9 @@ import anyio
 import pytest
 from http_server import Answer, OpenAIServer, serving
 from leftovers import running
+from limiter_kit import ask
 
-from mellea_like import Message, OpenAIBackend, Request
+from mellea_like import OpenAIBackend
 
 pytestmark = pytest.mark.anyio
 
@@ -20,10 +21,6 @@ HANGS = [
     Answer("a b c", hang_after=2),
     Answer("a b c", seconds=3600),
 ]
-
-
-def ask() -> Request:
-    return Request((Message("user", "Say something."),))
 
 
 @pytest.mark.parametrize("api", ["chat", "responses"])

@@ -12,16 +12,13 @@ import openai
 import pytest
 from anyio.lowlevel import current_token
 from http_server import Answer, serving
+from limiter_kit import ask
 from pydantic import BaseModel
 
 from mellea_like import Message, OpenAIBackend, Request
 from mellea_like.core import Options
 
 pytestmark = pytest.mark.anyio
-
-
-def ask() -> Request:
-    return Request((Message("user", "Say something."),))
 
 
 def http_client(backend: OpenAIBackend) -> Any:

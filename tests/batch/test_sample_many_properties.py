@@ -11,6 +11,7 @@ from anyio.lowlevel import checkpoint
 from batch_kit import Counted, MemoryJournal, Plan, Slow, results_of, strategy
 from hypothesis import given
 from hypothesis import strategies as st
+from leftovers import running
 
 from examples import examples
 from mellea_like import Generation, Request
@@ -170,17 +171,17 @@ def check(case: Case, backend: Plan, seen: Seen) -> None:
 
 
 async def play(case: Case) -> None:
-    tasks = {task.id for task in anyio.get_running_tasks()}
+    tasks = running()
     backend = case.backend
     seen = await consume(case, backend, None)
     check(case, backend, seen)
     assert seen.end != "JournalError"
     await checkpoint()
-    assert {task.id for task in anyio.get_running_tasks()} == tasks
+    assert running() == tasks
 
 
 async def play_and_resume(case: Case) -> None:
-    tasks = {task.id for task in anyio.get_running_tasks()}
+    tasks = running()
     broken = float("inf") if case.full_after is None else case.full_after
     journal = MemoryJournal(case.commit or 0, broken)
     backend = case.backend
@@ -208,7 +209,7 @@ async def play_and_resume(case: Case) -> None:
     assert [item.status for item in items] == [case.items[item.id][1] for item in items]
     assert sorted(journal.finished) == list(range(len(case.items)))
     await checkpoint()
-    assert {task.id for task in anyio.get_running_tasks()} == tasks
+    assert running() == tasks
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "trio"])

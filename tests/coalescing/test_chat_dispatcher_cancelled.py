@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import inspect
 import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -19,7 +18,7 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 from chat_kit import Bot, outcome, until
-from leftovers import running
+from leftovers import has_begun, running
 from steps import Stepper, run_stepped
 
 from mellea_like.coalescing import ChatDispatcher, Ticket
@@ -100,11 +99,6 @@ async def it_aborts(d: Dispatcher, tickets: Any) -> None:
     await anyio.sleep(0.5)
     tickets.append(d.submit("a", 2))
     await d.abort()
-
-
-def has_begun(task: asyncio.Task[Any]) -> bool:
-    # One that has not is thrown away by asyncio, with a warning, before anyio can run it.
-    return inspect.getcoroutinestate(task.get_coro()) != inspect.CORO_CREATED  # type: ignore[arg-type]
 
 
 class Play:

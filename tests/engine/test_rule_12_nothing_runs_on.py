@@ -9,6 +9,7 @@ import threading
 import anyio
 import pytest
 from engine_kit import Unmetered, after, by_iteration, outcomes, yes
+from leftovers import running
 
 from mellea_like import Generation, RejectionSamplingStrategy, Requirement
 from mellea_like.backends.scripted import ScriptedBackend
@@ -23,10 +24,6 @@ async def endless(payload):
     await anyio.sleep_forever()
 
 
-def ids():
-    return {task.id for task in anyio.get_running_tasks()}
-
-
 @pytest.mark.parametrize("plugins", [[], [endless]], ids=["no hooks", "hooks"])
 @pytest.mark.parametrize("reply", ["yes", "no", ValueError("bug"), after(99, "no")], ids=repr)
 async def test_rule_12_no_task_is_left_whatever_the_end(virtual_clock, plugins, reply):
@@ -34,10 +31,10 @@ async def test_rule_12_no_task_is_left_whatever_the_end(virtual_clock, plugins, 
     strategy = RejectionSamplingStrategy(
         backend, loop_budget=2, concurrency_budget=3, plugins=plugins, timeout=20
     )
-    before = ids()
+    before = running()
     with contextlib.suppress(ValueError):
         await strategy.sample("do", [yes])
-    assert ids() == before
+    assert running() == before
     now = backend.statistics()
     assert now.in_flight == 0
     await anyio.sleep(100)

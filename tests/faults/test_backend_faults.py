@@ -12,21 +12,16 @@ import anyio
 import pytest
 from big_reply import event, flood
 from http_server import Answer, OpenAIServer, Send
+from limiter_kit import ask
 
 from mellea_like import RejectionSamplingStrategy, Requirement
 from mellea_like.backends.openai import OpenAIBackend
-from mellea_like.core.backend import Request
-from mellea_like.core.conversation import Message
 from mellea_like.core.slice import Outcome
 from mellea_like.errors import BackendError, BackendTimeout, BackendUnavailable, MalformedResponse
 
 ANYTHING = Requirement("anything goes", lambda candidate: True, inline=True)
 HEAD = b"HTTP/1.1 200 X\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
 DONE = b'data: {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}\n\n'
-
-
-def ask() -> Request:
-    return Request((Message("user", "Say something."),))
 
 
 def drip(*body: bytes, head: bytes = HEAD) -> Answer:

@@ -10,7 +10,7 @@ import threading
 
 import anyio
 import pytest
-from aftermath import Billing, aftermath
+from aftermath import SAYS_WON, Billing, aftermath
 from engine_kit import after as later
 from engine_kit import by_iteration, yes
 from http_server import Answer
@@ -30,7 +30,6 @@ from mellea_like.schedules import Eager, Hedged
 
 virtual = pytest.mark.usefixtures("virtual_clock")
 QUICK = Retry(initial=0.02, maximum=0.05)
-SAYS_WON = Requirement("says won", lambda candidate: candidate.text == "won", inline=True)
 SLOW = Answer(" ".join(["slow"] * 40), seconds=4.0)
 
 

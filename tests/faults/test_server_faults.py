@@ -14,12 +14,12 @@ from typing import Any
 
 import anyio
 import pytest
-from aftermath import Billing, aftermath
+from aftermath import SAYS_WON, Billing, aftermath
 from anyio.lowlevel import current_token
 from http_server import Answer
 from trio.lowlevel import current_clock
 
-from mellea_like import RejectionSamplingStrategy, Requirement
+from mellea_like import RejectionSamplingStrategy
 from mellea_like.backends.openai import OpenAIBackend
 from mellea_like.core.slice import Outcome
 from mellea_like.errors import (
@@ -35,7 +35,6 @@ from mellea_like.limits.retry import Retry
 pytestmark = pytest.mark.anyio
 
 QUICK = Retry(initial=0.02, maximum=0.05)
-SAYS_WON = Requirement("says won", lambda candidate: candidate.text == "won", inline=True)
 HANG = Answer(wait=3600)
 
 

@@ -17,8 +17,9 @@ from typing import Any
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
-from storm import Ask, Draw, Foreign, Rig, Told, handler
-from storm_cancel import AWAITED, AWAITED_TOO, BAD, INLINE, WAYS, cancel_case, make
+from oracle_world import Ask, Foreign
+from storm import INLINE, Draw, Rig, Told, handler
+from storm_cancel import AWAITED, AWAITED_TOO, BAD, WAYS, cancel_case, make
 from storm_run import Scene
 
 from mellea_like import (

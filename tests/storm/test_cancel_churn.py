@@ -16,14 +16,14 @@ from typing import Any
 
 import anyio
 import pytest
-from anyio.lowlevel import current_token
+from aftermath import SAYS_WON, check_pool, descriptors
 from http_server import Answer, OpenAIServer
 from leftovers import other_threads, running
+from limiter_kit import ask
 
-from mellea_like import RejectionSamplingStrategy, Requirement
+from mellea_like import RejectionSamplingStrategy
 from mellea_like.backends.openai import OpenAIBackend
 from mellea_like.core.backend import BackendWrapper, Request
-from mellea_like.core.conversation import Message
 from mellea_like.core.generation import Generation
 from mellea_like.errors import BackendTimeout, MelleaError
 
@@ -39,7 +39,6 @@ ANSWERS = [
     Answer.error(503),
     Answer(body=b"no events at all"),
 ]
-SAYS_WON = Requirement("says won", lambda candidate: candidate.text == "won", inline=True)
 
 
 class Impatient(BackendWrapper):
@@ -55,20 +54,6 @@ class Impatient(BackendWrapper):
             return await self.inner.generate(request)
         self.given_up += 1
         raise BackendTimeout("it was given up")
-
-
-def pool_of(backend: OpenAIBackend) -> Any:
-    """The pool of the running event loop's connections."""
-    clients: Any = backend._clients
-    return clients._clients[current_token().native_token].client._client._transport._pool
-
-
-def descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
-
-
-def ask() -> Request:
-    return Request((Message("user", "Say something."),))
 
 
 async def churn(server: OpenAIServer, backend: OpenAIBackend, seconds: float, seed: int) -> None:
@@ -142,9 +127,7 @@ async def test_after_a_storm_of_cancellations_every_connection_of_the_pool_still
         await churn(server, backend, seconds, seed)
 
         assert running() <= tasks
-        pool = pool_of(backend)
-        assert pool._requests == []
-        assert all(connection.is_idle() for connection in pool.connections)
+        check_pool(backend)
         await server.wait_until(lambda: server.in_flight == 0)
         answers[:] = [Answer(until=lambda: server.max_in_flight == PROBES)]
         for _ in range(3):

@@ -7,18 +7,18 @@ import sys
 
 import anyio
 import pytest
+from aftermath import SAYS_WON
 from command_line import start
 from http_server import Answer, OpenAIServer
 from leftovers import other_threads, running
 
-from mellea_like import RejectionSamplingStrategy, Requirement
+from mellea_like import RejectionSamplingStrategy
 from mellea_like.backends.openai import OpenAIBackend
 from mellea_like.core.slice import Outcome
 
 SLOW = Answer(" ".join(["slow"] * 40), seconds=20.0)
 SOON = 3.0
 """Seconds that a busy machine may take for what is done at once; a slow reply takes far longer."""
-SAYS_WON = Requirement("says won", lambda candidate: candidate.text == "won", inline=True)
 
 
 async def warm_up() -> None:

@@ -11,7 +11,9 @@ from typing import Any
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
-from storm import Ask, Draw, Rig, Told, check_nothing_left, handler, running
+from leftovers import running
+from oracle_world import Ask
+from storm import INLINE, Draw, Rig, Told, check_nothing_left, handler
 
 from mellea_like import RejectionSamplingStrategy, Requirement
 from mellea_like.hooks.types import HookMode, HookType
@@ -23,11 +25,6 @@ class Interrupt(BaseException):
     """Stands for KeyboardInterrupt, which event loops treat in ways of their own."""
 
 
-def is_good(candidate: Any) -> bool:
-    return candidate.text == "good"
-
-
-GOOD = Requirement("good", is_good, inline=True)
 PLAN = {1: Draw("bad", 1), 2: Draw("good", 2), 3: Draw("transient", 1.5)}
 
 
@@ -41,7 +38,7 @@ def strike_at_once(_: Any) -> Any:
 
 
 async def expect_interrupt(
-    rig: Rig, told: Told, plugins: Any = (), requirements: Any = (GOOD,), on_slice: Any = None
+    rig: Rig, told: Told, plugins: Any = (), requirements: Any = (INLINE,), on_slice: Any = None
 ) -> None:
     strategy = RejectionSamplingStrategy(
         rig, loop_budget=2, concurrency_budget=3, plugins=[told, *plugins]
@@ -109,7 +106,7 @@ def test_a_loop_that_shuts_down_before_the_subsamples_began_is_not_held_up():
     tasks = []
 
     async def main() -> None:
-        tasks.append(asyncio.get_running_loop().create_task(strategy.sample(Ask(), [GOOD])))
+        tasks.append(asyncio.get_running_loop().create_task(strategy.sample(Ask(), [INLINE])))
 
     begun = time.monotonic()
     with warnings.catch_warnings():

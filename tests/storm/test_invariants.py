@@ -6,10 +6,9 @@ the environment it makes up many more, and never the same ones.
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
@@ -17,8 +16,9 @@ import pytest
 from anyio.lowlevel import checkpoint
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from oracle_world import Ask, Foreign, stray
 from steps import Stepper, run_stepped
-from storm import Ask, Draw, Foreign, Rig, Told, check_record, handler
+from storm import INLINE, STAYS, Draw, Leaving, Rig, Told, check_record, handler, is_good
 from storm_run import Ran, Scene, run_scene
 
 from examples import examples
@@ -85,18 +85,8 @@ def acts(draw: st.DrawFn) -> Act:
     return Act(hook, draw(st.sampled_from(HookMode)), draw(st.sampled_from(whats)))
 
 
-@dataclass(frozen=True)
-class Leaving:
-    """How the caller leaves: by scope or natively, at a step; or by a scope at a time."""
-
-    mode: str = "scope"
-    step: int = -1
-    again: int = 0
-    seconds: float = math.inf
-
-
 LEAVINGS = st.one_of(
-    st.just(Leaving()),
+    st.just(STAYS),
     st.builds(Leaving, st.just("scope"), st.integers(1, 60)),
     st.builds(Leaving, seconds=st.sampled_from([0.0, 0.5, 1.0, 1.25, 3.0])),
     st.builds(Leaving, st.just("native"), st.integers(1, 60), st.sampled_from([0, 0, 1, 2, 5])),
@@ -107,20 +97,20 @@ LEAVINGS = st.one_of(
 class Call:
     """A call, made up."""
 
-    strategy: type
     loop_budget: int
     concurrency: int
     draws: tuple[Draw, ...]
-    verdict: Draw
-    checks: tuple[str, ...]
-    acts: tuple[Act, ...]
-    told: bool
-    report: str
-    selection: str
-    timeout: float | None
-    iteration_timeout: float | None
-    validate_all: bool | None
-    leaving: Leaving
+    strategy: type = RejectionSamplingStrategy
+    verdict: Draw = field(default=Draw())
+    checks: tuple[str, ...] = ()
+    acts: tuple[Act, ...] = ()
+    told: bool = True
+    report: str = ""
+    selection: str = "first"
+    timeout: float | None = None
+    iteration_timeout: float | None = None
+    validate_all: bool | None = None
+    leaving: Leaving = STAYS
 
     @property
     def budget(self) -> int:
@@ -196,10 +186,6 @@ PASSING = st.one_of(st.builds(Draw, st.just("good"), SECONDS), DRAWS)
 SELECTING = calls([*SELECTIONS], PASSING, st.sampled_from([*["awaited"] * 6, *CHECKS]))
 
 
-def is_good(candidate: Any) -> bool:
-    return candidate.text == "good"
-
-
 async def is_good_later(candidate: Any) -> bool:
     await anyio.sleep(0.5)
     return is_good(candidate)
@@ -261,7 +247,7 @@ def play(call: Call) -> Played:  # noqa: C901 (a table of what handlers do)
             if act.what == "block":
                 raise Blocked("not today")
             if act.what == "stray":
-                raise _stray()
+                raise stray()
             if act.what == "budget":
                 return payload.model_copy(update={"loop_budget": 3})
             if act.what == "require":
@@ -276,7 +262,7 @@ def play(call: Call) -> Played:  # noqa: C901 (a table of what handlers do)
             await (anyio.sleep(SLOW) if call.report == "dawdle" else checkpoint())
             if call.report in {"fail", "stray"}:
                 reported.append(anyio.current_time() - start)
-                raise ReportFailed if call.report == "fail" else _stray()
+                raise ReportFailed if call.report == "fail" else stray()
 
     plugins: list[Any] = [act_of(act) for act in call.acts]
     strategy = call.strategy(
@@ -290,19 +276,13 @@ def play(call: Call) -> Played:  # noqa: C901 (a table of what handlers do)
         validate_all=call.validate_all,
         retry=None,
     )
-    checks = [Requirement("good", is_good, inline=True), *map(requirement, call.checks)]
+    checks = [INLINE, *map(requirement, call.checks)]
 
     async def sample() -> SamplingResult[str]:
         return await strategy.sample(Ask(), checks, on_slice=report if call.report else None)
 
     scene = Scene(rig, told, sample, call.budget, call.concurrency, "")
     return Played(call, scene, failed, reported)
-
-
-def _stray() -> BaseException:
-    if anyio.get_cancelled_exc_class() is asyncio.CancelledError:
-        return asyncio.CancelledError()
-    return Foreign("trio has no stray cancellations")
 
 
 # --- what must hold -----------------------------------------------------------------------------
@@ -608,22 +588,8 @@ OUTCOMES = {
 def test_the_winner_and_every_outcome_are_what_arithmetic_says(
     backend, loop, concurrency, draws, ordered, told
 ):
-    call = Call(
-        strategy=RejectionSamplingStrategy,
-        loop_budget=loop,
-        concurrency=concurrency,
-        draws=draws,
-        verdict=Draw(),
-        checks=(),
-        acts=(),
-        told=told,
-        report="",
-        selection="ordered" if ordered else "first",
-        timeout=None,
-        iteration_timeout=None,
-        validate_all=None,
-        leaving=Leaving(),
-    )
+    selection = "ordered" if ordered else "first"
+    call = Call(loop, concurrency, draws, told=told, selection=selection)
     winner, outcomes = expected(call)
 
     async def main(stepper: Stepper) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 
 import anyio
 import pytest
-from storm import Ask, Draw, Rig, Told, handler
+from oracle_world import Ask
+from storm import INLINE, Draw, Rig, Told, handler, is_good
 
 from mellea_like import (
     MultiTurnStrategy,
@@ -22,7 +23,6 @@ from mellea_like.hooks.types import HookMode, HookType
 from mellea_like.testing.virtual_clock import run_virtual
 
 STRATEGIES = [RejectionSamplingStrategy, RepairTemplateStrategy, MultiTurnStrategy]
-GOOD = Requirement("good", lambda candidate: candidate.text == "good", inline=True)
 BAD, NEVER = Draw("bad", 0.1), Draw("good", 9)
 PLANS: list[dict[int, Draw]] = [
     {1: BAD, 2: Draw("good", 0.2), 3: NEVER, 4: NEVER},
@@ -36,7 +36,7 @@ PLANS: list[dict[int, Draw]] = [
 
 async def _is_good(candidate: Any) -> bool:
     await anyio.sleep(0.1)
-    return candidate.text == "good"
+    return is_good(candidate)
 
 
 LATER = Requirement("good, once more", _is_good)
@@ -57,7 +57,7 @@ async def call(number: int) -> None:
     )
     with anyio.move_on_after(0.15 if number % 5 == 0 else 60):
         try:
-            await strategy.sample(Ask(), [GOOD, LATER])
+            await strategy.sample(Ask(), [INLINE, LATER])
         except (MelleaError, ExceptionGroup):
             return
 
@@ -113,11 +113,11 @@ def test_a_thousand_calls_leave_nothing_in_memory(backend):
 def test_a_hundred_calls_of_sample_sync_leave_nothing_in_memory():
     strategy = RejectionSamplingStrategy(Rig(default=Draw("good", 0)), concurrency_budget=3)
     for _ in range(20):
-        strategy.sample_sync(Ask(), [GOOD])
+        strategy.sample_sync(Ask(), [INLINE])
     gc.collect()
     before = len(gc.get_objects())
     for _ in range(100):
-        assert strategy.sample_sync(Ask(), [GOOD]).success
+        assert strategy.sample_sync(Ask(), [INLINE]).success
     rig = strategy.settings.backend
     assert isinstance(rig, Rig)
     rig.seen.clear()

@@ -14,11 +14,12 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from limits_checks import check_play
 from limits_scene import KNOWN, SCENES, Scene, perform, staged
+from oracle_world import Ask
 from steps import Stepper, run_stepped
-from storm import Ask, Draw, Rig
+from storm import INLINE, Draw, Rig
 
 from examples import examples
-from mellea_like import RejectionSamplingStrategy, Requirement
+from mellea_like import RejectionSamplingStrategy
 from mellea_like.limits import Retry
 from mellea_like.schedules import Staggered
 from mellea_like.testing.virtual_clock import run_virtual
@@ -83,7 +84,7 @@ def test_the_winner_of_an_ordered_call_does_not_depend_on_when_its_chains_start(
                 retry=Retry(1, trip_after=None),
             )
             try:
-                result = await call.sample(Ask(), [Requirement("good", is_good, inline=True)])
+                result = await call.sample(Ask(), [INLINE])
             except Exception:  # noqa: BLE001 (which is the first error may depend on timing)
                 winners.append(None)
             else:
@@ -92,7 +93,3 @@ def test_the_winner_of_an_ordered_call_does_not_depend_on_when_its_chains_start(
 
     run_virtual(main, backend=backend)
     assert winners[0] == winners[1]
-
-
-def is_good(candidate: Any) -> bool:
-    return candidate.text == "good"

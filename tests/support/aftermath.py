@@ -25,8 +25,9 @@ from typing import Any
 import anyio
 from anyio.lowlevel import checkpoint, current_token
 from http_server import Answer, OpenAIServer, Send
-from leftovers import other_threads, running
+from leftovers import check_at_rest, other_threads, running
 
+from mellea_like import Requirement
 from mellea_like.backends.openai import OpenAIBackend
 from mellea_like.core.backend import innermost
 from mellea_like.core.generation import Usage
@@ -40,6 +41,7 @@ from mellea_like.runtime.threads import thread_statistics
 
 FIRST = -1000
 FILES = Path("/proc/self/fd")
+SAYS_WON = Requirement("says won", lambda candidate: candidate.text == "won", inline=True)
 SECONDS = 1.0
 """How long the test server may take to notice that its client is gone."""
 
@@ -177,14 +179,7 @@ class Aftermath(Plugin):
     def check_at_rest(self) -> None:
         """Nothing is in flight, and nobody waits: at the very moment in which the calls ended."""
         assert anyio.current_effective_deadline() == math.inf
-        for thing in self.things:
-            if not callable(getattr(thing, "statistics", None)):
-                continue
-            now = thing.statistics()
-            assert getattr(now, "in_flight", 0) == 0, f"{thing} is at work: {now}"
-            assert getattr(now, "waiting", 0) == 0, f"{thing} has waiters: {now}"
-            reserved = getattr(now, "reserved", ())
-            assert not any(reserved), f"{thing} has reserved something: {now}"
+        check_at_rest(*(t for t in self.things if callable(getattr(t, "statistics", None))))
         for thing in self.things:
             if callable(getattr(thing, "generate", None)):
                 assert gate_of(thing).statistics().waiting == 0

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import anyio
 
@@ -17,6 +20,20 @@ KEPT = ("mellea_like", "Trio thread", "AnyIO worker")
 def running() -> set[int]:
     """The tasks of this event loop."""
     return {task.id for task in anyio.get_running_tasks()}
+
+
+def check_at_rest(*limits: Any) -> None:
+    """Check that limits, gates or backends have no requests, waiters and reservations."""
+    for limit in limits:
+        now = limit.statistics()
+        assert getattr(now, "in_flight", 0) == 0, f"{limit} is at work: {now}"
+        assert getattr(now, "waiting", 0) == 0, f"{limit} has waiters: {now}"
+        assert not any(getattr(now, "reserved", ())), f"{limit} has reserved something: {now}"
+
+
+def has_begun(task: asyncio.Task[Any]) -> bool:
+    """Whether a task has run; before, asyncio throws it away if it is cancelled, with a warning."""
+    return inspect.getcoroutinestate(task.get_coro()) != inspect.CORO_CREATED
 
 
 def other_threads() -> set[threading.Thread]:

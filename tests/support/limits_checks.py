@@ -7,16 +7,16 @@ from collections import Counter
 from itertools import pairwise
 from typing import Any
 
+from leftovers import check_at_rest
 from limits_scene import EVER, Play, Ran
 from limits_storm import CAP, FAULTS, MAX_TOKENS, TRANSIENT, FatalCheck, Mad, MadError
-from storm import Foreign
+from storm import TICK, chain_of, check_turns
 
 from mellea_like import MultiTurnStrategy
 from mellea_like.core.generation import REJECTED, Usage
 from mellea_like.core.result import SamplingResult, StopReason
 from mellea_like.core.slice import Outcome, Slice
 from mellea_like.errors import (
-    AuthenticationFailed,
     BackendError,
     LimitExceeded,
     SamplingFailed,
@@ -24,8 +24,6 @@ from mellea_like.errors import (
 )
 from mellea_like.limits import AdaptiveLimiter, ConcurrencyLimiter, gate_of
 from mellea_like.schedules.giving_up import PerRequirement
-
-TICK = 1e-5
 
 
 def check_play(play: Play) -> None:
@@ -44,14 +42,7 @@ def check_play(play: Play) -> None:
 def check_nothing_held(play: Play) -> None:
     """Rule 12, for what is shared: nothing is reserved, waits, or is in flight."""
     assert play.rig.in_flight == 0
-    for limiter in play.limiters:
-        stats = limiter.statistics()
-        assert (stats.in_flight, stats.waiting) == (0, 0)
-    for budget in play.budgets:
-        stats = budget.statistics()
-        assert stats.reserved == (0, 0, 0, 0)
-        assert stats.waiting == 0
-    assert gate_of(play.rig).statistics().waiting == 0
+    check_at_rest(*play.limiters, *play.budgets, gate_of(play.rig))
 
 
 def check_limiters(play: Play) -> None:
@@ -194,16 +185,11 @@ def check_denial(ran: Ran, record: tuple[Slice, ...]) -> None:
 
 
 def check_record(ran: Ran, record: tuple[Slice, ...]) -> None:
-    """Rules 1, 2 and 5."""
-    call = ran.call
-    ids = [s.iteration for s in record]
-    assert len(set(ids)) == len(ids), f"an iteration stands twice: {ids}"
-    assert len(record) <= call.loop_budget * call.concurrency
+    """Rules 1, 2, 5 and 6."""
+    call, pooled = ran.call, getattr(ran.schedule, "pooled", False)
+    check_turns(record, call.loop_budget, call.concurrency, pooled=pooled, several=False)
     for s in record:
-        assert s.iteration == s.subsample * call.loop_budget + s.depth + 1
-        assert 0 <= s.subsample < call.concurrency
-        assert 0 <= s.depth < call.loop_budget
-        assert 0 <= s.started_at <= s.ended_at <= ran.seconds + TICK
+        assert s.ended_at <= ran.seconds + TICK
         assert (s.error is not None) or s.outcome is not Outcome.ERRORED
         if s.outcome in {Outcome.PASSED, Outcome.FAILED}:
             assert s.error is None
@@ -220,22 +206,11 @@ def check_record(ran: Ran, record: tuple[Slice, ...]) -> None:
 
 
 def check_chains(ran: Ran, record: tuple[Slice, ...]) -> None:
-    """A chain is no longer than its budget, and goes on from what it failed with itself."""
-    call, pooled = ran.call, getattr(ran.schedule, "pooled", False)
+    """A chain goes on from what it failed with itself."""
     _, strategy = ran.strategy
     for chain in {s.chain for s in record}:
-        links = sorted(
-            (s for s in record if s.chain == chain), key=lambda s: (s.started_at, s.ended_at)
-        )
-        assert len(links) <= call.loop_budget
-        assert pooled or all(s.chain == s.subsample for s in links)
-        if chain < call.concurrency and not pooled:
-            assert [s.depth for s in links] == list(range(len(links)))
-        for earlier, later in pairwise(links):
-            assert earlier.ended_at <= later.started_at + TICK
-            assert earlier.outcome in {Outcome.FAILED, Outcome.ERRORED}, "it went on after its end"
-            assert earlier.may_continue
-            assert not isinstance(earlier.error, Foreign | AuthenticationFailed)
+        links = chain_of(record, chain)
+        assert all(earlier.may_continue for earlier in links[:-1])
         failed: list[Slice] = []
         first = links[0]
         assert len(first.context) == 0
@@ -245,7 +220,7 @@ def check_chains(ran: Ran, record: tuple[Slice, ...]) -> None:
             assert s.action.render(s.context) == action.render(context)
             if s.outcome is Outcome.FAILED:
                 failed.append(s)
-            if call.strategy is MultiTurnStrategy:
+            if ran.call.strategy is MultiTurnStrategy:
                 assert len(s.context) == 2 * sum(f is not s for f in failed)
 
 

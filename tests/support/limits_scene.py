@@ -9,15 +9,28 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
 import anyio
 from hypothesis import strategies as st
-from limits_storm import CALLER, CAP, FAULTS, MAX_TOKENS, Lot, Mad, Shared, no_rant, raises_at_rant
+from leftovers import running
+from limits_storm import (
+    CALLER,
+    CAP,
+    FAULTS,
+    MAD,
+    MAX_TOKENS,
+    Lot,
+    Mad,
+    Shared,
+    no_rant,
+    raises_at_rant,
+)
+from oracle_world import Ask, on_asyncio
 from steps import Stepper
-from storm import Ask, Told, running
+from storm import STAYS, Leaving, Told
 
 from mellea_like import (
     MultiTurnStrategy,
@@ -49,21 +62,6 @@ LOTS = st.builds(
     SECONDS,
     st.sampled_from([True, True, False]),
 )
-MAD = st.builds(
-    Mad,
-    st.lists(
-        st.tuples(
-            st.sampled_from([-5, 0, 1, 1, 2, 10**9, 10**9]),
-            st.sampled_from([None, None, -3.0, 0.0, 0.5, 7.0, 1000.0, math.inf, -math.inf]),
-        ),
-        min_size=1,
-        max_size=6,
-    ),
-    pooled=st.booleans(),
-    extra=st.sampled_from([0, 0, 1, 3]),
-    raises_at=st.sampled_from([None, None, None, None, 1, 2, 5, -1, -2]),
-    timing_dependent=st.booleans(),
-)
 SCHEDULES = st.one_of(
     st.none(),
     st.builds(Eager, st.booleans()),
@@ -93,14 +91,7 @@ class Purse:
     seconds: float | None = None
 
     def made(self, cancelled: Cancelled, within: Budget | None = None) -> Budget:
-        return Budget(
-            cancelled=cancelled,
-            requests=self.requests,
-            output_tokens=self.output_tokens,
-            input_tokens=self.input_tokens,
-            seconds=self.seconds,
-            within=within,
-        )
+        return Budget(cancelled=cancelled, within=within, **asdict(self))
 
 
 PURSES = st.one_of(
@@ -112,46 +103,35 @@ PURSES = st.one_of(
 )
 
 
-@dataclass(frozen=True)
-class Leaving:
-    """How the caller leaves: by scope or natively at a step of all calls, or at a time."""
-
-    mode: str = "stays"
-    step: int = 0
-    seconds: float = math.inf
-
-
 LEAVINGS = st.one_of(
-    st.just(Leaving()),
-    st.just(Leaving()),
+    st.just(STAYS),
+    st.just(STAYS),
     st.builds(Leaving, st.just("scope"), st.integers(1, 150)),
     st.builds(Leaving, st.just("native"), st.integers(1, 150)),
-    st.builds(Leaving, st.just("time"), seconds=st.sampled_from([0.0, 0.5, 1.0, 1.25, 3.0])),
+    st.builds(Leaving, seconds=st.sampled_from([0.0, 0.5, 1.0, 1.25, 3.0])),
 )
 
 
 @dataclass(frozen=True)
 class Call:
-    """One call, made up."""
+    """One call, made up; by default little is special."""
 
-    strategy: type
-    loop_budget: int
-    concurrency: int
-    checks: tuple[str, ...]
-    schedule: Any
-    """None for all at once; ``shared`` for the scene's."""
-    retry: Retry | None
-    purse: Purse | None
-    strategys_purse: str
-    """``none``, ``the scene's``, or ``a part`` of the scene's."""
-    purse_within: bool
-    give_up: bool
-    ordered: bool
-    timeout: float | None
-    iteration_timeout: float | None
-    told: bool
-    begins: float
-    leaving: Leaving
+    strategy: type = RejectionSamplingStrategy
+    loop_budget: int = 2
+    concurrency: int = 2
+    checks: tuple[str, ...] = ()
+    schedule: Any = None  # None for all at once; ``shared`` for the scene's.
+    retry: Retry | None = None
+    purse: Purse | None = None
+    strategys_purse: str = "none"  # Or ``the scene's``, or ``a part`` of the scene's.
+    purse_within: bool = False
+    give_up: bool = False
+    ordered: bool = False
+    timeout: float | None = None
+    iteration_timeout: float | None = None
+    told: bool = True
+    begins: float = 0.0
+    leaving: Leaving = STAYS
 
 
 CALLS = st.builds(
@@ -396,7 +376,7 @@ async def perform(play: Play, stepper: Stepper) -> None:  # noqa: C901 (a scene,
         left = [seconds for b in ran.budgets if (seconds := b.seconds_left()) is not None]
         ran.budgeted = min(left, default=None)
         scopes[index].deadline = ran.began + ran.call.leaving.seconds
-        hosts[index] = asyncio.current_task() if _on_asyncio() else None
+        hosts[index] = asyncio.current_task() if on_asyncio() else None
         sample, _ = ran.strategy
         with scopes[index]:
             try:
@@ -416,25 +396,19 @@ async def perform(play: Play, stepper: Stepper) -> None:  # noqa: C901 (a scene,
 
     at: dict[int, list[int]] = {}
     for index, ran in enumerate(play.runs):
-        if ran.call.leaving.mode in {"scope", "native"}:
-            at.setdefault(ran.call.leaving.step, []).append(index)
+        at.setdefault(ran.call.leaving.step, []).append(index)
     stepper.arm({step: partial(_each, strike, who) for step, who in at.items()})
     with anyio.fail_after(EVER):
         async with anyio.create_task_group() as tasks:
             for index in range(len(play.runs)):
                 tasks.start_soon(one, index)
     stepper.disarm()
-    left = [task for task in anyio.get_running_tasks() if task.id not in before]
-    assert not left, f"the calls left tasks behind: {left}"
+    assert running() <= before, "the calls left tasks behind"
 
 
 def _each(strike: Callable[[int], None], who: list[int]) -> None:
     for index in who:
         strike(index)
-
-
-def _on_asyncio() -> bool:
-    return anyio.get_cancelled_exc_class() is asyncio.CancelledError
 
 
 def _nothing_of_it_runs(ran: Ran, index: int, rig: Shared) -> None:
@@ -451,29 +425,6 @@ def _nothing_of_it_runs(ran: Ran, index: int, rig: Shared) -> None:
 # --- scenes that chance seldom makes ------------------------------------------------------------
 
 
-def a_call(**changes: Any) -> Call:
-    """A call of which little is special."""
-    plain = Call(
-        strategy=RejectionSamplingStrategy,
-        loop_budget=2,
-        concurrency=2,
-        checks=(),
-        schedule=None,
-        retry=None,
-        purse=None,
-        strategys_purse="none",
-        purse_within=False,
-        give_up=False,
-        ordered=False,
-        timeout=None,
-        iteration_timeout=None,
-        told=True,
-        begins=0.0,
-        leaving=Leaving(),
-    )
-    return replace(plain, **changes)
-
-
 def a_scene(*lots: Lot, calls: list[Call]) -> Scene:
     return Scene(tuple(calls), lots, (), None, None, None)
 
@@ -485,31 +436,31 @@ def _mad(*script: tuple[int, float | None], pooled: bool = True, timing: bool = 
 
 KNOWN = {
     "a stream check raises what ends the call": a_scene(
-        Lot("rant"), calls=[a_call(checks=("fatal",))]
+        Lot("rant"), calls=[Call(checks=("fatal",))]
     ),
     "a budget denies another try": a_scene(
-        Lot("down"), calls=[a_call(concurrency=1, retry=Retry(3), purse=Purse(requests=2))]
+        Lot("down"), calls=[Call(concurrency=1, retry=Retry(3), purse=Purse(requests=2))]
     ),
     "a call finds the gate closed that another one closed": a_scene(
         Lot("told", 0.0),
         Lot("good"),
         calls=[
-            a_call(concurrency=1, retry=Retry()),
-            a_call(concurrency=1, retry=Retry(), begins=0.5),
-            a_call(concurrency=1, retry=Retry(), begins=1.5),
+            Call(concurrency=1, retry=Retry()),
+            Call(concurrency=1, retry=Retry(), begins=0.5),
+            Call(concurrency=1, retry=Retry(), begins=1.5),
         ],
     ),
     "a request is given up before its server can ask for patience": a_scene(
         Lot("told", 2.0),
-        calls=[a_call(concurrency=1, loop_budget=3, retry=Retry(1), iteration_timeout=0.75)],
+        calls=[Call(concurrency=1, loop_budget=3, retry=Retry(1), iteration_timeout=0.75)],
     ),
     "every chain is broken": a_scene(
-        Lot("permanent"), calls=[a_call(schedule=Eager(pool=True), loop_budget=3)]
+        Lot("permanent"), calls=[Call(schedule=Eager(pool=True), loop_budget=3)]
     ),
     "a budget is spent while the schedule wants to wait": a_scene(
         Lot("bad"),
         calls=[
-            a_call(
+            Call(
                 concurrency=1,
                 loop_budget=3,
                 purse=Purse(requests=1),
@@ -521,7 +472,7 @@ KNOWN = {
         Lot("good", 2.0),
         Lot("bad", 1.0),
         calls=[
-            a_call(
+            Call(
                 ordered=True,
                 schedule=_mad(
                     (1, None), (2, None), (0, 7.0), (0, 7.0), (1, None), pooled=False, timing=False

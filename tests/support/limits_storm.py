@@ -11,11 +11,12 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import anyio
 from anyio.lowlevel import checkpoint
-from storm import Foreign
+from hypothesis import strategies as st
+from oracle_world import Foreign
 
 from mellea_like.core.backend import Request
 from mellea_like.core.generation import Generation, RequestMeter, Usage
@@ -32,21 +33,6 @@ from mellea_like.errors import (
 )
 from mellea_like.schedules.base import BaseSchedule, CallFacts, CallProgress, Go, SchedulePlan
 
-LotKind = Literal[
-    "good",
-    "bad",
-    "garbled",
-    "rant",
-    "down",
-    "late",
-    "refused",
-    "told",
-    "told long",
-    "unreadable",
-    "permanent",
-    "foreign",
-]
-
 MAX_TOKENS = 8
 CAP = 30.0
 """The longest wait that a server may ask for."""
@@ -58,7 +44,7 @@ CALLER: ContextVar[int] = ContextVar("the storm's call")
 class Lot:
     """What happens to one request."""
 
-    kind: LotKind = "bad"
+    kind: str = "bad"
     delay: float = 1.0
     counted: bool = True
     """Whether the server says what it cost."""
@@ -73,7 +59,7 @@ class Sent:
     purpose: str
     retry: int
     at: float
-    kind: LotKind
+    kind: str
     meter: RequestMeter
     estimated: int
     ended: float | None = None
@@ -95,7 +81,6 @@ class Shared:
     max_in_flight: int = 0
     drawing: dict[int, int] = field(default_factory=dict)
     max_drawing: dict[int, int] = field(default_factory=dict)
-    streamed: bool = False
 
     async def generate(self, request: Request) -> Generation:
         reply: Any = None
@@ -206,6 +191,23 @@ class Mad(BaseSchedule):
 
     def begin(self, facts: CallFacts) -> MadCourse:
         return MadCourse(self, facts)
+
+
+MAD = st.builds(
+    Mad,
+    st.lists(
+        st.tuples(
+            st.sampled_from([-5, 0, 1, 1, 2, 10**9, 10**9]),
+            st.sampled_from([None, None, -3.0, 0.0, 0.5, 7.0, 1000.0, math.inf, -math.inf]),
+        ),
+        min_size=1,
+        max_size=6,
+    ),
+    pooled=st.booleans(),
+    extra=st.sampled_from([0, 0, 1, 3]),
+    raises_at=st.sampled_from([None, None, None, None, 1, 2, 5, -1, -2]),
+    timing_dependent=st.booleans(),
+)
 
 
 class MadCourse(SchedulePlan):

@@ -19,6 +19,7 @@ import anyio
 import oracle_calls as calls
 import trio
 from anyio._backends import _asyncio as anyio_asyncio
+from leftovers import running
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
@@ -190,7 +191,7 @@ async def _play(spec: Spec, loop: Loop, logged: Sequence[Any]) -> Spec:
     except Exception as exc:  # noqa: BLE001 (part of the trace)
         ended.error = exc
         return _seen(world, ended, logged, None, None)
-    before = {task.id for task in anyio.get_running_tasks()}
+    before = running()
     with _plugins(spec["plugins_by"], [] if own else handlers):
         await _leave(world, ended, lambda: _call(world, made, arguments, ended, before), loop)
     world.over = True
@@ -255,7 +256,7 @@ def _on_slice(world: World) -> Any:
 
 async def _call(world: World, made: Any, arguments: Spec, ended: Ended, before: set[int]) -> None:
     spec = world.spec
-    inside = before | {task.id for task in anyio.get_running_tasks()}
+    inside = before | running()
     try:
         if spec["stream"] is None:
             ended.result = await made.sample(**arguments)
@@ -267,7 +268,7 @@ async def _call(world: World, made: Any, arguments: Spec, ended: Ended, before: 
             raise
     finally:
         ended.at = world.now
-        ended.left = len([t for t in anyio.get_running_tasks() if t.id not in inside])
+        ended.left = len(running() - inside)
 
 
 async def _stream(world: World, made: Any, arguments: Spec, ended: Ended) -> None:

@@ -7,18 +7,20 @@ against the engine's rules, and `check_nothing_left` looks for what a call left 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import itertools
 import math
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import anyio
 from anyio.lowlevel import checkpoint
+from oracle_world import Foreign, on_asyncio
 
+from mellea_like import Requirement
 from mellea_like.core.backend import Request
-from mellea_like.core.conversation import Context, Message
 from mellea_like.core.generation import Generation
 from mellea_like.core.slice import Outcome, Slice
 from mellea_like.errors import (
@@ -36,24 +38,16 @@ Kind = Literal[
     "good", "bad", "garbled", "transient", "permanent", "foreign", "group", "stray", "messy"
 ]
 
+TICK = 1e-5
 FIRST = -1000
 """The priority of what looks on: before everything that may fail."""
 
 
-class Foreign(Exception):
-    """An exception that no backend of ours would raise."""
+def is_good(candidate: Any) -> bool:
+    return candidate.text == "good"
 
 
-class Ask:
-    """An action whose replies can fail to parse."""
-
-    def render(self, context: Context) -> Sequence[Message]:
-        return (*context.messages, Message("user", "say good"))
-
-    def parse(self, text: str) -> str:
-        if "garbled" in text:
-            raise ValueError("it is garbled")
-        return text.upper()
+INLINE = Requirement("good", is_good, inline=True)
 
 
 @dataclass(frozen=True)
@@ -76,7 +70,7 @@ class Draw:
 class Seen:
     """One request that arrived."""
 
-    iteration: int | None
+    iteration: int
     purpose: str
     at: float
 
@@ -97,38 +91,43 @@ class Rig:
     drawing: int = 0
     max_drawing: int = 0
 
-    async def generate(self, request: Request) -> Generation:
+    @contextlib.contextmanager
+    def _asked(self, request: Request) -> Iterator[tuple[Draw, Seen]]:
+        """Note a request while it is in flight, and find what happens to it."""
         iteration, purpose = request.meta.iteration, request.meta.purpose
         assert iteration is not None
         judging = purpose == "judge"
-        comparing = judging and "You compare" in request.messages[0].content
-        draw = self.verdict if judging else self.plan.get(iteration, self.default)
-        meter = request.meter.start()
-        asked = "compare" if comparing else purpose
-        self.seen.append(Seen(iteration, asked, anyio.current_time()))
+        comparing = judging and "You compare" in request.messages[0].text
+        seen = Seen(iteration, "compare" if comparing else purpose, anyio.current_time())
+        self.seen.append(seen)
         self.in_flight += 1
         self.drawing += not judging
         self.max_drawing = max(self.max_drawing, self.drawing)
         try:
+            yield self.verdict if judging else self.plan.get(iteration, self.default), seen
+        finally:
+            self.in_flight -= 1
+            self.drawing -= not judging
+
+    async def generate(self, request: Request) -> Generation:
+        meter = request.meter.start()
+        with self._asked(request) as (draw, seen):
             await self._work(draw)
             if request.meta.retry < draw.failures:
                 raise _again(draw)
             if draw.kind in {"good", "bad", "garbled", "messy"}:
                 meter.settle(input_tokens=1, output_tokens=1)
-                if comparing:
+                if seen.purpose == "compare":
                     return Generation('{"better": "b"}')
-                if judging:
+                if seen.purpose == "judge":
                     passed = "true" if draw.kind == "good" else "false"
                     return Generation(f'{{"passed": {passed}, "reason": "so it is"}}')
-                self.answered.add(iteration)
+                self.answered.add(seen.iteration)
                 return Generation("good" if draw.kind == "messy" else draw.kind)
             error = self._fault(draw.kind)
-            if not judging:
-                self.raised[iteration] = error
+            if request.meta.purpose != "judge":
+                self.raised[seen.iteration] = error
             raise error
-        finally:
-            self.in_flight -= 1
-            self.drawing -= not judging
 
     async def _work(self, draw: Draw) -> None:
         if draw.kind == "messy":
@@ -151,7 +150,7 @@ class Rig:
         if kind == "group":
             return ExceptionGroup("the backend's own group", [Foreign("one"), Foreign("two")])
         if kind == "stray":
-            return anyio.get_cancelled_exc_class()() if _on_asyncio() else BackendUnavailable()
+            return asyncio.CancelledError() if on_asyncio() else BackendUnavailable()
         return Foreign("no backend error")
 
 
@@ -165,28 +164,18 @@ class StreamingRig(Rig):
             yield pieces
 
     async def _pieces(self, request: Request) -> AsyncGenerator[str | Generation]:
-        iteration = request.meta.iteration
-        assert iteration is not None
-        draw = self.plan.get(iteration, self.default)
         meter = request.meter.start()
-        self.seen.append(Seen(iteration, request.meta.purpose, anyio.current_time()))
-        self.in_flight += 1
-        self.drawing += 1
-        self.max_drawing = max(self.max_drawing, self.drawing)
-        try:
+        with self._asked(request) as (draw, seen):
             await self._work(draw)
             if request.meta.retry < draw.failures:
                 raise _again(draw)
-            self.answered.add(iteration)
+            self.answered.add(seen.iteration)
             meter.update(output_tokens=1)
             yield draw.kind[:2]
             await self._work(draw)
             yield draw.kind[2:]
             meter.settle(input_tokens=1, output_tokens=2)
             yield Generation(draw.kind)
-        finally:
-            self.in_flight -= 1
-            self.drawing -= 1
 
 
 def _again(draw: Draw) -> BackendError:
@@ -202,8 +191,17 @@ async def _fails_when_cancelled(seconds: float) -> None:
         raise Foreign("cleaning up failed") from None
 
 
-def _on_asyncio() -> bool:
-    return anyio.get_cancelled_exc_class().__name__ == "CancelledError"
+@dataclass(frozen=True)
+class Leaving:
+    """How the caller leaves: by scope or natively, at a step; or by a scope at a time."""
+
+    mode: str = "scope"
+    step: int = -1
+    again: int = 0
+    seconds: float = math.inf
+
+
+STAYS = Leaving()
 
 
 class Told(Plugin):
@@ -275,34 +273,49 @@ def check_record(
     Where turns are ``pooled``, any chain may take those of any subsample; where ``several`` draws
     are to pass, a chain goes on after a pass.
     """
+    requested, ids = {seen.iteration for seen in rig.seen}, {s.iteration for s in slices}
+    assert requested <= ids, f"requested {requested}, but recorded {ids}"
+    assert rig.max_drawing <= concurrency + extra
+    check_turns(slices, loop_budget, concurrency, pooled=pooled, several=several)
+    for slice_ in slices:
+        check_slice(slice_, rig, hooked=hooked)
+    of_slices = [seen for seen in rig.seen if seen.purpose != "compare"]
+    assert sum(s.usage.requests for s in slices) == len(of_slices)
+
+
+def check_turns(
+    slices: Sequence[Slice], loop_budget: int, concurrency: int, *, pooled: bool, several: bool
+) -> None:
+    """Hold the turns and the chains of a record against rules 1, 2 and 6."""
+    on = {Outcome.FAILED, Outcome.ERRORED, *([Outcome.PASSED] if several else [])}
     ids = [slice_.iteration for slice_ in slices]
     assert len(set(ids)) == len(ids), f"an iteration stands twice: {ids}"
-    requested = {seen.iteration for seen in rig.seen}
-    assert requested <= set(ids), f"requested {requested}, but recorded {ids}"
-    assert rig.max_drawing <= concurrency + extra
     for slice_ in slices:
         assert slice_.iteration == slice_.subsample * loop_budget + slice_.depth + 1
         assert 0 <= slice_.subsample < concurrency
         assert 0 <= slice_.depth < loop_budget
         assert pooled or slice_.chain == slice_.subsample
         assert 0 <= slice_.started_at <= slice_.ended_at
-        check_slice(slice_, rig, hooked=hooked)
     for subsample in range(concurrency):
         depths = sorted(s.depth for s in slices if s.subsample == subsample)
         # A pooled turn may be given to a chain that is cancelled before it begins with it.
         assert pooled or depths == list(range(len(depths))), "a turn was left out"
     for number in {slice_.chain for slice_ in slices}:
-        chain = sorted((s for s in slices if s.chain == number), key=lambda s: s.started_at)
-        if pooled and len({s.started_at for s in chain}) < len(chain):
+        chain = chain_of(slices, number)
+        assert len(chain) <= loop_budget
+        if several and len({s.started_at for s in chain}) < len(chain):
             continue  # Two began at one instant: their order is not known.
         for earlier, later in itertools.pairwise(chain):
-            assert earlier.ended_at <= later.started_at
-            on = {Outcome.FAILED, Outcome.ERRORED, *([Outcome.PASSED] if several else [])}
+            assert earlier.ended_at <= later.started_at + TICK
             assert earlier.outcome in on, "it went on after its end"
             if isinstance(earlier.error, Foreign | AuthenticationFailed | ExceptionGroup):
                 raise AssertionError("it went on after a permanent error")
-    of_slices = [seen for seen in rig.seen if seen.purpose != "compare"]
-    assert sum(s.usage.requests for s in slices) == len(of_slices)
+
+
+def chain_of(slices: Sequence[Slice], number: int) -> list[Slice]:
+    """The draws of a chain, in their order."""
+    chain = [s for s in slices if s.chain == number]
+    return sorted(chain, key=lambda s: (s.started_at, s.ended_at))
 
 
 def check_slice(slice_: Slice, rig: Rig, *, hooked: bool) -> None:
@@ -341,7 +354,3 @@ def check_nothing_left(before: set[int], rig: Rig, told: Told | None) -> None:
     assert rig.in_flight == 0
     assert told is None or told.running == 0
     assert anyio.current_effective_deadline() == math.inf
-
-
-def running() -> set[int]:
-    return {task.id for task in anyio.get_running_tasks()}

@@ -9,8 +9,9 @@ from functools import partial
 from typing import Any, Literal
 
 import anyio
+from oracle_world import Ask
 from steps import Stepper, run_stepped
-from storm import Ask, Draw, Rig, Told, check_record
+from storm import INLINE, Draw, Rig, Told, check_record, is_good
 from storm_run import Ran, Scene, run_scene
 
 from mellea_like import RejectionSamplingStrategy, Requirement
@@ -24,16 +25,11 @@ FIRST_STEPS, STRIDE = 6, 16
 """Without ``STORM=1``, each of the first steps is tried, and then about one in so many."""
 
 
-def is_good(candidate: Any) -> bool:
-    return candidate.text == "good"
-
-
 async def is_good_later(candidate: Any) -> tuple[bool, str]:
     await anyio.sleep(0.5)
-    return candidate.text == "good", "it is not good"
+    return is_good(candidate), "it is not good"
 
 
-INLINE = Requirement("good", is_good, inline=True)
 AWAITED = Requirement("good, looked at for long", is_good_later)
 AWAITED_TOO = Requirement("good, looked at again", is_good_later)
 BAD = Draw("bad", 0.5)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
+from leftovers import check_at_rest, has_begun, running
 from steps import Stepper
-from storm import Rig, Told, check_nothing_left, running
+from storm import Rig, Told, check_nothing_left
 
 from mellea_like.core.result import SamplingResult
 from mellea_like.limits.backoff_gate import JITTER, gate_of
@@ -71,7 +71,7 @@ async def run_scene(  # noqa: C901, PLR0915 (one run, from its start to its end)
             scope.cancel()
         elif mode == "everyone":
             for task in asyncio.all_tasks(asyncio.get_running_loop()):
-                if id(task) not in before and _has_begun(task):
+                if id(task) not in before and has_begun(task):
                     task.cancel()
         else:
             host[0].cancel()
@@ -103,7 +103,7 @@ async def run_scene(  # noqa: C901, PLR0915 (one run, from its start to its end)
     def check_left(inside: set[int]) -> None:
         with anyio.CancelScope(shield=True):  # noqa: ASYNC100 (its own deadline is looked at)
             check_nothing_left(inside, played.rig, played.told)
-            check_limits_at_rest(played)
+            check_at_rest(*played.limits, gate_of(played.rig))
 
     if mode == "scope" and anyio.get_cancelled_exc_class() is not asyncio.CancelledError:
         await call()
@@ -112,16 +112,3 @@ async def run_scene(  # noqa: C901, PLR0915 (one run, from its start to its end)
         await asyncio.wait(host)
         host[0].result()
     return ran
-
-
-def check_limits_at_rest(played: Scene) -> None:
-    for limit in [*played.limits, gate_of(played.rig)]:
-        now = limit.statistics()
-        assert now.waiting == 0, now
-        assert getattr(now, "in_flight", 0) == 0, now
-        assert not any(getattr(now, "reserved", ())), now
-
-
-def _has_begun(task: asyncio.Task[Any]) -> bool:
-    # One that has not is thrown away by asyncio, with a warning, before anyio can run it.
-    return inspect.getcoroutinestate(task.get_coro()) != inspect.CORO_CREATED
