@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from gateway_kit import calling
 from http_server import Answer
+from messages import PNG_BASE64
 from open_responses import EVENT, RESPONSE
 from strict_upstream import calls, strict_upstream
 
@@ -13,10 +14,7 @@ from mellea_like.core.generation import Generation
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("warm_checks")]
 
-HEART = (
-    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGP4z8AAAAMBAQDJ/pLv"
-    "AAAAAElFTkSuQmCC"
-)
+HEART = f"data:image/png;base64,{PNG_BASE64}"
 FORECAST = {
     "type": "function",
     "name": "forecast",

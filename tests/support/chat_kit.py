@@ -30,8 +30,6 @@ class Bot:
     cleanup: float = 0.0
     """For so long it goes on when it is cancelled."""
     error: Exception | None = None
-    stubborn: bool = False
-    """It answers even though it was cancelled."""
     runs: list[Ran] = field(default_factory=list)
     active: int = 0
     on_run: Callable[[list[Any]], object] = lambda _: None
@@ -50,12 +48,11 @@ class Bot:
                 if self.cleanup:
                     with anyio.CancelScope(shield=True):
                         await anyio.sleep(self.cleanup)
-                if not self.stubborn:
-                    raise
+                raise
             if self.error is not None:
                 ran.how = "failed"
                 raise self.error
-            ran.how = ran.how or "answered"
+            ran.how = "answered"
             return tuple(messages)
         finally:
             ran.end = anyio.current_time()

@@ -14,11 +14,10 @@ from mellea_like.limits.base import LimitedBackend
 
 
 class FakeActor:
-    """A stand-in for a handle of the limit's actor; ``delay`` is how long a message takes."""
+    """A stand-in for a handle of the limit's actor."""
 
-    def __init__(self, limit, tasks, delay=0.01):
+    def __init__(self, limit, tasks):
         self.keeper = LimitKeeper(limit)
-        self.delay = delay
         self.tasks = tasks
         self.loses = False
         self._died = None
@@ -27,7 +26,7 @@ class FakeActor:
         self._died = "killed"
 
     async def _to_it(self):
-        await anyio.sleep(self.delay)
+        await anyio.sleep(0.01)
         if self._died:
             raise KeeperGone(self._died)
 
@@ -88,11 +87,11 @@ class Server:
 class Worker:
     """A process that sends requests, ``calls`` at a time, until there is no more budget."""
 
-    def __init__(self, actor, server, *, calls=4, max_tokens=10):
+    def __init__(self, actor, server, *, calls=4):
         self.limit = RemoteLimit(actor)
         self.backend = LimitedBackend(server, self.limit)
         self.calls = calls
-        self.options = Options(max_tokens=max_tokens)
+        self.options = Options(max_tokens=10)
         self.denied = None
 
     async def send(self):

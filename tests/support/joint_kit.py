@@ -12,7 +12,7 @@ from anyio.lowlevel import checkpoint
 
 from mellea_like.core.backend import Options, Request, RequestMeta
 from mellea_like.core.conversation import Message
-from mellea_like.core.generation import Generation, Usage
+from mellea_like.core.generation import Generation
 
 
 def ask(text: str, *, system: str = "", call: str = "", **more: Any) -> Request:
@@ -72,15 +72,9 @@ class Person:
         self,
         *replies: Reply,
         delay: float = 0.0,
-        single: BaseException | None = None,
-        metered: bool = True,
-        tokens: tuple[int, int] = (100, 50),
     ) -> None:
         self.replies = list(replies) or [echo]
         self.delay = delay
-        self.single = single
-        self.metered = metered
-        self.tokens = tokens
         self.requests: list[Request] = []
         self.times: list[float] = []
         self.in_flight = 0
@@ -101,9 +95,8 @@ class Person:
     async def generate(self, request: Request) -> Generation:
         self.requests.append(request)
         self.times.append(anyio.current_time())
-        meter = request.meter.start() if self.metered else None
-        if meter is not None:
-            meter.update(input_tokens=self.tokens[0])
+        meter = request.meter.start()
+        meter.update(input_tokens=100)
         self.in_flight += 1
         self.max_in_flight = max(self.max_in_flight, self.in_flight)
         try:
@@ -118,18 +111,16 @@ class Person:
             self.in_flight -= 1
         if isinstance(reply, BaseException):
             raise reply
-        if meter is not None:
-            meter.settle(input_tokens=self.tokens[0], output_tokens=self.tokens[1])
+        meter.settle(input_tokens=100, output_tokens=50)
         if isinstance(reply, Generation):
             return reply
         text = reply if isinstance(reply, str) else json.dumps(reply)
-        usage = meter.usage if meter is not None else Usage()
-        return Generation(text, None, usage, self.model, "stop")
+        return Generation(text, None, meter.usage, self.model, "stop")
 
     def _reply(self, request: Request) -> Any:
         tasks = tasks_of(request)
         if not tasks:
-            return self.single or request.messages[-1].text.upper()
+            return request.messages[-1].text.upper()
         reply = self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
         return reply(tasks) if callable(reply) else reply
 

@@ -11,7 +11,7 @@ import sqlite3
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -91,9 +91,9 @@ async def check_takes_nothing(store: OpenJournal, result: SamplingResult[Any], w
             await waited
 
 
-async def write_run(path: Path, items: int, identity: Mapping[str, Any] = IDENTITY) -> None:
+async def write_run(path: Path, items: int) -> None:
     """Write a complete run of some items."""
-    async with Journal(path).open(identity) as store:
+    async with Journal(path).open(IDENTITY) as store:
         for item in range(items):
             await write_item(store, item)
 

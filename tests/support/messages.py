@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import struct
-import zlib
+import base64
 
 from hypothesis import strategies as st
 
@@ -11,27 +10,10 @@ from mellea_like.core.conversation import Message
 from mellea_like.core.parts import Audio, File, Image, Text
 from mellea_like.core.tools import ToolCall
 
-
-def png(width: int = 1, height: int = 1, color: tuple[int, int, int] = (255, 0, 0)) -> bytes:
-    """Return a picture of one colour."""
-
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        check = struct.pack(">I", zlib.crc32(kind + data))
-        return struct.pack(">I", len(data)) + kind + data + check
-
-    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    rows = (b"\0" + bytes(color) * width) * height
-    return b"".join(
-        [
-            b"\x89PNG\r\n\x1a\n",
-            chunk(b"IHDR", header),
-            chunk(b"IDAT", zlib.compress(rows)),
-            chunk(b"IEND", b""),
-        ]
-    )
-
-
-PNG = png()
+PNG_BASE64 = (
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGP4z8AAAAMBAQDJ/pLvAAAAAElFTkSuQmCC"
+)
+PNG = base64.b64decode(PNG_BASE64)
 
 WORDS = st.text(max_size=8)
 SOME = st.text(min_size=1, max_size=8)

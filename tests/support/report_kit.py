@@ -125,9 +125,9 @@ def run_of(items: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
     }
 
 
-def many(items: list[dict[str, Any]], number: int, seed: int = 1) -> list[dict[str, Any]]:
+def many(items: list[dict[str, Any]], number: int) -> list[dict[str, Any]]:
     """As many items, drawn from a few."""
-    chance = random.Random(seed)
+    chance = random.Random(1)
     return [
         {**chance.choice(items), "id": n, "label": f"harbour number {n}"} for n in range(number)
     ]
