@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-import sys
-import textwrap
 
+import command_line
 import pytest
 
 import mellea_like.backends
@@ -51,16 +49,11 @@ OPTIONAL = {
 def python(code: str, *arguments: str, **more: str) -> str:
     """Run code in a fresh interpreter that nothing else measures or configures."""
     hindering = ("COVERAGE_", "COV_CORE_", "PYTHONDONTWRITEBYTECODE", "PYTHONWARNINGS")
-    environ = {name: text for name, text in os.environ.items() if not name.startswith(hindering)}
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code), *arguments],
-        env=environ | more,
-        capture_output=True,
-        text=True,
-        check=False,
-        stdin=subprocess.DEVNULL,
-        timeout=50,
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        for name in os.environ:
+            if name.startswith(hindering):
+                patch.delenv(name)
+        done = command_line.python(code, *arguments, **more)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import enum
-import os
-import subprocess
-import sys
-import textwrap
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from functools import partial
@@ -14,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import python
 from pydantic import BaseModel, create_model
 
 from mellea_like import (
@@ -367,18 +364,10 @@ def test_a_digest_is_the_same_in_every_process(tmp_path):
         known = Requirement("is known", lambda c: c.text in {"x", "y", "z"} or f"{c!r}")
         print(identity_of(s, ["a", known]))
     """
-    printed = {
-        subprocess.run(
-            [sys.executable, "-c", textwrap.dedent(program)],
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for seed in "12"
-    }
-    assert len(printed) == 1
-    assert " at 0x" not in printed.pop()
+    one, other = (python(program, PYTHONHASHSEED=seed) for seed in "12")
+    assert one.returncode == 0, one.stderr
+    assert one.stdout == other.stdout
+    assert " at 0x" not in one.stdout
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,12 @@ import resource
 import shutil
 import sqlite3
 import stat
-import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
 
 import pytest
-from command_line import run
+from command_line import python, run
 from html_page import HtmlPage
 from report_kit import NASTY, nasty_trace, trace_of
 
@@ -299,10 +298,7 @@ sys.modules["jinja2"] = None
 from mellea_like.cli.main import main
 print(main(["report", sys.argv[1]]), main(["report", sys.argv[1], "-o", "/dev/null"]))
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(trace)],
-        capture_output=True, text=True, check=False, timeout=50,
-    )  # fmt: skip
+    done = python(code, str(trace))
     assert done.stdout.startswith("Passed")
     assert done.stdout.endswith("\n0 3\n")
     assert done.stderr == (

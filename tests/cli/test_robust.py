@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 import pytest
-from command_line import COMMAND, environment, start
+from command_line import COMMAND, environment, python, start
 from http_server import Answer, OpenAIServer
 from rich.text import Text
 
@@ -54,13 +54,7 @@ def test_on_a_terminal_it_says_that_it_reads(command):
 def without(package, *arguments):
     """Run the command as if a package weren't installed."""
     code = f"import sys; sys.modules[{package!r}] = None; from mellea_like.cli.main import main"
-    return subprocess.run(
-        [sys.executable, "-c", f"{code}; sys.exit(main(sys.argv[1:]))", *arguments],
-        capture_output=True,
-        env=environment(),
-        check=False,
-        text=True,
-    )
+    return python(f"{code}; sys.exit(main(sys.argv[1:]))", *arguments)
 
 
 BATCH = ("-p", "Say {{ text }}", "-o", "out.jsonl", "--backend", "markov")

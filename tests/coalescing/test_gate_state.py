@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from datetime import UTC, datetime
 
 import pytest
+from command_line import python
 
 from mellea_like.coalescing import RerunGate
 from mellea_like.coalescing.rerun.gate_state import GateState
@@ -147,12 +146,8 @@ anyio.run(main, backend=sys.argv[2])
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="there is no such signal here")
 def test_a_tick_that_kills_its_process_counts_for_the_interval_of_the_next(file):
-    command = (sys.executable, "-c", DEADLY, str(file))
     ways = (("asyncio", "30"), ("trio", "0.1"))
-    runs = [
-        subprocess.run((*command, *way), capture_output=True, text=True, check=False, timeout=50)
-        for way in ways
-    ]
+    runs = [python(DEADLY, str(file), *way) for way in ways]
     assert [run.stdout for run in runs] == ["tick\n", "not yet True\n"]
     assert [run.returncode for run in runs] == [-signal.SIGKILL, 0]
 

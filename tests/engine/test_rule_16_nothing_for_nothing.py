@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import inspect
-import subprocess
-import sys
 
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
+from command_line import python
 from engine_kit import Unmetered, yes
 
 from mellea_like import Generation, RejectionSamplingStrategy
@@ -58,9 +57,7 @@ print([name for name in ("mellea_like.hooks.payload", "pydantic.main") if name i
 
 
 def test_rule_16_a_call_without_plugins_never_loads_what_plugins_need():
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=60, check=False
-    )
+    done = python(SCRIPT)
     assert done.stdout == "[]\n", done.stderr
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 
 import pytest
+from command_line import python
 from html_page import HtmlPage
 from report_kit import trace_of
 
@@ -74,7 +73,5 @@ from mellea_like.backends import ScriptedBackend
 result = RejectionSamplingStrategy(ScriptedBackend(["a"])).sample_sync("x")
 print("mellea_like.report" in sys.modules, len(result._repr_html_()) > 1000)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=50
-    )
+    done = python(code)
     assert done.stdout == "False True\n", done.stderr

@@ -6,8 +6,6 @@ import asyncio
 import contextvars
 import logging
 import os
-import subprocess
-import sys
 import threading
 import time
 import weakref
@@ -15,6 +13,7 @@ from contextlib import contextmanager
 
 import anyio
 import pytest
+from command_line import python
 
 from mellea_like.runtime.threads import MAX_THREADS, run_in_thread, thread_statistics
 
@@ -219,10 +218,7 @@ async def main():
 anyio.run(main, backend={backend!r})
 print("out")
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True
-    )
-    assert done.stdout == "out\n"
+    assert python(program).stdout == "out\n"
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -241,7 +237,8 @@ if child == 0:
     os._exit(0 if ok else 1)
 assert os.waitpid(child, 0)[1] == 0
 """
-    subprocess.run([sys.executable, "-W", "ignore", "-c", program], timeout=30, check=True)
+    done = python(program, PYTHONWARNINGS="ignore")
+    assert done.returncode == 0, done.stderr
 
 
 def test_an_idle_thread_ends():
@@ -260,4 +257,5 @@ while threads.thread_statistics().threads and time.monotonic() < end:
 assert threads.thread_statistics() == (0, 0, 0, 0, 0)
 anyio.run(main)
 """
-    subprocess.run([sys.executable, "-c", program], timeout=30, check=True)
+    done = python(program)
+    assert done.returncode == 0, done.stderr

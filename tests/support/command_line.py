@@ -13,6 +13,7 @@ import struct
 import subprocess
 import sys
 import termios
+import textwrap
 import time
 from collections.abc import Sequence
 from typing import Any, Self
@@ -80,6 +81,19 @@ def run(
     out, err = process.communicate(data, timeout=50)
     return subprocess.CompletedProcess(
         [script or "mellea-like", *arguments], process.returncode, out.decode(), err.decode()
+    )
+
+
+def python(code: str, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run code in a fresh interpreter to its end."""
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code), *arguments],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        env=environment(**env),
+        check=False,
+        timeout=50,
     )
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import importlib
-import subprocess
 import sys
 import time
 
 import anyio
 import pytest
+from command_line import python
 
 from mellea_like.runtime.threads import run_in_thread
 from mellea_like.testing import virtual_clock as virtual_clock_module
@@ -100,7 +100,8 @@ import anyio
 from mellea_like.testing import run_virtual
 run_virtual(lambda: anyio.sleep(3600))
 """
-    subprocess.run([sys.executable, "-c", program], timeout=30, check=True)
+    done = python(program)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_plugin_fails_a_test_that_stands_still(pytester, impatient):
