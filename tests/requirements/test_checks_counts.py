@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import pytest
-from checks_kit import verdict
+from engine_kit import verdict
 from hypothesis import given
 from hypothesis import strategies as st
 

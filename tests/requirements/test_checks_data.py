@@ -7,7 +7,7 @@ import sys
 import time
 
 import pytest
-from checks_kit import verdict
+from engine_kit import verdict
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel

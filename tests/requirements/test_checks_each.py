@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 
 import pytest
-from checks_kit import verdict
+from engine_kit import verdict
 
 from mellea_like import RejectionSamplingStrategy, Requirement
 from mellea_like.backends import ScriptedBackend

@@ -9,8 +9,8 @@ import pickle
 
 import numpy as np
 import pytest
-from checks_kit import verdict
 from code_kit import decided, python, sandbox
+from engine_kit import verdict
 from hypothesis import given
 from hypothesis import strategies as st
 

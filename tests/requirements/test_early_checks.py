@@ -14,7 +14,7 @@ from functools import partial
 from typing import Literal
 
 import pytest
-from checks_kit import verdict
+from engine_kit import verdict
 from hypothesis import example, given
 from hypothesis import strategies as st
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from checks_kit import verdict
+from engine_kit import verdict
 from hypothesis import example, given
 from hypothesis import strategies as st
 

@@ -8,7 +8,7 @@ import time
 from itertools import pairwise
 
 import pytest
-from checks_kit import verdict
+from engine_kit import verdict
 from hypothesis import example, given
 from hypothesis import strategies as st
 

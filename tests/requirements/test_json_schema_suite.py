@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checks_kit import verdict
+from engine_kit import verdict
 
 from mellea_like.core.validation import Verdict
 from mellea_like.requirements.checks import json_schema

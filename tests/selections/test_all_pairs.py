@@ -12,6 +12,7 @@ import pytest
 from engine_kit import Busy
 from hypothesis import given
 from hypothesis import strategies as st
+from selection_kit import yes
 
 from examples import examples
 from mellea_like import (
@@ -47,7 +48,6 @@ from mellea_like.testing import run_virtual
 WIDTH, LOOPS = 3, 5
 N = 4
 
-yes = Requirement("starts with yes", lambda c: c.text.startswith("yes"), inline=True)
 hasty = Requirement(
     "does not begin with no",
     lambda c: not c.text.startswith("no"),

@@ -98,6 +98,11 @@ def candidate(text: str = "the text", **changes: Any) -> Candidate:
     return Candidate(**{**fields, **changes})
 
 
+def verdict(check: Requirement, text: str, **more: Any) -> ValidationResult:
+    """Ask a ready-made check about a text."""
+    return check.validator(candidate(text, **more))
+
+
 def a_slice(
     iteration: int = 1,
     outcome: Outcome = Outcome.FAILED,
