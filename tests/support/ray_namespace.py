@@ -58,7 +58,7 @@ def way() -> tuple[tuple[str, ...], str]:
     return (), why
 
 
-def run_in_namespace(arguments: list[object], directory: Path, seconds: float) -> str:
+def run_in_namespace(arguments: list[Path], directory: Path, seconds: float) -> str:
     """Run a script in a folder, Ray's home; return what it prints. Skip it without namespaces.
 
     When the first process of the namespace ends, the kernel kills all others.
@@ -75,23 +75,26 @@ def run_in_namespace(arguments: list[object], directory: Path, seconds: float) -
     # Ray keeps a token in the home directory.
     environ |= {"HOME": str(directory), "RAY_USAGE_STATS_ENABLED": "0"}
     # The path of a socket has at most 107 bytes, and Ray adds 70 to this one.
-    with tempfile.TemporaryDirectory(prefix="ml", dir="/tmp", ignore_cleanup_errors=True) as short:
-        environ["RAY_TMPDIR"] = short
-        done = subprocess.run(
-            ["unshare", *options, sys.executable, __file__, sys.executable, *map(str, arguments)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            cwd=directory,
-            env=environ,
-            text=True,
-            errors="replace",
-            check=False,
-            timeout=seconds,
-        )
-    sys.stdout.write(done.stdout[-8000:])
-    assert done.returncode == 0
-    return done.stdout
+    log = directory / "log.txt"
+    short = tempfile.TemporaryDirectory(prefix="ml", dir="/tmp", ignore_cleanup_errors=True)
+    with short, log.open("wb") as output:
+        environ["RAY_TMPDIR"] = short.name
+        try:
+            status = subprocess.run(
+                [*("unshare", *options, sys.executable, __file__), sys.executable, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                cwd=directory,
+                env=environ,
+                check=False,
+                timeout=seconds,
+            ).returncode
+        finally:
+            printed = log.read_text(encoding="utf-8", errors="replace")
+            sys.stdout.write(printed[-8000:])
+    assert status == 0
+    return printed
 
 
 if __name__ == "__main__":
