@@ -426,8 +426,7 @@ async def test_a_request_that_is_refused_when_it_runs_is_not_tried_again(
 @with_keys
 @pytest.mark.parametrize("missing", [("output",), ("errors",), ("output", "errors")], ids=str)
 async def test_a_job_may_be_complete_without_a_file(provider, missing, tmp_path, virtual_clock):
-    settings = {f"no_{file}": True for file in missing}
-    async with scene(provider, tmp_path, error_rate=0.3, **settings) as s:
+    async with scene(provider, tmp_path, error_rate=0.3, no_files=missing) as s:
         state = await s.end(await s.submit(30))
         written = {"output": state.succeeded, "errors": state.failed}
         there = sum(count for file, count in written.items() if file not in missing)

@@ -258,11 +258,11 @@ class Faltering(Quick):
         return await super().generate(request)
 
 
-@pytest.mark.parametrize("order", ["depth", "breadth"])
+@pytest.mark.parametrize("broad", [False, True])
 @pytest.mark.parametrize("error", [Overloaded("busy"), Silent(), TooSlowError()])
-async def test_an_item_continues_after_a_transient_error_of_a_foreign_class(path, error, order):
+async def test_an_item_continues_after_a_transient_error_of_a_foreign_class(path, error, broad):
     drawing = strategy(Faltering(error), loop_budget=5)
-    given = {"concurrency": 1, "journal": path, "order": order}
+    given = {"concurrency": 1, "journal": path, "breadth_first": broad}
     with pytest.raises(SystemExit):
         await results_of(drawing, ["x"], **given)
     (item,) = await results_of(drawing, ["x"], **given)

@@ -72,7 +72,12 @@ STORE = MemoryStore()
             "money must be greater than 0 and finite",
         ),
         (Budget, {"seconds": True}, TypeError, "seconds must be a number"),
-        (Budget, {"requests": 1, "cancelled": "never"}, ValueError, "'estimate', 'reserved', 're"),
+        (
+            Budget,
+            {"requests": 1, "cancelled": "never"},
+            ValueError,
+            "'estimate', 'reserved' or 're",
+        ),
         (Budget, {"requests": 1, "store": STORE}, ValueError, "needs a name"),
         (SQLiteStore, {"path": 5}, TypeError, "int"),
         (SQLiteStore, {"path": ""}, ValueError, "must name a file"),

@@ -41,7 +41,8 @@ def test_the_time_of_a_check_is_linear_in_the_length_of_the_reply(check):
 
     for part in PARTS:
         short = max(seconds(part, 5_000), 0.001)
-        assert seconds(part, 50_000) < 40 * short, part  # 10 times, and 100 if it were quadratic.
+        # 10 times, and 100 if it were quadratic. The garbage collector may take its time in one.
+        assert any(seconds(part, 50_000) < 40 * short for _ in range(3)), part
 
 
 async def _no_judge(*_: object) -> None:

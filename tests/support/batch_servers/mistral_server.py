@@ -109,6 +109,9 @@ class Mistral(OpenAI):
         given = job.given
         good, bad = job.counts
         done = job.ended is not None and job.status != "failed"
+        lacks = self.world.settings.no_files
+        has_output = done and good and "output" not in lacks
+        has_errors = done and bad and "errors" not in lacks
         return {
             "id": job.id,
             "object": "batch",
@@ -125,8 +128,8 @@ class Mistral(OpenAI):
             "completed_requests": good + bad,
             "succeeded_requests": good,
             "failed_requests": bad,
-            "output_file": f"output-{job.id}" if done and good else None,
-            "error_file": f"errors-{job.id}" if done and bad else None,
+            "output_file": f"output-{job.id}" if has_output else None,
+            "error_file": f"errors-{job.id}" if has_errors else None,
         }
 
     # --- requests and replies ---------------------------------------------------------------------

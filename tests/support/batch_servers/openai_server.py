@@ -211,6 +211,9 @@ class OpenAI(Server):
         good, bad = job.counts
         unrun = job.total - good - bad if job.ended and job.status != "failed" else 0
         done = job.ended is not None and job.status != "failed"
+        lacks = self.world.settings.no_files
+        has_output = done and good and "output" not in lacks
+        has_errors = done and (bad or unrun) and "errors" not in lacks
         shown = job.status != "validating"
         at = {f"{name}_at": None for name in ("cancelled", "cancelling", "completed", "expired")}
         if job.cancelled is not None:
@@ -226,8 +229,8 @@ class OpenAI(Server):
             "input_file_id": given["input_file_id"],
             "completion_window": given["completion_window"],
             "status": STATUSES.get(job.status, job.status),
-            "output_file_id": f"file-output-{job.id}" if done and good else None,
-            "error_file_id": f"file-errors-{job.id}" if done and (bad or unrun) else None,
+            "output_file_id": f"file-output-{job.id}" if has_output else None,
+            "error_file_id": f"file-errors-{job.id}" if has_errors else None,
             "created_at": int(job.created),
             "in_progress_at": int(job.starts) if shown and job.status != "failed" else None,
             "expires_at": None if job.expires is None else int(job.expires),

@@ -35,5 +35,6 @@ class Settings:
     oldest_first: bool = False  # Whether lists begin with the oldest job.
     kept: float | None = None  # Seconds after a job's creation for which its results are kept.
     enqueued: dict[str, int] = field(default_factory=dict)  # By model, the tokens that may queue.
+    no_files: tuple[str, ...] = ()  # The files that finished jobs lack: "output" and "errors".
     odd_lines: list[Any] = field(default_factory=list)  # At the end of downloads.
     faults: list[dict[str, Any]] = field(default_factory=list)
