@@ -65,11 +65,15 @@ class DepthFirst:
     """The order in which all draws of an item are made in one turn."""
 
     in_order: ClassVar[type[HandOut]] = InOrder
-    check = staticmethod(_check_no_jobs)
 
     def __init__(self, intake: Intake) -> None:
         self._intake = intake
         self._continues = why_not_in_rounds(intake.work.strategy.settings) is None
+
+    @staticmethod
+    async def check(journal: OpenJournal) -> None:
+        """Refuse a journal whose jobs may still be under way."""
+        await _check_no_jobs(journal)
 
     async def feed(self) -> None:
         """Queue all items once."""
@@ -89,13 +93,17 @@ class BreadthFirst:
     """The order in which all items have their first draw, then their second, and so on."""
 
     in_order: ClassVar[type[HandOut]] = HeldBack
-    check = staticmethod(_check_no_jobs)
 
     def __init__(self, intake: Intake) -> None:
         self._intake = intake
         self._work = intake.work
         self._waiting = Waiting(intake, partial(earlier_draws, work=self._work))
         self._call: Any = partial(self._work.call, draws=1)
+
+    @staticmethod
+    async def check(journal: OpenJournal) -> None:
+        """Refuse a journal whose jobs may still be under way."""
+        await _check_no_jobs(journal)
 
     async def feed(self) -> None:
         """Queue the new items in round 1 and, in round n + 1, the items that have had n draws."""
