@@ -39,8 +39,13 @@ class Order(Protocol):
 
     @staticmethod
     async def check(journal: OpenJournal) -> None:
-        """Raise if the run in a journal can't be continued in this order."""
-        ...
+        """Raise if a provider's batch API may still be working on the run."""
+        # A user's own kind of journal need not be a file.
+        path: Path | None = getattr(journal, "path", None)
+        if path is not None:
+            from mellea_like.batch.jobs.store import refuse_jobs_under_way  # noqa: PLC0415
+
+            await to_thread.run_sync(refuse_jobs_under_way, path)
 
     async def feed(self) -> None:
         """Queue each item once for every turn that it needs."""
@@ -51,29 +56,14 @@ class Order(Protocol):
         ...
 
 
-async def _check_no_jobs(journal: OpenJournal) -> None:
-    """Raise if a provider's batch API may still be working on the run."""
-    # A user's own kind of journal need not be a file.
-    path: Path | None = getattr(journal, "path", None)
-    if path is not None:
-        from mellea_like.batch.jobs.store import refuse_jobs_under_way  # noqa: PLC0415
-
-        await to_thread.run_sync(refuse_jobs_under_way, path)
-
-
-class DepthFirst:
+class DepthFirst(Order):
     """The order in which all draws of an item are made in one turn."""
 
-    in_order: ClassVar[type[HandOut]] = InOrder
+    in_order = InOrder
 
     def __init__(self, intake: Intake) -> None:
         self._intake = intake
         self._continues = why_not_in_rounds(intake.work.strategy.settings) is None
-
-    @staticmethod
-    async def check(journal: OpenJournal) -> None:
-        """Refuse a journal whose jobs may still be under way."""
-        await _check_no_jobs(journal)
 
     async def feed(self) -> None:
         """Queue all items once."""
@@ -89,21 +79,16 @@ class DepthFirst:
         return resumed(job, stored, self._intake.work)._replace(waited=False)
 
 
-class BreadthFirst:
+class BreadthFirst(Order):
     """The order in which all items have their first draw, then their second, and so on."""
 
-    in_order: ClassVar[type[HandOut]] = HeldBack
+    in_order = HeldBack
 
     def __init__(self, intake: Intake) -> None:
         self._intake = intake
         self._work = intake.work
         self._waiting = Waiting(intake, partial(earlier_draws, work=self._work))
         self._call: Any = partial(self._work.call, draws=1)
-
-    @staticmethod
-    async def check(journal: OpenJournal) -> None:
-        """Refuse a journal whose jobs may still be under way."""
-        await _check_no_jobs(journal)
 
     async def feed(self) -> None:
         """Queue the new items in round 1 and, in round n + 1, the items that have had n draws."""

@@ -45,12 +45,12 @@ class Setup:
     rounds: Rounds | None
     show: Callable[[str], None] | None
     """Gets the text of a draw that is certain to pass; None if no draw of the call can be."""
-    streams: bool = False
+    streams: bool = field(init=False)
     """Whether replies may be streamed: the backend can stream, or there are stages."""
-    selection: SelectionState | None = None
-    stages: Stages | None = None
-    schedule_plan: SchedulePlan | None = None
-    running: MutableMapping[int, float] = field(default_factory=dict[int, float])
+    selection: SelectionState | None = field(init=False, default=None)
+    stages: Stages | None = field(init=False, default=None)
+    schedule_plan: SchedulePlan | None = field(init=False, default=None)
+    running: MutableMapping[int, float] = field(init=False, default_factory=dict[int, float])
     plan: Plan = field(init=False)
 
     def __post_init__(self) -> None:

@@ -12,7 +12,6 @@ of options that it needs.
 from __future__ import annotations
 
 from importlib import import_module
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from mellea_like.core.given import GivenReply
@@ -37,8 +36,6 @@ if TYPE_CHECKING:
     from mellea_like.sampling.setup import Setup
 
 __all__ = ["OPTIONS"]
-
-_STAGE = attrgetter("stage")
 
 _REQUEST_HOOKS = (
     HookType.GENERATION_PRE_CALL,
@@ -87,7 +84,7 @@ OPTIONS: tuple[Callable[[Setup], Option | None], ...] = (
         if s.selection is not None
         or s.inputs.stages
         or s.hooks
-        or CheckStage.AWAITED in map(_STAGE, s.inputs.requirements)
+        or CheckStage.AWAITED in [r.stage for r in s.inputs.requirements]
         else None
     ),
     lambda s: _selected(s) if s.selection is not None else None,
