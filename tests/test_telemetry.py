@@ -287,6 +287,18 @@ async def test_a_cancelled_call_is_no_error(virtual_clock: object) -> None:
     assert {span.status.status_code for span in recorder.spans} == {trace.StatusCode.UNSET}
 
 
+async def test_a_call_that_pauses_is_not_cancelled(virtual_clock: object) -> None:
+    recorder = Recorder()
+    backend = ScriptedBackend(["no", "yes"])
+    strategy = RejectionSamplingStrategy(backend, loop_budget=2, telemetry=recorder.telemetry)
+    call = strategy.begin("Agree.", [says_yes])
+    await call.run(1)
+    assert call.paused
+    await call.run(1)
+    ended = [span.attributes["mellea_like.stop_reason"] for span in recorder.named("sampling")]
+    assert ended == ["exhausted", "passed"]
+
+
 @pytest.mark.parametrize(
     ("selection", "winners"),
     [("first", {2}), (BestOf(lambda c: len(c.text), inline=True), {3}), (Collect(2), {2, 3})],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pydantic import SkipValidation
 
@@ -12,25 +12,30 @@ from mellea_like.core.conversation import Action, Context
 from mellea_like.core.decision import Decision
 from mellea_like.core.requirement import Requirement
 from mellea_like.core.result import StopReason
-from mellea_like.core.slice import Slice
+from mellea_like.core.slice import Outcome, Slice
 from mellea_like.errors import HookError
 from mellea_like.hooks.payload import Is, Payload
 from mellea_like.hooks.types import HookType
+from mellea_like.kernel.ports import Ruling
 from mellea_like.runtime.event_loops import split_cancellation
 from mellea_like.runtime.logs import warn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Sequence
 
     from anyio.abc import TaskGroup
 
     from mellea_like.hooks.dispatch import Hooks
+    from mellea_like.kernel.call import Call
+    from mellea_like.kernel.ending import Ending
 
 __all__ = [
     "SamplingIterationPayload",
     "SamplingLoopEndPayload",
     "SamplingLoopStartPayload",
 ]
+
+JUDGED = (Outcome.PASSED, Outcome.FAILED)
 
 
 class SamplingLoopStartPayload(Payload):
@@ -97,6 +102,16 @@ class SamplingLoopEndPayload(Payload):
     elapsed: float
 
 
+class EndedCall(Protocol):
+    """The parts of a call that tell how it ended."""
+
+    started_utc: datetime
+
+    def conclude(self, *, cancelled: bool = False) -> Ending:
+        """Return how the call ended; only the first use of this method decides that."""
+        ...
+
+
 class CallHooks:
     """Fires the hooks for a call's start and end, and after each draw.
 
@@ -104,27 +119,20 @@ class CallHooks:
         hooks: the call's hooks.
         settings: the strategy's configuration.
         inputs: the call's inputs.
-        outcome: returns the call's outcome, as fields of `SamplingLoopEndPayload`. Its argument
-            tells whether the call was cancelled.
+        ended: the call, for how it ended.
     """
 
-    def __init__(
-        self,
-        hooks: Hooks,
-        settings: Any,
-        inputs: Any,
-        outcome: Callable[[bool], dict[str, Any]],
-    ) -> None:
+    def __init__(self, hooks: Hooks, settings: Any, inputs: Any, ended: EndedCall) -> None:
         self._hooks = hooks
         self._settings = settings
         self._inputs = inputs
-        self._outcome = outcome
+        self._ended = ended
         self.wants_slices = HookType.SAMPLING_ITERATION in hooks.types
 
-    async def begin(self, loop_budget: int, tasks: TaskGroup) -> int:
+    async def begin(self, call: Call, loop_budget: int, tasks: TaskGroup) -> int:
         """Fire the hook for the call's start; return the loop budget, which plugins may change."""
         settings, inputs = self._settings, self._inputs
-        self._hooks.tasks = tasks
+        self._hooks.call, self._hooks.tasks = call, tasks
 
         def amend(_: object, after: SamplingLoopStartPayload, plugin: str) -> Any:
             settings.check_loop_budget(after.loop_budget, f"plugin {plugin} set loop_budget")
@@ -149,13 +157,29 @@ class CallHooks:
 
     async def end(self, deadline: float, *, cancelled: bool) -> int:
         """Fire the hook for the call's end, and wait for background hooks until the deadline."""
+        call = self._hooks.call
         try:
             if HookType.SAMPLING_LOOP_END in self._hooks.types:
-                await self._hooks.fire(SamplingLoopEndPayload, None, **self._outcome(cancelled))
+                await self._fire_end(call.slices, self._ended.conclude(cancelled=cancelled))
         except Exception as exc:  # noqa: BLE001 (logged; the outcome stays as it is)
-            warn("%s: %s", type(exc).__name__, exc, sampling_id=self._hooks.sampling_id)
+            warn("%s: %s", type(exc).__name__, exc, sampling_id=call.id)
         except BaseException as exc:
             if split_cancellation(exc)[0] is not None:
                 raise
-            self._hooks.interrupt = exc
+            call.rule(Ruling(fatal=exc))
         return await self._hooks.drain(deadline)
+
+    async def _fire_end(self, slices: Sequence[Slice], ending: Ending) -> None:
+        await self._hooks.fire(
+            SamplingLoopEndPayload,
+            None,
+            slices=tuple(slices),
+            success=ending.success,
+            best=None if ending.best_index is None else slices[ending.best_index],
+            error=ending.error,
+            iterations_used=sum(s.outcome in JUDGED or bool(s.verdicts) for s in slices),
+            stop_reason=ending.stop_reason,
+            decision=ending.decision,
+            started=self._ended.started_utc,
+            elapsed=self._hooks.call.now,
+        )

@@ -11,6 +11,7 @@ import anyio
 from mellea_like.core.display import error_text
 from mellea_like.errors import Blocked, HookError
 from mellea_like.hooks.types import HookMode, HookType
+from mellea_like.kernel.ports import Ruling
 from mellea_like.runtime.event_loops import foreign, split_cancellation
 from mellea_like.runtime.logs import warn
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from mellea_like.hooks.payload import Payload
     from mellea_like.hooks.plugins import Handler
+    from mellea_like.kernel.call import Call
 
 __all__ = ["Hooks", "failure"]
 
@@ -48,30 +50,18 @@ class Hooks:
 
     Args:
         handlers: the plugins' handlers, in the order in which they run.
-        sampling_id: the call's id.
         strategy: the name of the call's strategy.
-        failed: called with the error of a sequential handler, to end the call. It isn't called at
-            the hook for the end of the call.
     """
 
+    call: Call
+    """The call, whose errors include those of handlers. It is set before the first hook."""
     tasks: TaskGroup
     """The task group in which background handlers run. It is set before the first hook."""
-    interrupt: BaseException | None = None
-    """A ``BaseException``, such as ``KeyboardInterrupt``, that a handler raised in another task.
+    _interrupt: BaseException | None = None
+    """A ``BaseException``, such as ``KeyboardInterrupt``, that a handler raised in another task."""
 
-    The call raises it. None if there is none.
-    """
-
-    def __init__(
-        self,
-        handlers: Iterable[Handler],
-        sampling_id: str,
-        strategy: str,
-        failed: Callable[[HookError], object],
-    ) -> None:
-        self.sampling_id = sampling_id
+    def __init__(self, handlers: Iterable[Handler], strategy: str) -> None:
         self._strategy = strategy
-        self._failed = failed
         self._failures: Counter[tuple[HookMode, int]] = Counter()
         self._background: dict[anyio.CancelScope, anyio.Event] = {}
         self._handlers: dict[tuple[HookType, HookMode], list[Handler]] = {}
@@ -104,7 +94,7 @@ class Hooks:
         if hook not in self.types:
             return None
         payload = kind(
-            sampling_id=self.sampling_id,
+            sampling_id=self.call.id,
             strategy=self._strategy,
             iteration=None if at is None else at.iteration,
             subsample=None if at is None else at.subsample,
@@ -115,9 +105,9 @@ class Hooks:
                 payload = await _ask(handler, payload, amend)
             except HookError as exc:
                 if hook is not HookType.SAMPLING_LOOP_END:
-                    self._failed(exc)
+                    self.call.rule(Ruling(fatal=exc))
                     raise
-                warn("%s", exc, sampling_id=self.sampling_id)
+                warn("%s", exc, sampling_id=self.call.id)
         observers = self._handlers.get((hook, HookMode.OBSERVE), ())
         if len(observers) == 1:
             await self._tell(observers[0], payload)
@@ -125,8 +115,8 @@ class Hooks:
             async with anyio.create_task_group() as tasks:
                 for handler in observers:
                     tasks.start_soon(self._tell_in_task, handler, payload)
-            if self.interrupt is not None:
-                raise self.interrupt
+            if self._interrupt is not None:
+                raise self._interrupt
         for handler in self._handlers.get((hook, HookMode.BACKGROUND), ()):
             scope = anyio.CancelScope(shield=True)
             self._background[scope] = anyio.Event()
@@ -154,7 +144,7 @@ class Hooks:
                 type(exc).__name__,
                 exc,
                 f"; silenced for this call after {most} failures in a row" if silenced else "",
-                sampling_id=self.sampling_id,
+                sampling_id=self.call.id,
                 iteration=payload.iteration,
                 subsample=payload.subsample,
             )
@@ -168,7 +158,8 @@ class Hooks:
             cancellation, _ = split_cancellation(exc)
             if cancellation is not None:
                 raise cancellation from None
-            self.interrupt = exc
+            self._interrupt = exc
+            self.call.rule(Ruling(fatal=exc))
 
     async def _tell_later(
         self, handler: Handler, payload: Payload, scope: anyio.CancelScope

@@ -66,6 +66,8 @@ class Call(ABC):
     """Whether a repeated bug has ended a lane, although its slices have no permanent error."""
     concluded = False
     """Whether the call's outcome is known."""
+    undelivered = 0
+    """How many slices a caller should have been told of, but time ran out."""
     beside: tuple[tuple[str | None, Usage], ...] = ()
     """The cost of options' requests that belong to no draw, as pairs of a model and its cost."""
     _judges: tuple[tuple[Backend, int | None, Backend], ...] = ()

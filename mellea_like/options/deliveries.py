@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
     from mellea_like.core.slice import Slice
+    from mellea_like.kernel.call import Call
 
 __all__ = ["Deliveries"]
 
@@ -36,7 +37,7 @@ class Observer(Protocol):
 
     wants_slices: bool
 
-    async def begin(self, loop_budget: int, tasks: TaskGroup) -> int:
+    async def begin(self, call: Call, loop_budget: int, tasks: TaskGroup) -> int:
         """Prepare the call; return its loop budget. ``tasks`` lasts until the call's end."""
         ...
 
@@ -56,9 +57,6 @@ class Deliveries(Option):
         on_slice: the caller's function for slices, if any.
         plugins: what acts at the start and the end of the call and gets each slice first.
     """
-
-    undelivered = 0
-    """How many slices were not handed over, because time ran out."""
 
     def __init__(
         self,
@@ -83,7 +81,7 @@ class Deliveries(Option):
             cancelled = True
             try:
                 if self._plugins is not None:
-                    loop_budget = await self._plugins.begin(loop_budget, tasks)
+                    loop_budget = await self._plugins.begin(self.call, loop_budget, tasks)
                 await go(loop_budget)
                 cancelled = False
             except anyio.get_cancelled_exc_class() as exc:
@@ -154,15 +152,15 @@ class Deliveries(Option):
                 if self._delivers:
                     await self._ended.wait()
             self._scope.cancel()
-            self.undelivered = len(self._waiting)
+            self.call.undelivered = len(self._waiting)
             if self._plugins is not None:
                 cut_off = await self._plugins.end(drain.deadline, cancelled=cancelled)
-        if self.undelivered or cut_off:
+        if self._waiting or cut_off:
             warn(
                 "gave up after %g s: %d draws were not passed to hooks,"
                 " and %d background hooks were cut off",
                 DRAIN_SECONDS,
-                self.undelivered,
+                len(self._waiting),
                 cut_off,
                 sampling_id=self.call.id,
             )

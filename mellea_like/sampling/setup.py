@@ -7,14 +7,16 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from mellea_like.core.conversation import Instruction, Message
+from mellea_like.hooks.dispatch import Hooks
+from mellea_like.hooks.plugins import snapshot
 from mellea_like.hooks.types import HookType
 from mellea_like.plans.lanes import Lanes
 from mellea_like.plans.repairs import Repairs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, MutableMapping
+    from collections.abc import Awaitable, Callable, MutableMapping
 
-    from mellea_like.hooks.dispatch import Hooks
+    from mellea_like.core.slice import Slice
     from mellea_like.kernel.ports import Plan
     from mellea_like.options.rounds import Rounds
     from mellea_like.plans.stages import Stages
@@ -32,37 +34,47 @@ ANY_TEXT = (Instruction.parse, Message.parse)
 CHECK_HOOKS = (HookType.VALIDATION_PRE_CHECK, HookType.VALIDATION_POST_CHECK)
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
+@dataclass(slots=True, eq=False)
 class Setup:
     """Makes a call's plan, and has all that is needed to make the call's `Option` objects."""
 
     strategy: BaseSamplingStrategy
     settings: Settings
     inputs: CallInputs
-    loop_budget: int
-    hooks: Hooks | None
-    telemetry: CallTelemetry | None
-    rounds: Rounds | None
+    sampling_id: str
+    on_slice: Callable[[Slice], Awaitable[None] | None] | None
     show: Callable[[str], None] | None
     """Gets the text of a draw that is certain to pass; None if no draw of the call can be."""
+    rounds: Rounds | None
+    telemetry: CallTelemetry | None = field(init=False)
+    hooks: Hooks | None = field(init=False, default=None)
     streams: bool = field(init=False)
     """Whether replies may be streamed: the backend can stream, or there are stages."""
+    loop_budget: int = field(init=False)
+    """Known only at the start of the race, because a plugin may change it. So is the rest."""
     selection: SelectionState | None = field(init=False, default=None)
     stages: Stages | None = field(init=False, default=None)
     schedule_plan: SchedulePlan | None = field(init=False, default=None)
     running: MutableMapping[int, float] = field(init=False, default_factory=dict[int, float])
-    plan: Plan = field(init=False)
 
     def __post_init__(self) -> None:
+        name = type(self.strategy).__name__
+        self.telemetry = self.settings.telemetry.start_call(name, self.sampling_id)
+        if handlers := snapshot(self.settings.handlers):
+            self.hooks = Hooks(handlers, name)
         self.streams = hasattr(self.inputs.backend, "stream") or bool(self.inputs.stages)
         if self.show is not None and not self._may_show():
             self.show = None
+
+    def begin(self, loop_budget: int) -> Plan:
+        """Begin the selection, the stages and the schedule, and make the plan."""
+        self.loop_budget = loop_budget
         # Most calls have none of these, and their modules are imported if one is needed.
         if not isinstance(self.settings.selection, str):
             self.selection = self._begin_selection(self.settings.selection)
         if self.inputs.stages:
             self.stages = self._begin_stages()
-        self.plan = self._plan()
+        return self._plan()
 
     def _begin_selection(self, selection: BaseSelection) -> SelectionState:
         from mellea_like.options.selected import begin_selection  # noqa: PLC0415

@@ -1,9 +1,9 @@
-"""The table of options, which defines the options of a call and their order.
+"""The tables of options, which define the options of a call and their order.
 
 A row makes one option from a call's setup, or returns None if the call doesn't need it. The first
 option is the outermost. For example, a draw's span includes its time limit. And since retries are
-outside of the hooks of requests, these hooks see each try. The hooks of the call
-(`hooks/call.py`) aren't in the table, because they begin before the other options are made.
+outside of the hooks of requests, these hooks see each try. The options in `AROUND` are outside of
+all those in `OPTIONS`.
 
 The conditions are here, and not in the options' modules, so that a call only imports the modules
 of options that it needs.
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from mellea_like.core.given import GivenReply
 from mellea_like.core.requirement import CheckStage
 from mellea_like.hooks.types import HookType
+from mellea_like.options.deliveries import Deliveries
 from mellea_like.options.first import First
 from mellea_like.options.giving_up import GivingUp
 from mellea_like.options.logged_errors import LoggedErrors
@@ -33,9 +34,10 @@ if TYPE_CHECKING:
 
     from mellea_like.hooks.dispatch import Hooks
     from mellea_like.kernel.ports import Option
+    from mellea_like.sampling.call import RunningCall
     from mellea_like.sampling.setup import Setup
 
-__all__ = ["OPTIONS"]
+__all__ = ["AROUND", "OPTIONS"]
 
 _REQUEST_HOOKS = (
     HookType.GENERATION_PRE_CALL,
@@ -44,29 +46,51 @@ _REQUEST_HOOKS = (
 )
 
 
-def _lazy(module: str, name: str, *arguments: Any) -> Option:
+def _lazy(module: str, name: str, *arguments: Any) -> Any:
     """Import the module of an option that few programs need, and make the option."""
-    made: Option = getattr(import_module(f"mellea_like.{module}"), name)(*arguments)
-    return made
+    return getattr(import_module(f"mellea_like.{module}"), name)(*arguments)
 
 
 def _heard(hooks: Hooks, module: str, name: str, *types: HookType) -> Option | None:
     """Make an option that fires hooks, if a plugin listens to one of them."""
     if hooks.types.isdisjoint(types):
         return None
-    return _lazy(f"hooks.{module}", name, hooks)
+    heard: Option = _lazy(f"hooks.{module}", name, hooks)
+    return heard
 
 
 def _selected(setup: Setup) -> Option:
     marks = None if setup.rounds is None else setup.rounds.marks
     given = (setup.settings.selection, setup.selection, setup.inputs, setup.settings)
-    return _lazy("options.selected", "Selected", *given, marks)
+    selected: Option = _lazy("options.selected", "Selected", *given, marks)
+    return selected
 
 
 def _stage_budgets(setup: Setup, over: set[int]) -> Option:
     budgets = [stage.budget for stage in setup.settings.stages]
-    return _lazy("options.stage_budgets", "StageBudgets", budgets, over)
+    limited: Option = _lazy("options.stage_budgets", "StageBudgets", budgets, over)
+    return limited
 
+
+def _deliveries(setup: Setup, call: RunningCall) -> Option:
+    if setup.hooks is None:
+        return Deliveries(setup.on_slice)
+    fires = _lazy("hooks.call", "CallHooks", setup.hooks, setup.settings, setup.inputs, call)
+    return Deliveries(setup.on_slice, fires)
+
+
+AROUND: tuple[Callable[[Setup, RunningCall], Option | None], ...] = (
+    lambda s, c: (
+        _lazy("options.call_span", "CallSpan", s.telemetry, c, s.inputs.budgets)
+        if s.telemetry
+        else None
+    ),
+    lambda s, c: _deliveries(s, c) if s.hooks or s.on_slice is not None else None,
+)
+"""The options around the whole call, which are made before its loop budget is known.
+
+They may use more of the call than the other options: its cost, and how it ended.
+"""
 
 OPTIONS: tuple[Callable[[Setup], Option | None], ...] = (
     lambda s: _lazy("options.given", "Given") if isinstance(s.inputs.action, GivenReply) else None,

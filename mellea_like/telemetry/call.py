@@ -163,11 +163,12 @@ class CallTelemetry:
         ending: Ending | None,
         slices: Sequence[Slice],
         usage: Usage,
-        *,
-        asked: Sequence[Message],
         money: tuple[float, str] | None,
     ) -> None:
-        """Record the outcome of the call on its span, and mark the winners' spans."""
+        """Record the outcome of the call on its span, and mark the winners' spans.
+
+        ``ending`` is None if the caller was cancelled.
+        """
         best = None if ending is None or not ending.success else ending.best_index
         winners: set[int] = set() if best is None else {slices[best].iteration}
         if best is not None and ending is not None and ending.decision is not None:
@@ -191,6 +192,8 @@ class CallTelemetry:
         if money is not None:
             found[names.COST], found[names.CURRENCY] = money
         if self._capture:
+            first = next((s for s in slices if s.messages), None)
+            asked = first.messages[: len(first.messages) - len(first.rounds)] if first else ()
             found[names.INPUT_MESSAGES] = _as_json(asked)
             if asked:
                 found[names.INPUT_VALUE] = asked[-1].text

@@ -85,7 +85,7 @@ async def test_a_span_processor_that_raises_does_not_hold_up_a_call(caplog):
     tracers.add_span_processor(RaisesAtBothEnds())
     telemetry = Telemetry(tracer_provider=tracers)
     without = await quickest(None)
-    assert await quickest(telemetry) - without < 0.005
+    assert await quickest(telemetry) - without < 0.1
     backend = by_iteration({2: "yes", 4: "yes"})
     async with aftermath(backend) as after:
         strategy = RejectionSamplingStrategy(backend, loop_budget=2, telemetry=telemetry)
@@ -110,7 +110,7 @@ async def test_an_exporter_that_hangs_holds_up_neither_a_call_nor_the_end(caplog
         begun = time.perf_counter()
         tracers.shutdown()
         shutdown = time.perf_counter() - begun
-    assert slower < 0.005
+    assert slower < 0.1  # Whoever waited for it would wait 0.7 s.
     assert shutdown < 2
     assert "errored" not in caplog.text
 

@@ -312,3 +312,18 @@ async def test_a_failure_after_the_decision_changes_nothing_even_if_nobody_has_w
     result = await divided.sample("do")
     assert not result.success
     assert "after the call was decided: HookError: plugin Slow failed" in caplog.text
+
+
+async def test_an_interrupt_in_a_background_handler_ends_the_call_at_once():
+    class Interrupt(BaseException):
+        pass
+
+    @hook(HookType.SAMPLING_LOOP_START, mode=HookMode.BACKGROUND)
+    async def strike(payload):
+        await anyio.sleep(1)
+        raise Interrupt
+
+    begun = anyio.current_time()
+    with pytest.raises(Interrupt):
+        await strategy_with(strike, default=after(100, "yes")).sample("do", [yes])
+    assert anyio.current_time() - begun == pytest.approx(1)
