@@ -11,7 +11,7 @@ from mellea_like.core.recorded import RecordedAction
 from mellea_like.kernel.ports import Ask, Option
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, MutableMapping, Sequence
+    from collections.abc import Callable, Collection, MutableMapping, Sequence
 
     from mellea_like.core.backend import Backend
     from mellea_like.core.slice import Slice
@@ -52,6 +52,11 @@ class Rounds(Option):
         self.marks = marks
         self.wrap = wrap
         self._earlier = {slice_.iteration: slice_ for slice_ in earlier}
+
+    @property
+    def recorded(self) -> Collection[int]:
+        """The ids of earlier draws that have not been replayed yet."""
+        return self._earlier.keys()
 
     @property
     def in_parts(self) -> bool:

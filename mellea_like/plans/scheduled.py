@@ -139,7 +139,6 @@ class Scheduled:
         self.running.pop(chain, None)
         self._failed += slice_.outcome is Outcome.FAILED
         self._passed += slice_.outcome is Outcome.PASSED
-        self._schedule.observe(slice_)
         state = self._repairs.hear(slice_)
         self._broken += state is ChainState.BROKEN
         if state is ChainState.CONTINUES and self._draws[chain] < self._loop_budget:

@@ -9,7 +9,7 @@ from mellea_like.core.slice import Outcome
 from mellea_like.plans.repairs import ChainState, Memory, Repairs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
+    from collections.abc import Callable, Collection, Hashable, Sequence
 
     from mellea_like.core.slice import Slice
     from mellea_like.core.spec import Spec
@@ -30,14 +30,24 @@ class StageTurns(NamedTuple):
 
 
 class Stages(Repairs):
-    """Decides what a chain asks in an escalation, which depends on the stage of the next draw."""
+    """Decides what a chain asks in an escalation, which depends on the stage of the next draw.
+
+    ``recorded`` has the ids of draws that a single lane has made in earlier rounds of the call. It
+    asks for them again, whatever ``costs`` has learned since.
+    """
 
     def __init__(
-        self, stages: Sequence[StageTurns], costs: StageCosts | None, strategy: str
+        self,
+        stages: Sequence[StageTurns],
+        costs: StageCosts | None,
+        strategy: str,
+        recorded: Collection[int] = (),
     ) -> None:
         super().__init__(*[(s.spec, s.repair) for s in stages], strategy=strategy)
         self._stages = stages
         self._costs = costs
+        self._recorded = recorded
+        self._latest = max(recorded, default=0)
         self._by_depth = [n for n, stage in enumerate(stages) for _ in range(stage.turns)]
         self._last_of: dict[int, int] = {}
         """Maps each chain to the stage of its last draw."""
@@ -51,7 +61,8 @@ class Stages(Repairs):
         """Return what a chain asks in a draw; None if the draw's stage has ended for the chain."""
         # A plugin may have raised the loop budget. The last stage has the additional turns.
         stage = self._by_depth[min(depth, len(self._by_depth) - 1)]
-        if stage in self.over or (chain, stage) in self._broken:
+        skipped = stage in self.over or (chain, stage) in self._broken
+        if iteration not in self._recorded and (skipped or iteration < self._latest):
             return None
         memory = self._memory.get(chain)
         if self._last_of.get(chain) != stage:
@@ -69,16 +80,20 @@ class Stages(Repairs):
         After a permanent error, the chain continues in the next stage, if there is one.
         """
         chain, stage = slice_.chain, slice_.stage or 0
-        if self._costs is not None:
-            first = slice_.depth == self._by_depth.index(stage)
-            telling = first or self._stages[stage].carries
-            if self._costs.hear(stage, slice_, telling=telling):
-                self.over.add(stage)
+        if self._costs is not None and self._costs.hear(stage, slice_):
+            self.over.add(stage)
         state = super().hear(slice_)
         if state is not ChainState.BROKEN or stage == len(self._stages) - 1:
             return state
         self._broken.add((chain, stage))
         return ChainState.CONTINUES
+
+    def learn(self, slice_: Slice) -> None:
+        """Learn from a draw for later calls, if they can learn from it."""
+        stage = slice_.stage or 0
+        first = slice_.depth == self._by_depth.index(stage)
+        if self._costs is not None and (first or self._stages[stage].carries):
+            self._costs.learn(self._costs.keys[stage], slice_)
 
 
 @dataclass(slots=True)
@@ -110,19 +125,16 @@ class StageCosts:
         """
         return self.costs[stage] / self.beliefs[stage].mean
 
-    def hear(self, stage: int, slice_: Slice, *, telling: bool) -> bool:
-        """Learn from a draw, and return whether the next stage should take over.
+    def hear(self, stage: int, slice_: Slice) -> bool:
+        """Take note of a draw, and return whether the next stage should take over.
 
         Args:
             stage: the draw's stage.
             slice_: the draw's record.
-            telling: whether later calls may learn from the draw, too.
 
         Returns:
             Whether a pass is expected to cost less in the next stage.
         """
-        if telling:
-            self.learn(self.keys[stage], slice_)
         if slice_.outcome is not Outcome.FAILED:
             return False
         self.beliefs[stage] = self.beliefs[stage].after_failures(1)

@@ -92,7 +92,8 @@ class Setup:
         ]
         models = [spec.model for spec in inputs.stages]
         costs = None if settings.after is None else settings.after.begin(self._facts(), models)
-        return Stages(turns, costs, type(self.strategy).__name__)
+        recorded = () if self.rounds is None else frozenset(self.rounds.recorded)
+        return Stages(turns, costs, type(self.strategy).__name__, recorded)
 
     def _facts(self) -> CallFacts:
         from mellea_like.schedules import CallFacts  # noqa: PLC0415
@@ -138,10 +139,21 @@ class Setup:
 
     def restarts(self) -> bool:
         """Return whether the schedule limits how long a draw may wait for its reply."""
+        return self._overrides("patience")
+
+    def learns(self) -> Callable[[Slice], None] | None:
+        """Return what learns from each draw for later calls: the stages' rule or the schedule."""
+        if self.settings.after is not None and self.stages is not None:
+            return self.stages.learn
+        plan = self.schedule_plan
+        return plan.observe if plan is not None and self._overrides("observe") else None
+
+    def _overrides(self, method: str) -> bool:
+        """Return whether the schedule has a method of its own instead of the default one."""
         from mellea_like.schedules import SchedulePlan  # noqa: PLC0415
 
-        own = getattr(type(self.schedule_plan), "patience", None)
-        return own not in {None, SchedulePlan.patience}
+        own = getattr(type(self.schedule_plan), method, None)
+        return own not in {None, getattr(SchedulePlan, method)}
 
     def can_fail(self) -> bool:
         """Return whether a draw can fail although its backend gave a complete reply."""

@@ -113,6 +113,11 @@ OPTIONS: tuple[Callable[[Setup], Option | None], ...] = (
     ),
     lambda s: _selected(s) if s.selection is not None else None,
     lambda s: GivingUp(s.settings.give_up.begin()) if s.settings.give_up else None,
+    lambda s: (
+        _lazy("options.learned_rates", "LearnedRates", learn)
+        if (s.settings.after or s.schedule_plan) and (learn := s.learns())
+        else None
+    ),
     lambda s: _heard(s.hooks, "check", "CheckHooks", *CHECK_HOOKS) if s.hooks else None,
     lambda s: CheckSpans(s.telemetry) if s.telemetry else None,
     lambda s: _lazy("options.early_rejection", "TakenVerdicts") if s.streams else None,

@@ -211,11 +211,11 @@ async def test_the_expected_cost_is_that_of_a_draw_over_the_chance_of_a_pass():
     # The big one's draws are thought to be as long as the small one's.
     assert [state.expected(s) for s in (0, 1)] == pytest.approx([800 / rate, 8000 * 3])
     failed = a_slice(2, Outcome.FAILED, usage=Usage(1, 1, 1))
-    assert not state.hear(0, failed, telling=False)
+    assert not state.hear(0, failed)
     # Two draws' worth of what was learnt, and one failure.
     assert state.expected(0) == pytest.approx(800 * 3 / (2 * rate))
     assert costs().expected(0) == pytest.approx(800 / rate)
-    heard = [state.hear(0, failed, telling=False) for _ in range(50)]
+    heard = [state.hear(0, failed) for _ in range(50)]
     assert heard == sorted(heard)
     assert heard.index(True) == next(f for f in range(50) if (4 + f) / (2 * rate) > 30)
 
@@ -234,6 +234,39 @@ async def test_the_expected_cost_counts_cached_tokens_and_judges_at_their_own_pr
     # The table has no price for the other judge, so its tokens cost as much as the stage's own.
     assert state.costs[0] == pytest.approx(own + 30 * 210 + 40 / 2)
     assert state.costs[1] == pytest.approx(10 * (1000 + 100 + 210 + 40 / 2))
+
+
+@pytest.mark.parametrize("kept", [True, False])
+async def test_a_call_that_pauses_teaches_the_rule_each_draw_once(kept):
+    small, big = priced("small", "no"), priced("big", "no")
+    rule = ExpectedCost(PRICES, key="k")
+    strategy = Escalate([Stage(small, turns=2), Stage(big, turns=2)], after=rule)
+    slices = ()
+    call = strategy.begin("x", [yes])
+    for _ in range(4):
+        if not kept:
+            call = strategy.begin("x", [yes], earlier=slices)
+        slices = (await call.run(1)).slices
+    assert [s.stage for s in slices] == [0, 0, 1, 1]
+    for key in (("k", 0, "small"), ("k", 1, "big")):
+        assert rule.rates.parameters(key) == (0.5, 2)
+
+
+@pytest.mark.parametrize("moved_on", [False, True])
+async def test_a_call_that_goes_on_keeps_its_draws_whatever_was_learned_since(moved_on):
+    def begin(earlier=(), *, small_passes):
+        rule = ExpectedCost(PRICES, key="k")
+        for _ in range(99):
+            rule.rates.observe(("k", 0, "small"), small_passes)
+            rule.rates.observe(("k", 1, "big"), not small_passes)
+        stages = [Stage(priced("small", "no"), turns=9), Stage(priced("big", "no"))]
+        return Escalate(stages, after=rule).begin("x", [yes], earlier=earlier)
+
+    earlier = (await begin(small_passes=not moved_on).run(2)).slices
+    assert [s.stage for s in earlier] == ([0, 1] if moved_on else [0, 0])
+    result = await begin(earlier, small_passes=moved_on).run()
+    assert result.slices[:2] == earlier
+    assert [s.stage for s in result.slices[2:]] == ([] if moved_on else [1])
 
 
 async def test_wrong_rules_are_refused():
