@@ -18,7 +18,6 @@ OPTIONAL = {
     "datasketch",
     "gguf",
     "httpx",
-    "ijson",
     "jinja2",
     "jsonschema",
     "looptime",

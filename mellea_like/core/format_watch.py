@@ -10,6 +10,7 @@ the end of the union.
 
 from __future__ import annotations
 
+import json
 import re
 from abc import ABC, abstractmethod
 from functools import cached_property, lru_cache
@@ -30,7 +31,7 @@ LONGEST_LINE = 100
 SPACE = re.compile(r"\s*")
 _JSON_SPACE = re.compile(r"[ \t\n\r]*")
 _IN_STRING = re.compile(r'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
-_SCALAR = re.compile(r"[^\s,:\[\]{}\"]*+")
+SCALAR = re.compile(r"[^\s,:\[\]{}\"`]*+")
 
 _DATA = ("metadata", "serialization", "config")
 """Keys in pydantic's schemas that don't affect validation."""
@@ -75,7 +76,7 @@ class JsonWatch(ArrivingText):
     It checks only a value that begins with one of ``brackets``.
     """
 
-    def __init__(self, root: Node, brackets: str) -> None:
+    def __init__(self, root: Node | None, brackets: str) -> None:
         self._root = root
         self._brackets = brackets
         super().__init__()
@@ -123,10 +124,7 @@ class JsonWatch(ArrivingText):
             case '"':
                 at = yield from self._string(at)
             case _:
-                while (at := cast("Any", _SCALAR.match(self._text, at)).end()) == len(self._text):
-                    yield
-                if at == start:
-                    self._no_json("a value", at)
+                at = yield from self._scalar(at)
         if node is not None and place:
             node.check(self._text[start:at], place)
         return at
@@ -172,6 +170,14 @@ class JsonWatch(ArrivingText):
             at += 1
             index += 1
 
+    def _scalar(self, start: int) -> Generator[None, None, int]:
+        at = start
+        while (at := cast("re.Match[str]", SCALAR.match(self._text, at)).end()) == len(self._text):
+            yield
+        if at == start:
+            self._no_json("a value", at)
+        return at
+
     def _string(self, at: int) -> Generator[None, None, int]:
         at += 1
         while True:
@@ -191,10 +197,8 @@ class BrokenError(Exception):
 
 
 def _key(text: str) -> str:
-    from pydantic_core import from_json  # noqa: PLC0415
-
     try:
-        return str(from_json(text))
+        return str(json.loads(text))  # Unlike pydantic, it accepts halves of surrogate pairs.
     except ValueError as exc:
         msg = f"the reply does not parse: the key {bounded(text, 60)} isn't JSON: {exc}"
         raise BrokenError(msg) from None

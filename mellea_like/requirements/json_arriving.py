@@ -12,13 +12,13 @@ from mellea_like.core.display import bounded, clipped, quoted
 from mellea_like.core.format_watch import (
     FENCE_LINE,
     LONGEST_LINE,
+    SCALAR,
     SPACE,
-    ArrivingText,
     BrokenError,
     JsonWatch,
 )
 from mellea_like.core.validation import Verdict
-from mellea_like.requirements.checks_common import Answer, Fresh, package
+from mellea_like.requirements.checks_common import Answer, Fresh
 from mellea_like.requirements.json_schemas import (
     TooCostly,
     count_step,
@@ -48,9 +48,20 @@ Deeper values are validated together with the value around them.
 
 _FENCE_SO_FAR = re.compile(r"`{1,3}|```[A-Za-z0-9_-]*[ \t]*\r?")
 
-# White space that may surround JSON in a reply. Inside JSON it isn't allowed; there, the final
-# check decides.
-_OTHER_SPACE = {ord(c): " " for c in map(chr, range(0x3001)) if c.isspace() and c not in " \t\r\n"}
+_WORDS = ("true", "false", "null")
+_CONSTANTS = ("NaN", "Infinity", "-Infinity")
+LONGEST_WORD = 30
+"""Longer scalars are numbers, which are checked when they are complete."""
+
+_NUMBER_SO_FAR = re.compile(
+    r"-?(?:(?:0|[1-9][0-9]*)(?:\.(?:[0-9]+(?:[eE][+-]?[0-9]*)?)?|[eE][+-]?[0-9]*)?)?"
+)
+"""Matches the beginning of a number. If the last character is a digit, the number is complete."""
+
+_IN_STRING = re.compile(
+    r'[^"\\\x00-\x1f]*+(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\x00-\x1f]*+)*+'
+)
+_ESCAPE_SO_FAR = re.compile(r"(?:\\(?:u[0-9a-fA-F]{0,3})?)?")
 
 
 def call_watch(validator: Any, max_steps: int, *, ours: bool = True) -> CallWatch:
@@ -74,11 +85,9 @@ def call_watch(validator: Any, max_steps: int, *, ours: bool = True) -> CallWatc
 
 def watching_json(*further: CallWatch, constants: bool = False) -> Fresh:
     """Return a stream check that fails on broken JSON, or for a reason that another watch gives."""
-    ijson = package("ijson", "an early check of JSON")
 
     def make() -> Look:
-        syntax = _JsonSyntax(ijson, constants=constants)
-        feeds = [syntax.feed, *(begin() for begin in further)]
+        feeds = [_JsonSyntax(constants=constants).feed, *(begin() for begin in further)]
 
         def look(text: str, _: str) -> Answer:
             why = next(filter(None, (feed(text) for feed in feeds)), None)
@@ -189,43 +198,22 @@ def _own_rules_allow(kind: str, validator: Any, rules: dict[str, Any]) -> bool:
     return not values or any(validator.is_type(value, kind) for value in values)
 
 
-class _JsonSyntax(ArrivingText):
+class _JsonSyntax(JsonWatch):
     """Checks that an arriving reply can be one JSON value, perhaps in a fence and white space."""
 
-    def __init__(self, ijson: Any, *, constants: bool) -> None:
-        self._ijson = ijson
-        self._constants = constants
-        self._events: Any = ijson.sendable_list()
-        self._parser: Any = ijson.basic_parse_coro(self._events)
-        self._at = 0  # The end of the part that the parser has read.
-        self._token = 0  # The latest start of the parser's unfinished token.
-        self._depth = 0
-        self._ended = False
-        super().__init__()
+    def __init__(self, *, constants: bool) -> None:
+        self._words = (*_WORDS, *(_CONSTANTS if constants else ()))
+        super().__init__(None, "")
 
     def _read(self) -> Generator[None]:
-        start = yield from self._skip(SPACE, 0)
-        fenced = self._text[start] == "`"
+        at = yield from self._skip(SPACE, 0)
+        fenced = self._text[at] == "`"
         if fenced:
-            start = yield from self._opening_fence(start)
-        self._at = self._token = start
-        while True:
-            # The parser reads an unfinished token again with each piece, so pieces of long strings
-            # are held back.
-            while len(self._text) - self._at < max(1, (self._at - self._token) // 8):
-                yield
-            if fenced and self._text[self._at] == "`" and self._complete():
-                break
-            tick = self._text.find("`", self._at + 1) if fenced else -1
-            end = len(self._text) if tick < 0 else tick
-            try:
-                self._parser.send(_as_json_bytes(self._text[self._at : end]))
-            except self._ijson.JSONError:
-                self._refuse(start)
-                return
-            self._at = end
-            self._note_events()
-        yield from self._closing_fence(self._at)
+            at = yield from self._opening_fence(at)
+        at = yield from self._value(at, None, ())
+        if fenced:
+            at = yield from self._skip(SPACE, at)
+        yield from self._ending(at, at + 3 if fenced else at)
 
     def _opening_fence(self, start: int) -> Generator[None, None, int]:
         seen = start
@@ -237,54 +225,47 @@ class _JsonSyntax(ArrivingText):
             yield
         fence = FENCE_LINE.match(self._text, start)
         if fence is None:
-            self._wrong("no code fence starts like this", start)
+            self._no_json("a code fence", start)
         return fence.end()
 
-    def _closing_fence(self, start: int) -> Generator[None]:
+    def _ending(self, start: int, end: int) -> Generator[None]:
+        """Allow backticks up to the index ``end``, and white space after that."""
         seen = start
         while True:
             for at in range(seen, len(self._text)):
-                character = self._text[at]
-                if not (character == "`" if at < start + 3 else character.isspace()):
-                    self._wrong("nothing follows the end of the code fence", at)
+                if not (self._text[at] == "`" if at < end else self._text[at].isspace()):
+                    self._no_json("the end", at)
             seen = len(self._text)
             yield
 
-    def _note_events(self) -> None:
-        for name, _ in self._events:
-            self._depth += name.startswith("start_") - name.startswith("end_")
-            self._ended = not self._depth
-        if self._events:
-            self._token = self._at
-            self._events.clear()
+    def _scalar(self, start: int) -> Generator[None, None, int]:
+        at = start
+        while (at := cast("re.Match[str]", SCALAR.match(self._text, at)).end()) == len(self._text):
+            if at - start < LONGEST_WORD and not self._begins(self._text[start:at]):
+                self._no_json("a value", start)
+            yield
+        token = self._text[start:at]
+        number = token[-1:].isdigit() and _NUMBER_SO_FAR.fullmatch(token)
+        if not number and token not in self._words:
+            self._no_json("a value", start)
+        return at
 
-    def _complete(self) -> bool:
-        """Return whether the JSON is complete, so that a backtick now begins the closing fence."""
-        if not (self._depth or self._ended):
-            with suppress(Exception):  # The next piece will show the error.
-                self._parser.send(b" ")  # A number ends only when something follows it.
-            self._note_events()
-        return self._ended
+    def _begins(self, token: str) -> bool:
+        """Return whether a token may become a scalar."""
+        words = any(word.startswith(token) for word in self._words)
+        return words or _NUMBER_SO_FAR.fullmatch(token) is not None
 
-    def _refuse(self, start: int) -> None:
-        """Find the wrong character of a refused piece; it may begin a constant, such as ``NaN``."""
-        again = self._ijson.basic_parse_coro(self._ijson.sendable_list())
-        if self._at > start:  # Empty input would mean the end.
-            again.send(_as_json_bytes(self._text[start : self._at]))
-        at = self._at
-        try:
-            while at < len(self._text):
-                again.send(_as_json_bytes(self._text[at]))
-                at += 1
-        except self._ijson.JSONError as exc:
-            if not (self._constants and self._text[at] in "NI"):
-                self._wrong(str(exc).partition("\n")[0].partition(": ")[2].rstrip("."), at)
+    def _string(self, at: int) -> Generator[None, None, int]:
+        at += 1
+        while True:
+            at = cast("re.Match[str]", _IN_STRING.match(self._text, at)).end()
+            if self._text[at : at + 1] == '"':
+                return at + 1
+            if not _ESCAPE_SO_FAR.fullmatch(self._text, at):
+                self._no_json("a character of a string", at)
+            yield
 
-    def _wrong(self, why: str, at: int) -> NoReturn:
+    def _no_json(self, expected: str, at: int) -> NoReturn:
         found = ascii(self._text[at : at + 20])
-        msg = f"it is not valid JSON: {why} (at character {at + 1}, {found})"
+        msg = f"it is not valid JSON: expected {expected} at character {at + 1}, not {found}"
         raise BrokenError(msg)
-
-
-def _as_json_bytes(text: str) -> bytes:
-    return text.translate(_OTHER_SPACE).encode("utf-8", "replace")
