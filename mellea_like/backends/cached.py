@@ -56,6 +56,7 @@ BUSY_SECONDS = 10.0
 """How long to wait, in seconds, while another connection writes to the file."""
 
 HIT = Usage(cache_hits=1)
+"""The cost of a reply from the file: one cache hit, and no request."""
 
 
 class CacheStatistics(NamedTuple):
@@ -235,7 +236,7 @@ class CachedBackend(BackendWrapper):
             self._misses += 1
             return None
         self._hits += 1
-        request.meter.add(_Hit())
+        request.meter.assume(HIT, None)
         return reply
 
     async def _keep(self, key: bytes, reply: Generation) -> None:
@@ -257,12 +258,6 @@ class CachedBackend(BackendWrapper):
         }
         plain = json.dumps(asked, sort_keys=True, default=repr)
         return blake2b(plain.encode(), digest_size=20).digest()
-
-
-class _Hit:
-    """A meter's entry for a reply from the file: one cache hit, and no request."""
-
-    usage = HIT
 
 
 async def _pieces(reply: Generation) -> AsyncGenerator[str | Generation]:

@@ -171,16 +171,5 @@ def _text_of(value: object) -> str:
 
 
 def _count(meter: Meter, usage: Usage) -> None:
-    """Add a usage to the meter as one or more requests, with all tokens on the first request."""
-    tokens = replace(usage, requests=0, unknown=0, cache_hits=0)
-    for number in range(max(usage.requests, 1)):
-        request = meter.start()
-        request.update(input_tokens=tokens.input_tokens, output_tokens=tokens.output_tokens)
-        if number >= usage.unknown:
-            request.settle(
-                input_tokens=tokens.input_tokens,
-                output_tokens=tokens.output_tokens,
-                cached_input_tokens=tokens.cached_input_tokens,
-                reasoning_tokens=tokens.reasoning_tokens,
-            )
-        tokens = _NOTHING
+    """Add a usage to the meter, as that of one or more requests."""
+    meter.assume(replace(usage, requests=max(usage.requests, 1), cache_hits=0), None)

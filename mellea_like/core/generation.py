@@ -325,10 +325,12 @@ class Meter:
             False, the backend has not used this meter.
     """
 
-    __slots__ = ("_requests", "admission", "answered", "aside", "started")
+    __slots__ = ("_model", "_requests", "admission", "answered", "aside", "started")
 
-    def __init__(self, admission: Admission | None = None) -> None:
+    def __init__(self, admission: Admission | None = None, model: str | None = None) -> None:
         self._requests: list[Cost] = []
+        self._model = model
+        """The model that is asked, if this is a try and others may ask different ones."""
         self.started = False
         self.admission = admission
         self.answered = False
@@ -355,8 +357,7 @@ class Meter:
         Returns:
             The try's own meter.
         """
-        attempt = Meter() if model is None else _ModelMeter(model)
-        attempt.admission = self.admission
+        attempt = Meter(self.admission, model)
         self.add(attempt)
         return attempt
 
@@ -426,7 +427,7 @@ class Meter:
         for part in reversed(self._requests):
             if isinstance(part, Meter) and (model := part.asked) is not None:
                 return model
-        return None
+        return self._model
 
     @property
     def usage_by_model(self) -> tuple[tuple[str | None, Usage], ...]:
@@ -435,7 +436,8 @@ class Meter:
         for part in self._requests:
             # A call of a tool, validator or scorer tells its models apart; a request does not.
             shares = getattr(part, "usage_by_model", None) or ((None, part.usage),)
-            for model, usage in shares:
+            for named, usage in shares:
+                model = named or self._model
                 spent[model] = spent[model] + usage if model in spent else usage
         return tuple(spent.items())
 
@@ -450,24 +452,6 @@ class Meter:
         if len(self._requests) == 1:
             return self._requests[0].usage
         return sum((request.usage for request in self._requests), Usage())
-
-
-class _ModelMeter(Meter):
-    """The meter of one try of a request whose tries may ask different models."""
-
-    __slots__ = ("_model",)
-
-    def __init__(self, model: str) -> None:
-        super().__init__()
-        self._model = model
-
-    @property
-    def asked(self) -> str | None:
-        return super().asked or self._model
-
-    @property
-    def usage_by_model(self) -> tuple[tuple[str | None, Usage], ...]:
-        return tuple((model or self._model, usage) for model, usage in super().usage_by_model)
 
 
 def cost_of(meter: Meter, reply: Generation | None) -> Usage:
