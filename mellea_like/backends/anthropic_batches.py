@@ -15,17 +15,18 @@ with needs_extra("anthropic", "AnthropicBatches needs the official SDK"):
 
 from mellea_like.backends.anthropic_messages import MessageReply, count_message, messages_body
 from mellea_like.backends.batch_files import JoinedLines, mapped, plain
-from mellea_like.backends.sdk_batches import Listed, SDKBatches
+from mellea_like.backends.sdk_batches import SDKBatches
 from mellea_like.backends.sdk_errors import Translator
 from mellea_like.backends.server_address import Server
 from mellea_like.backends.server_errors import kind_of_status
 from mellea_like.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Iterator, Mapping
 
     from mellea_like.backends.batch_api import Intention
     from mellea_like.backends.output_mode import Mode, OutputTool
+    from mellea_like.backends.sdk_batches import Listed
     from mellea_like.core.backend import Options, Request
     from mellea_like.core.generation import Generation, RequestMeter
 
@@ -41,8 +42,6 @@ LIMITS = JobLimits(requests=100_000, bytes=256_000_000 - len(BEFORE + AFTER))
 WITH_SAMPLING = "2023-06-01"
 """The last version of Anthropic's API that accepts temperatures. A client can ask for this version
 in its headers."""
-
-PAGE = 100
 
 STATUSES = {
     "invalid_request_error": 400,
@@ -67,9 +66,6 @@ class _Server(Server[anthropic.AsyncAnthropic]):
     official_url = "https://api.anthropic.com"
     url_variable = "ANTHROPIC_BASE_URL"
     key_variable = "ANTHROPIC_API_KEY"
-
-    def _client_url(self, client: anthropic.AsyncAnthropic) -> str:
-        return str(client.base_url)
 
 
 class AnthropicBatches(SDKBatches):
@@ -169,13 +165,8 @@ class AnthropicBatches(SDKBatches):
 
     # --- jobs -------------------------------------------------------------------------------------
 
-    async def _pages(self, client: anthropic.AsyncAnthropic) -> AsyncGenerator[Sequence[Listed]]:
-        page = await self._ask(client, client.messages.batches.list(limit=PAGE))
-        while page.data:
-            yield [Listed(_state(batch)) for batch in page.data]
-            if not page.has_next_page():
-                return
-            page = await self._ask(client, page.get_next_page())
+    def _jobs(self, client: anthropic.AsyncAnthropic) -> Any:
+        return client.messages.batches
 
     async def _is_it(self, client: Any, listed: Listed, intention: Intention) -> bool | None:
         state = listed.state  # Jobs carry no key, but their results have custom ids.
@@ -217,13 +208,22 @@ class AnthropicBatches(SDKBatches):
                 content=joined,
                 options={"headers": {"Content-Type": "application/json", "Content-Length": length}},
             )
-        return _state(batch)
+        return self._state(batch)
 
-    async def _retrieve(self, client: anthropic.AsyncAnthropic, job: str) -> JobState:
-        return _state(await client.messages.batches.retrieve(job))
-
-    async def _cancel(self, client: anthropic.AsyncAnthropic, job: str) -> JobState:
-        return _state(await client.messages.batches.cancel(job))
+    def _state(self, job: MessageBatch) -> JobState:
+        counts = job.request_counts
+        unrun = counts.processing + counts.canceled + counts.expired
+        return JobState(
+            job.id,
+            job.processing_status,
+            job.processing_status == "ended",
+            total=counts.succeeded + counts.errored + unrun,
+            succeeded=counts.succeeded,
+            failed=counts.errored,
+            created=job.created_at.timestamp(),
+            expires=job.expires_at.timestamp(),
+            outputs=(job.results_url,) if job.results_url else (),
+        )
 
     def _files(self, state: JobState) -> Iterator[tuple[str, int]]:
         yield state.id, state.total
@@ -263,17 +263,6 @@ class AnthropicBatches(SDKBatches):
 
     # --- the client -------------------------------------------------------------------------------
 
-    def _make_client(self) -> anthropic.AsyncAnthropic:
-        if self._server.given is not None:
-            return self._server.given.with_options(max_retries=0)
-        self._server.parts()
-        return anthropic.AsyncAnthropic(
-            api_key=self._server.api_key,
-            base_url=self._server.url,
-            timeout=self._timeout,
-            max_retries=0,
-        )
-
     def _translator(self, client: anthropic.AsyncAnthropic) -> Translator:
         secrets = filter(None, (client.api_key, client.auth_token))
         return Translator(self.where, None, self._timeout, secrets)
@@ -285,19 +274,3 @@ def _narrowed(schema: dict[str, Any]) -> dict[str, Any]:
     except ValueError as exc:
         msg = f"Anthropic doesn't support this type's schema ({exc}): use output='tool'"
         raise InvalidRequest(msg) from None
-
-
-def _state(batch: MessageBatch) -> JobState:
-    counts = batch.request_counts
-    unrun = counts.processing + counts.canceled + counts.expired
-    return JobState(
-        batch.id,
-        batch.processing_status,
-        batch.processing_status == "ended",
-        total=counts.succeeded + counts.errored + unrun,
-        succeeded=counts.succeeded,
-        failed=counts.errored,
-        created=batch.created_at.timestamp(),
-        expires=batch.expires_at.timestamp(),
-        outputs=(batch.results_url,) if batch.results_url else (),
-    )

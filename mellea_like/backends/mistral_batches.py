@@ -27,7 +27,7 @@ with needs_extra("mistral", "MistralBatches needs the official SDK"):
 from mellea_like.backends.batch_files import JSON_LINES, mapped, plain
 from mellea_like.backends.mistral_chat import mistral_body, readable
 from mellea_like.backends.openai_reply import Reply, read_usage
-from mellea_like.backends.sdk_batches import Listed, SDKBatches
+from mellea_like.backends.sdk_batches import KEY, PAGE, SDKBatches
 from mellea_like.backends.sdk_errors import Translator
 from mellea_like.backends.server_address import Server
 from mellea_like.core.argument_checks import whole_number
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
     from mellea_like.backends.batch_api import Intention
     from mellea_like.backends.output_mode import Mode, OutputTool
+    from mellea_like.backends.sdk_batches import Listed
     from mellea_like.core.backend import Options, Request
     from mellea_like.core.generation import Generation, RequestMeter
 
@@ -47,9 +48,6 @@ __all__ = ["MistralBatches"]
 
 ENDPOINT: Final = "/v1/chat/completions"
 JOBS = "/v1/batch/jobs"
-
-KEY = "mellea_like_job"
-"""The name of the metadata field that has a job's key."""
 
 LIMITS = JobLimits(requests=1_000_000, bytes=512_000_000)
 """Mistral's limits for a job (https://docs.mistral.ai/capabilities/batch)."""
@@ -60,8 +58,6 @@ ENDED = ("SUCCESS", "FAILED", "TIMEOUT_EXCEEDED", "CANCELLED")
 
 FULL = re.compile(r"pending requests|quota|too many|limit", re.IGNORECASE)
 """Matches the error messages of a job that failed because too much is queued."""
-
-PAGE = 100
 
 
 class _Server(Server[Mistral]):
@@ -160,19 +156,17 @@ class MistralBatches(SDKBatches):
     async def _pages(self, client: _Client) -> AsyncGenerator[Sequence[Listed]]:
         number = seen = 0
         while True:
-            page = await self._ask(client, self._page(client, number))
+            page = await self._ask(client, client.page(number))
             jobs = page.data or ()
             if not jobs:
                 return
-            yield [Listed(self._state(job), (job.metadata or {}).get(KEY)) for job in jobs]
+            yield [self._listed(job) for job in jobs]
             number, seen = number + 1, seen + len(jobs)
             if len(jobs) < PAGE and seen >= page.total:
                 return
 
-    async def _page(self, client: _Client, number: int) -> ListBatchJobsResponse:
-        asked = {"page": number, "page_size": PAGE, "order_by": "-created"}
-        answer = await client.send("GET", JOBS, params=asked)
-        return ListBatchJobsResponse.model_validate_json(answer.content)
+    def _jobs(self, client: _Client) -> Any:
+        return client
 
     async def _upload(self, client: _Client, intention: Intention, lines: Path) -> str:
         async with mapped(lines) as content:
@@ -196,14 +190,6 @@ class MistralBatches(SDKBatches):
             timeout_hours=self._hours,
         )
         answer = await client.send("POST", JOBS, json=asked.model_dump(mode="json"))
-        return self._state(BatchJob.model_validate_json(answer.content))
-
-    async def _retrieve(self, client: _Client, job: str) -> JobState:
-        answer = await client.send("GET", f"{JOBS}/{job}")
-        return self._state(BatchJob.model_validate_json(answer.content))
-
-    async def _cancel(self, client: _Client, job: str) -> JobState:
-        answer = await client.send("POST", f"{JOBS}/{job}/cancel")
         return self._state(BatchJob.model_validate_json(answer.content))
 
     def _state(self, job: BatchJob) -> JobState:
@@ -263,6 +249,22 @@ class _Client:
         )
         self._check(response)
         return response
+
+    async def page(self, number: int) -> ListBatchJobsResponse:
+        """Return a page of the list of jobs, the newest jobs first."""
+        asked = {"page": number, "page_size": PAGE, "order_by": "-created"}
+        answer = await self.send("GET", JOBS, params=asked)
+        return ListBatchJobsResponse.model_validate_json(answer.content)
+
+    async def retrieve(self, job: str) -> BatchJob:
+        """Return a job."""
+        answer = await self.send("GET", f"{JOBS}/{job}")
+        return BatchJob.model_validate_json(answer.content)
+
+    async def cancel(self, job: str) -> BatchJob:
+        """Ask for a job to be cancelled, and return it."""
+        answer = await self.send("POST", f"{JOBS}/{job}/cancel")
+        return BatchJob.model_validate_json(answer.content)
 
     @asynccontextmanager
     async def open(self, path: str) -> AsyncGenerator[httpx2.Response]:

@@ -13,20 +13,20 @@ from mellea_like.core.argument_checks import check_one_of
 from mellea_like.lazy import needs_extra
 
 with needs_extra("openai", "OpenAIBatches needs the official SDK"):
-    import openai
+    from mellea_like.backends.openai_server import OpenAIServer
 
 from mellea_like.backends.batch_files import JSON_LINES, mapped, plain
 from mellea_like.backends.openai_chat import request_body
 from mellea_like.backends.openai_reply import CHAT_USAGE, Reply, read_usage
 from mellea_like.backends.openai_responses import USAGE, Response, responses_body
-from mellea_like.backends.openai_server import OpenAIServer
-from mellea_like.backends.sdk_batches import Listed, SDKBatches
+from mellea_like.backends.sdk_batches import KEY, SDKBatches
 from mellea_like.errors import BackendTimeout, InvalidRequest
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Mapping
     from pathlib import Path
 
+    import openai
     from openai.types import Batch, FileObject
 
     from mellea_like.backends.batch_api import Intention
@@ -38,9 +38,6 @@ if TYPE_CHECKING:
 __all__ = ["OpenAIBatches"]
 
 PATHS = {"chat": "/v1/chat/completions", "responses": "/v1/responses"}
-
-KEY = "mellea_like_job"
-"""The name of the metadata field that has a job's key."""
 
 OPENAI = JobLimits(requests=50_000, bytes=200_000_000)
 """OpenAI's limits for a job (https://platform.openai.com/docs/guides/batch)."""
@@ -60,9 +57,6 @@ UNRUN: dict[str, Literal["expired", "cancelled"]] = {
 
 PASSING = ("server_error", "rate_limit_exceeded", "timeout")
 """The codes of temporary errors, after which the same request may succeed."""
-
-PAGE = 100
-"""The most jobs on a page of the provider's list of jobs."""
 
 FILE_SECONDS = 2.0
 """The interval, in seconds, at which to check whether Azure has processed a file."""
@@ -169,13 +163,8 @@ class OpenAIBatches(SDKBatches):
 
     # --- jobs -------------------------------------------------------------------------------------
 
-    async def _pages(self, client: openai.AsyncOpenAI) -> AsyncGenerator[Sequence[Listed]]:
-        page = await self._ask(client, client.batches.list(limit=PAGE))
-        while page.data:
-            yield [Listed(self._state(b), (b.metadata or {}).get(KEY)) for b in page.data]
-            if not page.has_next_page():
-                return
-            page = await self._ask(client, page.get_next_page())
+    def _jobs(self, client: openai.AsyncOpenAI) -> Any:
+        return client.batches
 
     async def _upload(self, client: openai.AsyncOpenAI, intention: Intention, lines: Path) -> str:
         async with mapped(lines) as content:
@@ -208,31 +197,25 @@ class OpenAIBatches(SDKBatches):
         )
         return self._state(batch)
 
-    async def _retrieve(self, client: openai.AsyncOpenAI, job: str) -> JobState:
-        return self._state(await client.batches.retrieve(job))
-
-    async def _cancel(self, client: openai.AsyncOpenAI, job: str) -> JobState:
-        return self._state(await client.batches.cancel(job))
-
-    def _state(self, batch: Batch) -> JobState:
-        counts = batch.request_counts
-        told = (batch.errors and batch.errors.data) or ()
+    def _state(self, job: Batch) -> JobState:
+        counts = job.request_counts
+        told = (job.errors and job.errors.data) or ()
         errors = tuple(JobError(e.code or "", e.message or "", e.line) for e in told)
         full = any(FULL.search(f"{error.code} {error.message}") for error in errors)
-        expires = None if self._server.is_azure else batch.expires_at
+        expires = None if self._server.is_azure else job.expires_at
         return JobState(
-            batch.id,
-            batch.status,
-            batch.status in ENDED,
+            job.id,
+            job.status,
+            job.status in ENDED,
             total=counts.total if counts else 0,
             succeeded=counts.completed if counts else 0,
             failed=counts.failed if counts else 0,
-            created=float(batch.created_at),
+            created=float(job.created_at),
             expires=None if expires is None else float(expires),
-            full=batch.status == "failed" and full,
+            full=job.status == "failed" and full,
             errors=errors,
             # Some servers say that there is no file with an empty id.
-            outputs=(batch.output_file_id or "", batch.error_file_id or ""),
+            outputs=(job.output_file_id or "", job.error_file_id or ""),
         )
 
     async def _discard(self, client: openai.AsyncOpenAI, uploaded: str) -> None:
@@ -251,17 +234,6 @@ class OpenAIBatches(SDKBatches):
         return JobOutcome(error=message or code or "no reason given", retryable=code in PASSING)
 
     # --- the client -------------------------------------------------------------------------------
-
-    def _make_client(self) -> openai.AsyncOpenAI:
-        if self._server.given is not None:
-            return self._server.given.with_options(max_retries=0)
-        self._server.parts()
-        return openai.AsyncOpenAI(
-            api_key=self._server.api_key,
-            base_url=self._server.url,
-            timeout=self._timeout,
-            max_retries=0,
-        )
 
     def _translator(self, client: openai.AsyncOpenAI) -> Translator:
         return self._server.translator(client, None, self._timeout)

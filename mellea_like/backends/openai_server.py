@@ -49,9 +49,6 @@ class OpenAIServer(Server[openai.AsyncOpenAI]):
     url_variable = "OPENAI_BASE_URL"
     key_variable = "OPENAI_API_KEY"
 
-    def _client_url(self, client: openai.AsyncOpenAI) -> str:
-        return str(client.base_url)
-
     @property
     def has_azure_client(self) -> bool:
         """Whether the user passed a ready client that is the SDK's client for Azure."""

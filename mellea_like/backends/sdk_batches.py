@@ -45,9 +45,15 @@ if TYPE_CHECKING:
     from mellea_like.core.backend import Request
     from mellea_like.core.generation import Generation
 
-__all__ = ["Listed", "SDKBatches"]
+__all__ = ["KEY", "PAGE", "Listed", "SDKBatches"]
 
 T = TypeVar("T")
+
+KEY = "mellea_like_job"
+"""The name of the metadata field that has a job's key."""
+
+PAGE = 100
+"""The most jobs on a page of a provider's list of jobs."""
 
 REQUEST_TIMEOUT = 408
 
@@ -253,14 +259,14 @@ class SDKBatches(ABC):
     async def look(self, job: str) -> JobState:
         """Return the present state of a job; see `BatchAPI.look`."""
         async with self._clients.hold() as client:
-            return await self._ask(client, self._retrieve(client, job))
+            return self._state(await self._ask(client, self._jobs(client).retrieve(job)))
 
     async def cancel(self, job: str) -> JobState:
         """Ask the provider to cancel a job; see `BatchAPI.cancel`."""
         async with self._clients.hold() as client:
             with suppress(InvalidRequest):  # It has just ended, or is about to.
-                return await self._ask(client, self._cancel(client, job))
-            return await self._ask(client, self._retrieve(client, job))
+                return self._state(await self._ask(client, self._jobs(client).cancel(job)))
+            return self._state(await self._ask(client, self._jobs(client).retrieve(job)))
 
     @asynccontextmanager
     async def results(self, state: JobState) -> AsyncGenerator[AsyncIterator[JobResult]]:
@@ -370,9 +376,15 @@ class SDKBatches(ABC):
     async def _discard(self, client: Any, uploaded: str) -> None:
         """Delete the uploaded file of a job that was refused."""
 
-    @abstractmethod
     def _make_client(self) -> Any:
         """Return the client for an event loop: the user's client, or a new one."""
+        server = self._server
+        if server.given is not None:
+            return server.given.with_options(max_retries=0)
+        server.parts()
+        return server.client_type(
+            api_key=server.api_key, base_url=server.url, timeout=self._timeout, max_retries=0
+        )
 
     @abstractmethod
     def _translator(self, client: Any) -> Translator:
@@ -383,20 +395,29 @@ class SDKBatches(ABC):
         """Send the one request that creates a job."""
 
     @abstractmethod
-    def _pages(self, client: Any) -> AsyncGenerator[Sequence[Listed]]:
+    def _jobs(self, client: Any) -> Any:
+        """Return the part of a client that lists, retrieves and cancels jobs."""
+
+    @abstractmethod
+    def _state(self, job: Any) -> JobState:
+        """Convert a job of the SDK to its state."""
+
+    async def _pages(self, client: Any) -> AsyncGenerator[Sequence[Listed]]:
         """Yield the pages of the provider's list of jobs."""
+        page = await self._ask(client, self._jobs(client).list(limit=PAGE))
+        while page.data:
+            yield [self._listed(job) for job in page.data]
+            if not page.has_next_page():
+                return
+            page = await self._ask(client, page.get_next_page())
+
+    def _listed(self, job: Any) -> Listed:
+        metadata: Any = getattr(job, "metadata", None) or {}
+        return Listed(self._state(job), metadata.get(KEY))
 
     async def _is_it(self, client: Any, listed: Listed, intention: Intention) -> bool | None:  # noqa: ARG002
         """Return whether a job in the list is the intended one; None if that isn't known yet."""
         return listed.key == intention.key
-
-    @abstractmethod
-    async def _retrieve(self, client: Any, job: str) -> JobState:
-        """Request the state of a job."""
-
-    @abstractmethod
-    async def _cancel(self, client: Any, job: str) -> JobState:
-        """Ask for a job to be cancelled."""
 
     @abstractmethod
     def _content(self, client: Any, file: str) -> AbstractAsyncContextManager[Any]:
