@@ -436,7 +436,6 @@ class OpenAIBackend:
         http_client = openai.DefaultAsyncHttpxClient(
             timeout=timeout,
             trust_env=self._trust_env,
-            follow_redirects=False,  # `OwnClient` follows them.
             limits=self._limits,
             auth=credentials if any(credentials) else None,
             # Loading certificates takes longer than a request to a server on this machine. Without

@@ -83,16 +83,7 @@ class OwnClient:
             cookies=http.cookies,
             extensions=extensions,
         )
-        response = await http.send(request, stream=True)
-        redirects = 0
-        while self._follow and (following := response.next_request) is not None:
-            # httpx2 would read the whole body of a redirect, no matter how long.
-            await close(response, response.aiter_raw())
-            redirects += 1
-            if redirects > http.max_redirects:
-                msg = f"more than {http.max_redirects} redirects"
-                raise httpx2.TooManyRedirects(msg, request=request)
-            response = await http.send(following, stream=True)
+        response = await http.send(request, stream=True, follow_redirects=self._follow)
         if not response.is_success:
             raise await _refusal(response)
         return response

@@ -124,15 +124,6 @@ async def test_a_request_that_takes_too_long_in_all_is_given_up(answer):
     assert "did not finish within 1.2 s, the backend's total_timeout" in str(error)
 
 
-async def test_a_redirects_body_is_not_read():
-    with OpenAIServer(Answer("there")) as other:
-        head = f"HTTP/1.1 307 X\r\nlocation: {other.url}/chat/completions\r\n\r\n"
-        with OpenAIServer(drip(b"x", head=head.encode())) as server:
-            backend = OpenAIBackend("m", base_url=server.url, total_timeout=20)
-            assert (await backend.generate(ask())).text == "there"
-            await backend.aclose()
-
-
 @pytest.mark.parametrize("limit", ["timeout", "total_timeout"])
 async def test_time_that_is_up_after_the_end_of_a_reply_takes_only_the_usage(limit):
     with OpenAIServer(drip(event(content="all"), DONE, b": bye\n")) as server:
