@@ -56,9 +56,6 @@ OutputMode = Literal["auto", "json_schema", "tool", "json_object", "prompt"]
 
 MODES: tuple[Mode, ...] = get_args(Mode)
 
-MAX_SCHEMA = 32_000
-"""The most characters of a schema in a prompt. From a longer schema, descriptions are removed."""
-
 TOOL_SERVERS = ("api.anthropic.com", "api.deepseek.com")
 """Servers that accept a tool but not a schema.
 
@@ -146,8 +143,8 @@ def demand(request: Request, mode: Mode) -> Demand:
         )
         raise InvalidRequest(msg)
     if mode in ("json_object", "prompt"):
-        asked = _PROMPT.format(schema=_bounded(schema))
-        return replace(made, messages=_with(request.messages, asked))
+        text = json.dumps(_untitled(schema), ensure_ascii=False)
+        return replace(made, messages=_with(request.messages, _PROMPT.format(schema=text)))
     return made
 
 
@@ -200,33 +197,19 @@ def _with(messages: Sequence[Message], asked: str) -> tuple[Message, ...]:
     return (*messages, Message("user", asked))
 
 
-def _bounded(schema: dict[str, Any]) -> str:
-    """Return a schema as text for a prompt, without titles and, if long, without descriptions."""
-    for dropped in (("title",), ("title", "description", "examples", "default")):
-        text = json.dumps(_without(schema, dropped), ensure_ascii=False, separators=(", ", ": "))
-        if len(text) <= MAX_SCHEMA:
-            return text
-    msg = (
-        f"the format's JSON Schema is too long for a prompt, with more than {MAX_SCHEMA:,}"
-        " characters: use a smaller type, or a server that supports schemas"
-    )
-    raise InvalidRequest(msg)
-
-
-def _without(schema: Any, dropped: tuple[str, ...], *, names: bool = False) -> Any:
-    """Return a schema without the keywords in ``dropped``; properties with such names are kept."""
+def _untitled(schema: Any, *, names: bool = False) -> Any:
+    """Return a schema without titles; with ``names``, its keys are names of properties."""
     if isinstance(schema, list):
-        return [_without(part, dropped) for part in cast("Sequence[Any]", schema)]
+        return [_untitled(part) for part in cast("Sequence[Any]", schema)]
     if not isinstance(schema, dict):
         return schema
     kept: dict[str, Any] = {}
     for key, part in cast("dict[str, Any]", schema).items():
         if names:
-            kept[key] = _without(part, dropped)
-        elif key in ("const", "enum"):
-            kept[key] = part
-        elif key not in dropped:
-            kept[key] = _without(part, dropped, names=key in _NAMING)
+            kept[key] = _untitled(part)
+        elif key != "title":
+            values = key in ("const", "enum")
+            kept[key] = part if values else _untitled(part, names=key in _NAMING)
     return kept
 
 

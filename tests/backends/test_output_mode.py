@@ -317,22 +317,6 @@ def test_the_prompt_has_the_schema_under_the_users_last_message():
     assert asked.role == "user"
 
 
-def test_a_long_schema_loses_its_descriptions_and_a_longer_one_is_refused():
-    told = {f"f{i}": (int, Field(description="x" * 1000)) for i in range(60)}
-    wide = type(
-        "Wide",
-        (BaseModel,),
-        {"__annotations__": {k: v[0] for k, v in told.items()}}
-        | {k: v[1] for k, v in told.items()},
-    )
-    (asked,) = demand(Request((), format=wide), "prompt").messages
-    assert "f59" in asked.content
-    assert "xx" not in asked.content
-    wider = type("Wider", (BaseModel,), {"__annotations__": {f"f{i}": int for i in range(2000)}})
-    with pytest.raises(InvalidRequest, match="32,000 characters"):
-        demand(Request((), format=wider), "prompt")
-
-
 def test_hosts_that_are_known_to_take_no_schema_are_asked_by_a_tool_first():
     request = Request((), format=Invoice)
     modes = OutputModes()
