@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from mellea_like.core.parts import Part
     from mellea_like.core.tools import ToolCall
 
-__all__ = ["MessageReply", "count_message", "messages_body"]
-
 IMAGES = ("image/jpeg", "image/png", "image/gif", "image/webp")
 
 MOST_IMAGE_BYTES = 10 * 2**20
@@ -79,12 +77,7 @@ def messages_body(
     sampling: bool = False,
     narrowed: Callable[[dict[str, Any]], dict[str, Any]] = dict,
 ) -> dict[str, Any]:
-    """Return the body of a request, or raise `InvalidRequest` if the API would refuse it.
-
-    Earlier reasoning and the names of messages are left out, because the API has no fields for
-    them. ``sampling`` means that this version of the API has ``temperature``, ``top_p`` and
-    ``top_k``. ``narrowed`` reduces a JSON Schema to the keywords that the API supports.
-    """
+    """Return the body of a request, or raise `InvalidRequest` if the API would refuse it."""
     conversation = _Conversation(request.messages if output is None else output.messages)
     body: dict[str, Any] = {"model": model, "messages": conversation.turns}
     if system := "\n\n".join(filter(str.strip, conversation.system)):
@@ -210,10 +203,7 @@ class _Conversation:
 def _blocks(
     content: str | Sequence[Part], where: str, *, model: bool = False
 ) -> list[dict[str, Any]]:
-    """Return a message's content as the API's blocks, without blank texts, which the API refuses.
-
-    ``model`` means that the model wrote the message.
-    """
+    """Return a message's content as the API's blocks, without blank texts, which it refuses."""
     if model and not isinstance(content, str):
         content = joined_text(content)
     if isinstance(content, str):

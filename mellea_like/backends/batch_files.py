@@ -18,16 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterator, Mapping
     from pathlib import Path
 
-__all__ = [
-    "JSON_LINES",
-    "BrokenLineError",
-    "JoinedLines",
-    "json_lines",
-    "mapped",
-    "plain",
-    "write_line",
-]
-
 JSON_LINES = "application/jsonl"
 """The media type of an uploaded file. Python would have to read a system file to guess it."""
 
@@ -39,11 +29,7 @@ CHUNK = 2**16
 
 
 def plain(body: dict[str, Any]) -> dict[str, Any]:
-    """Return a body as plain data: pydantic models and dates become JSON values.
-
-    Raises:
-        InvalidRequest: the body can't be written as JSON.
-    """
+    """Return a body as plain data; raise `InvalidRequest` if JSON can't express it."""
     try:
         body = to_jsonable_python(body, by_alias=True)
         json.dumps(body, allow_nan=False)
@@ -88,10 +74,7 @@ async def mapped(path: Path) -> AsyncGenerator[Mapped]:
 
 
 class JoinedLines:
-    """Iterates over the parts of a request body: the lines of a file, joined with commas.
-
-    ``length`` is the size of the whole body in bytes.
-    """
+    """Iterates over the parts of a request body: the lines of a file, joined with commas."""
 
     # It is no generator: the HTTP library would leave that suspended if the request is cancelled.
 
@@ -99,7 +82,7 @@ class JoinedLines:
         size = len(file)
         size -= file[size - 1 : size] == b"\n"
         self._parts = chain([before], _joined(file, size), [after])
-        self.length = len(before) + size + len(after)
+        self.length = len(before) + size + len(after)  # In bytes.
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self
@@ -123,14 +106,7 @@ class BrokenLineError(ValueError):
 
 
 async def json_lines(chunks: AsyncIterable[bytes]) -> AsyncGenerator[dict[str, Any]]:
-    """Read a response body that has one JSON object on each line.
-
-    Yields:
-        The objects.
-
-    Raises:
-        BrokenLineError: a line isn't a JSON object, as when the body was cut off.
-    """
+    """Yield the JSON objects of a body with one on each line, or raise `BrokenLineError`."""
     # The HTTP libraries' own readers of lines also cut at U+2028 and the like, inside of texts.
     parts: list[bytes] = []
     async for chunk in chunks:

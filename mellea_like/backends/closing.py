@@ -10,8 +10,6 @@ import anyio
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-__all__ = ["close"]
-
 CLOSE_SECONDS = 1.0
 """The longest time to spend on closing a response, in seconds. Then the attempt is abandoned."""
 

@@ -17,8 +17,6 @@ import threading
 import time
 from typing import Any
 
-__all__ = ["main", "serve"]
-
 PARENT_CHECK_SECONDS = 1.0
 
 HTTP_THREADS = 64

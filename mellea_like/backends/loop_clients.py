@@ -22,8 +22,6 @@ from mellea_like.runtime.threads import run_in_thread
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
-__all__ = ["LoopClients"]
-
 
 class _Closing(Protocol):
     async def close(self) -> None: ...

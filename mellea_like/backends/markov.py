@@ -89,10 +89,7 @@ def sentences_of(text: str) -> list[str]:
 
 
 def _body(lines: list[str]) -> list[str]:
-    """Return a paragraph's lines; if the first line is a term to be defined, leave it out.
-
-    The definition below such a term is indented more than the term.
-    """
+    """Return a paragraph's lines, without a first line that is a term to be defined."""
     depths = [len(line) - len(line.lstrip()) for line in lines[:2]]
     defined = len(depths) > 1 and depths[1] > depths[0] and not _BULLET.match(lines[0].strip())
     return [line.strip() for line in (lines[1:] if defined else lines)]

@@ -73,11 +73,7 @@ FORM = "Reply with JSON that fits this JSON Schema, and with nothing else:\n"
 
 
 def sampling_params(request: Request, options: Options) -> types.CreateMessageRequestParams:
-    """Return the parameters of a sampling request.
-
-    System messages become the system prompt, wherever they are in the conversation. A seed is left
-    out, because the protocol has no field for it, and backends may ignore seeds.
-    """
+    """Return the parameters of a sampling request, whose protocol has no field for seeds."""
     texts_only(request, "MCPSamplingBackend")
     system = [message.text for message in request.messages if message.role == "system"]
     wanted: Any = request.format
@@ -513,10 +509,7 @@ class _Work(Generic[T]):
         return question.answer
 
     async def until_it_asks(self, gather: float) -> None:
-        """Wait until the work has a question for the client, and then for further questions.
-
-        The second wait takes ``gather`` seconds. If the work ends, return at once.
-        """
+        """Wait for a question and then ``gather`` seconds for others, or until the work ends."""
         while not self.done.is_set():
             if self._open():
                 with anyio.move_on_after(gather):

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from mellea_like.core.conversation import Message
     from mellea_like.core.parts import Part
 
-__all__ = ["mistral_body", "readable"]
-
 CALL_ID = re.compile(r"[A-Za-z0-9]{9}")
 """The ids of tool calls that Mistral accepts. It answers any other id with 400 "Tool call id has to
 be defined" or "was ... but must be a-z, A-Z, 0-9, with a length of 9"."""

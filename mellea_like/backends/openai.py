@@ -340,11 +340,7 @@ class OpenAIBackend:
         sending: Sending,
         ends: float,
     ) -> tuple[Any, OutputTool | None]:
-        """Send a request, and return the response and the output tool that was sent, if any.
-
-        If the server refuses the output mode or a `Preferred` temperature, the request is sent
-        again in the next mode or without this temperature.
-        """
+        """Send a request, if necessary in another way; return the response and any output tool."""
         given = request.options
         if model in self._refuse_temperature:
             given = insisted(given)

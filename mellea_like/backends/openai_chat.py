@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from mellea_like.core.backend import Options, Request
     from mellea_like.core.conversation import Message
 
-__all__ = ["request_body", "request_fields", "response_format"]
-
 _DROPPED = ("default", "discriminator", "minLength", "maxLength", "examples", "title")
 
 
@@ -26,10 +24,7 @@ def request_body(
     choices: int | None = None,
     output: Demand | None = None,
 ) -> dict[str, Any]:
-    """Return the body of a chat completion request.
-
-    ``official`` means that the server is OpenAI's own or Azure's.
-    """
+    """Return the body of a request; ``official`` means OpenAI's own server or Azure's."""
     messages = request.messages if output is None else output.messages
     body: dict[str, Any] = {
         "model": model,
@@ -133,10 +128,7 @@ class _NoFit(Exception):
 
 
 def _can_be_closed(schema: dict[str, Any], *, optional: bool) -> bool:
-    """Return whether an object can be closed: it lists its properties, and all are required.
-
-    With ``optional``, optional properties are allowed.
-    """
+    """Return whether an object lists its properties and, unless ``optional``, requires them all."""
     if "properties" not in schema or schema.get("additionalProperties"):
         return False
     return optional or set(schema.get("required", ())) == schema["properties"].keys()

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from mellea_like.backends.sdk_errors import Translator
     from mellea_like.backends.sending import Sending
 
-__all__ = ["GivenClient", "Incoming", "OwnClient"]
-
 # --- the client -----------------------------------------------------------------------------------
 
 
@@ -225,10 +223,7 @@ class Incoming:
             await close(self._response, self._chunks)
 
     async def _more(self, *, everything: bool = False) -> list[Any]:
-        """Read until a piece of the reply has arrived, and return the new pieces.
-
-        With ``everything``, read to the end of the reply instead.
-        """
+        """Return the next pieces of the reply or, with ``everything``, all that are left."""
         if self._error is not None:
             raise self._error
         found: list[Any] = []
@@ -255,10 +250,7 @@ class Incoming:
         return found
 
     def _take(self, chunk: bytes | None, found: list[Any]) -> bool:
-        """Add the pieces in ``chunk`` to ``found``; return whether an event ended in this chunk.
-
-        ``chunk`` is a part of the body, or None at the end of the body.
-        """
+        """Add the pieces in a part of the body to ``found``; return whether an event ended."""
         self._over = chunk is None
         events = self._decoder.finish() if chunk is None else self._decoder.feed(chunk)
         for self._event in events:

@@ -13,8 +13,6 @@ from typing import Any, cast
 
 from pydantic_core import from_json
 
-__all__ = ["EventDecoder", "ReplyTooLongError", "ServerError", "from_event"]
-
 MAX_EVENT = 2**20
 """The maximum size of one event in bytes. A longer event can't be part of a reply."""
 

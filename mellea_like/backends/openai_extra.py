@@ -9,8 +9,6 @@ from mellea_like.core.extra import NO_EXTRA, Extra
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["FurtherFields"]
-
 KNOWN: Mapping[str, frozenset[str]] = {
     "reply": frozenset(
         # Padding that hides the length of pieces isn't part of a reply.

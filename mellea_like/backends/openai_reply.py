@@ -20,17 +20,6 @@ if TYPE_CHECKING:
 
     from mellea_like.backends.output_mode import OutputTool
 
-__all__ = [
-    "CHAT_USAGE",
-    "Gathered",
-    "Replies",
-    "Reply",
-    "as_text",
-    "as_token",
-    "is_end",
-    "read_usage",
-]
-
 CHAT_USAGE = ("prompt_tokens", "completion_tokens")
 """The names of the chat protocol's fields for the counts of input and output tokens."""
 
@@ -134,10 +123,7 @@ class Gathered:
         arguments: str,
         further: Mapping[str, Any] | None = None,
     ) -> str:
-        """Add a piece of a tool call; return the text that this piece adds to the reply.
-
-        A piece adds text if it belongs to a call of an `OutputTool` that isn't ``wrapped``.
-        """
+        """Add a piece of a tool call; return its text if it is of an unwrapped output tool."""
         self._count(len(name) + len(arguments))
         call = self._call_of(index, id_, name)
         if further is not None:
@@ -175,11 +161,7 @@ class Gathered:
         return call
 
     def _finish(self, reason: str | None) -> str:
-        """Record the finish reason; return the text that becomes known only at the reply's end.
-
-        If the reply is the argument of a tool call (see `OutputTool.wrapped`), it is read only now,
-        because the call's arguments must be complete.
-        """
+        """Record the finish reason; return the text of a wrapped output tool, known only now."""
         text = ""
         if self._output is not None and self._calls:
             tool, calls, self._calls = self._output, self._calls, []
@@ -402,10 +384,7 @@ def read_usage(
     least: int = 0,
     names: tuple[str, str] = CHAT_USAGE,
 ) -> None:
-    """Update a meter with the usage that a server reports; with ``final``, settle the meter.
-
-    A usage with missing or negative counts is ignored.
-    """
+    """Update or, with ``final``, settle a meter with the usage that a server reports, if valid."""
     if not isinstance(usage, dict):
         return
     counts = cast("dict[str, Any]", usage)

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from mellea_like.core.conversation import Message
     from mellea_like.core.parts import Part
 
-__all__ = ["Response", "responses_body"]
-
 USAGE = ("input_tokens", "output_tokens")
 
 FINISH_REASONS = {"max_output_tokens": "length"}
@@ -37,11 +35,7 @@ def responses_body(
     official: bool,
     output: Demand | None = None,
 ) -> dict[str, Any]:
-    """Return the body of a Responses API request, without the seed.
-
-    ``store`` is false unless ``options.extra`` sets it. ``official`` means that the server is
-    OpenAI's own or Azure's.
-    """
+    """Return the body of a Responses API request, without the seed."""
     if options.stop:
         msg = "the Responses API has no stop texts: leave out the option stop, or use api='chat'"
         raise InvalidRequest(msg)

@@ -179,10 +179,7 @@ class PydanticAIBackend:
     async def _begin(
         self, stack: AsyncExitStack, model: Model, request: Request, asking: _Asking
     ) -> AsyncIterator[str | Generation]:
-        """Send a request, and return the pieces of its reply.
-
-        If a `Preferred` temperature is refused, the request is sent again without it.
-        """
+        """Send a request, if need be without its temperature, and return the pieces of a reply."""
         options = insisted(request.options) if self._refuses_temperature else request.options
         try:
             asked = self._asked(model, request, options)
@@ -230,16 +227,13 @@ def _made(model: Model | str) -> Model:
 
 
 class _OpenModel:
-    """A model for one event loop, with a client that is opened when first needed.
-
-    ``tells`` is true if this client reports when a request has been sent.
-    """
+    """A model for one event loop, with a client that is opened when first needed."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
         self._lock = anyio.Lock()
         self._entered = False
-        self.tells = False
+        self.tells = False  # Whether the client reports when a request has been sent.
 
     async def entered(self) -> Model:
         """Return the model, and open its client first if necessary."""

@@ -49,16 +49,6 @@ if TYPE_CHECKING:
     from mellea_like.core.conversation import Message
     from mellea_like.core.generation import RequestMeter
 
-__all__ = [
-    "ModelTranslator",
-    "Reply",
-    "can_stream",
-    "key_of",
-    "model_messages",
-    "model_settings",
-    "request_parameters",
-]
-
 OUTPUT_TOOL = "final_result"
 """The name of the tool whose arguments are the reply; Pydantic AI's agents use the same name."""
 
@@ -102,10 +92,7 @@ def key_of(model: Model) -> str | None:
 
 
 def model_messages(model: Model, messages: Sequence[Message]) -> list[wire.ModelMessage]:
-    """Convert a conversation to Pydantic AI's messages.
-
-    Names (except those of tools) and reasoning are left out: providers have no fields for them.
-    """
+    """Convert a conversation to Pydantic AI's messages, without names and reasoning."""
     written: list[wire.ModelMessage] = []
     called: dict[str, str] = {}
     for message in messages:
@@ -165,11 +152,7 @@ def _detail(image: Image) -> dict[str, Any] | None:
 
 
 def model_settings(model: Model, options: Options, tool_choice: str | None) -> ModelSettings:
-    """Convert options to Pydantic AI's settings.
-
-    An entry of ``extra`` that is named like a setting of Pydantic AI or of the provider becomes
-    that setting. Any other entry becomes a field of the request's body.
-    """
+    """Convert options to Pydantic AI's settings; unknown ``extra`` entries go into the body."""
     named = tool_choice not in {None, *TOOL_CHOICES}
     said: dict[str, Any] = {
         "temperature": options.temperature,
@@ -266,10 +249,7 @@ class Reply:
         self._output_part: int | None = None
 
     def take(self, event: object, tokens: int) -> str:
-        """Read an event; return the text that the event adds to the reply.
-
-        ``tokens`` is the number of output tokens that the provider has counted so far.
-        """
+        """Read an event; return the text that it adds. ``tokens`` have been counted so far."""
         piece = ""
         match event:
             case wire.PartStartEvent(part=wire.TextPart(content=text)):

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
     from mellea_like.core.conversation import Message
 
-__all__ = ["RequestCounter", "RequestStatistics", "count_words", "word_pieces"]
-
 
 class RequestStatistics(NamedTuple):
     """A snapshot of a backend's requests: ``started = finished + failed + cancelled + in_flight``.
@@ -69,10 +67,7 @@ _PIECE = re.compile(r"\A\s+|\S+\s*")
 
 
 def word_pieces(text: str) -> list[str]:
-    """Split a text into words, each with the white space after it.
-
-    White space at the beginning of the text is a separate piece.
-    """
+    """Split a text into words, each with the white space after it."""
     return _PIECE.findall(text)
 
 

@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from mellea_like.core.backend import Request
     from mellea_like.core.generation import Generation
 
-__all__ = ["KEY", "PAGE", "Listed", "SDKBatches"]
-
 T = TypeVar("T")
 
 KEY = "mellea_like_job"
@@ -367,10 +365,7 @@ class SDKBatches(ABC):
 
     @abstractmethod
     async def _upload(self, client: Any, intention: Intention, lines: Path) -> str:
-        """Upload a job's file, and return the id that the provider gave the file.
-
-        If the provider takes the requests only when the job is created, return the path instead.
-        """
+        """Upload a job's file; return its id, or the path if requests are sent with the job."""
 
     @abstractmethod
     async def _discard(self, client: Any, uploaded: str) -> None:

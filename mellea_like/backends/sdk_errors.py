@@ -42,8 +42,6 @@ from mellea_like.errors import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = ["Translator", "retry_after"]
-
 MAX_RETRY_AFTER = 86_400.0
 """The longest wait that a server can ask for, in seconds; longer waits are cut to this."""
 
@@ -65,10 +63,7 @@ also be part of ordinary words."""
 
 
 def retry_after(headers: Mapping[str, str], now: datetime) -> float | None:
-    """Return the wait in seconds from ``retry-after-ms`` or ``Retry-After``.
-
-    The result is None if neither header is present and readable.
-    """
+    """Return the wait in seconds from ``retry-after-ms`` or ``Retry-After``; None if unknown."""
     seconds = _seconds(headers.get("retry-after-ms", ""), 0.001)
     if seconds is None:
         given = headers.get("retry-after", "")
@@ -97,10 +92,7 @@ def _until(text: str, now: datetime) -> float | None:
 
 
 class Translator:
-    """Translates errors of a request into this library's errors.
-
-    The SDK's errors are not chained to the translated errors, because they may contain the key.
-    """
+    """Translates errors into this library's, without chaining: the SDK's may contain the key."""
 
     def __init__(
         self,

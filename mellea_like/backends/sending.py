@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from mellea_like.core.generation import RequestMeter
     from mellea_like.errors import BackendError
 
-__all__ = ["Sending", "notify_when_sent", "reports_progress"]
-
 TRACING = "AsyncHTTPTransport"
 """The class name of the transport of httpx and httpx2 that reports a request's progress. Other
 transports may not report it."""
@@ -40,10 +38,7 @@ class Sending:
         return self.meter
 
     async def trace(self, event: str, info: dict[str, Any]) -> None:
-        """Handle an event of the HTTP library's ``trace`` extension.
-
-        The request counts as sent when its body has been sent.
-        """
+        """Count the request as sent at the HTTP library's event that its body has been sent."""
         if event.endswith("send_request_headers.started"):
             # With a proxy, the first request asks for a tunnel.
             self._posting = info["request"].method == b"POST"
@@ -90,10 +85,7 @@ def reports_progress(http_client: object) -> bool:
 
 
 def notify_when_sent(http_client: Any) -> None:
-    """Add a hook to a client of httpx or httpx2, to notify the `Sending` in `SENDING`.
-
-    If the client doesn't report a request's progress, the request counts as sent when it begins.
-    """
+    """Add a hook to a client of httpx or httpx2, to notify the `Sending` in `SENDING`."""
     hook = _trace if reports_progress(http_client) else _begin
     if hook not in http_client.event_hooks["request"]:
         http_client.event_hooks["request"].append(hook)

@@ -67,11 +67,7 @@ class Server(Generic[C]):
 
     @property
     def shown_url(self) -> str:
-        """The URL without credentials and query.
-
-        Raises:
-            ValueError: the URL in the environment isn't a URL.
-        """
+        """The URL without credentials and query; an invalid one raises ``ValueError``."""
         return without_credentials(urlsplit(self.url)._replace(query=""))
 
     def parts(self) -> SplitResult:
@@ -88,11 +84,7 @@ class Server(Generic[C]):
 
     @property
     def api_key(self) -> str:
-        """The key to send.
-
-        Raises:
-            AuthenticationFailed: there is no key, or it can't be sent.
-        """
+        """The key to send; raises `AuthenticationFailed` if there is none, or it can't be sent."""
         key = os.environ.get(self.key_variable, "") if self._key is None else self._key
         key = key.strip() or self._placeholder
         if not key:

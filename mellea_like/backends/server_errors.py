@@ -21,16 +21,6 @@ if TYPE_CHECKING:
 
     from mellea_like.core.backend import Options
 
-__all__ = [
-    "REFUSALS",
-    "causes_of",
-    "failed_in_transport",
-    "is_a",
-    "kind_of_status",
-    "never_sent",
-    "refuses_preferred",
-]
-
 TRANSPORTS = ("httpx2", "httpcore2", "httpx", "httpcore", "h11", "h2", "anyio", "trio", "botocore")
 """Packages whose exceptions mean that the connection failed."""
 
@@ -91,16 +81,12 @@ def is_a(exc: BaseException, *names: str) -> bool:
 
 
 def causes_of(exc: BaseException) -> Iterator[BaseException]:
-    """Iterate over an exception and its causes.
-
-    Yields:
-        The exception, its causes and contexts, and the members of groups, but none of this
-        library's errors: they are about other requests, such as an earlier try.
-    """
+    """Yield an exception, its causes and group members, but none of this library's errors."""
     seen: set[int] = set()
     pending: list[BaseException | None] = [exc]
     while pending:
         found = pending.pop(0)
+        # Our errors are about other requests, such as an earlier try.
         if found is None or id(found) in seen or isinstance(found, MelleaError):
             continue
         seen.add(id(found))

@@ -15,10 +15,7 @@ class GatheringWindow(NamedTuple):
 
 
 def due_at(window: GatheringWindow, first: float, last: float, count: int) -> float:
-    """Return when gathered items are due.
-
-    The result is inf if there are no items, and -inf if there are at least ``max_items``.
-    """
+    """Return when gathered items are due: inf without items, and -inf from ``max_items`` on."""
     if not count:
         return math.inf
     if window.max_items is not None and count >= window.max_items:

@@ -104,10 +104,7 @@ def real_number(
     most: float | None = None,
     unit: str = "",
 ) -> float:
-    """Make sure that an argument is a number within the bounds; without bounds, a finite number.
-
-    ``least`` and ``most`` are allowed values themselves, and ``over`` and ``under`` are not.
-    """
+    """Make sure that an argument is a number within bounds; without any, a finite number."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         of_unit = unit and f" of {unit}"
         msg = f"{name} must be a number{of_unit}, not {value!r}"

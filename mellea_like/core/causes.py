@@ -38,10 +38,7 @@ def _led_to(error: BaseException, other: BaseException) -> bool:
 
 
 def first_error(errors: Sequence[BaseException], sampling_id: str) -> BaseException:
-    """Return the first error of a call's draws, with a note on what happened to the call.
-
-    If there is no error, all draws were cancelled, and a `SamplingFailed` that says so is returned.
-    """
+    """Return the first error of draws with a note, or a `SamplingFailed` if all were cancelled."""
     if not errors:
         stopped = (
             f"sampling {sampling_id}: its draws were cancelled, although nobody cancelled the call"

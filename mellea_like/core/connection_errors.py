@@ -24,11 +24,7 @@ _NAMES = frozenset(
 
 
 def connection_failed(error: BaseException | None) -> bool:
-    """Return whether an exception is a connection error or a timeout, so that a retry may help.
-
-    These are Python's ``ConnectionError`` and ``TimeoutError``, trio's timeout, and the connection
-    errors of httpx, httpx2 and aiohttp. An error in a request or in a reply is not one of them.
-    """
+    """Return whether an exception is a connection error or a timeout, so a retry may help."""
     if isinstance(error, ConnectionError | TimeoutError):
         return True
     return any(

@@ -23,13 +23,11 @@ _FENCE = re.compile(r"\A\s*```[A-Za-z0-9_-]*[ \t]*\r?\n(.*?)\r?\n?```\s*\Z", re.
 
 
 class Format:
-    """A type of replies, with everything that is derived from it on first use.
-
-    ``P | Q`` and ``Q | P`` are different formats, although the types are equal.
-    """
+    """A type of replies, with everything that is derived from it on first use."""
 
     def __init__(self, kind: Any) -> None:
         self.type = kind
+        # `P | Q` and `Q | P` are different formats, although the types are equal.
         self._parts = _parts(kind)
 
     def __eq__(self, other: object) -> bool:

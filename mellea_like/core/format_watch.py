@@ -71,10 +71,7 @@ class ArrivingText(ABC):
 
 
 class JsonWatch(ArrivingText):
-    """Checks the value in an arriving reply by rules.
-
-    It checks only a value that begins with one of ``brackets``.
-    """
+    """Checks the value in an arriving reply by rules, if it begins with one of ``brackets``."""
 
     def __init__(self, root: Node | None, brackets: str) -> None:
         self._root = root

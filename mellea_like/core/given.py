@@ -26,18 +26,7 @@ An object with ``model_dump()``, such as an SDK's completion, is also accepted.
 
 
 class GivenReply(Generic[T]):
-    """An action whose reply already exists, so that sampling only checks the reply.
-
-    Args:
-        reply: the reply.
-        action: the task that the reply answers, as for ``sample``; None if the task is unknown.
-            The task is shown to judges, may have requirements, and parses the reply.
-        requirements: further requirements of this reply.
-
-    Raises:
-        TypeError: the reply or the action is of the wrong type.
-        ValueError: a dictionary is neither a message nor a completion.
-    """
+    """An action whose reply already exists, so that sampling only checks the reply."""
 
     def __init__(
         self,

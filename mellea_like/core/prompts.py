@@ -83,12 +83,7 @@ def prompt_at(prompts: Sequence[Any], place: int) -> list[Mapping[str, Any]]:
 def prompt_since(
     prompts: Sequence[Any], place: int, known: Container[int]
 ) -> tuple[int | None, list[Mapping[str, Any]]]:
-    """Find the nearest conversation in ``known`` that the conversation at ``place`` continues.
-
-    Returns:
-        The index of the conversation found, and the messages that the conversation at ``place``
-        adds to it; if none was found, None and all messages of the conversation at ``place``.
-    """
+    """Return the nearest conversation in ``known`` before ``place``, and the messages since."""
     parts: list[list[dict[str, Any]]] = []
     before: int | None = place
     while before is not None and (not parts or before not in known):

@@ -179,10 +179,7 @@ def _described(name: str, message: str, written: Mapping[str, Any]) -> RecordedE
 
 
 def type_name(error: BaseException) -> str:
-    """Return the name of an error's type as a record has it, with its module unless that is known.
-
-    For an error that was read from a record, it is the type of the original.
-    """
+    """Return the name of an error's type, or of the recorded original's, as a record has it."""
     if isinstance(error, RecordedError):
         return error.type
     kind = type(error)

@@ -253,10 +253,7 @@ def _combined(operator: Operator, parts: tuple[Requirement, ...], number: int = 
 
 
 def or_else(first: Requirement, other: Requirement) -> Requirement:
-    """Make a requirement that either part can meet; the second is checked if the first isn't met.
-
-    Prompts contain only the second part.
-    """
+    """Make a requirement that the first part or else the second meets; prompts have the second."""
     whole = _combined("or else", (first, other))
     vars(whole).update({name: getattr(other, name) for name in _SAME_AS_THE_OTHER})
     return whole
@@ -347,10 +344,7 @@ def at_least(number: int, *parts: Requirement | str) -> Requirement:
 
 
 def ready_made(make: Callable[P, Requirement]) -> Callable[P, Requirement]:
-    """Decorate a factory so that its requirements can be pickled, although they contain closures.
-
-    A pickled requirement consists of the factory and its arguments.
-    """
+    """Decorate a factory, whose requirements are then pickled as a call of the factory."""
 
     @wraps(make)
     def made(*args: P.args, **settings: P.kwargs) -> Requirement:

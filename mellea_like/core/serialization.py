@@ -178,10 +178,7 @@ def check_readable(reply: Generation, format: Any) -> None:
 
 
 def decision_to_dict(decision: Decision, *, words: bool = True) -> dict[str, Any]:
-    """Write a selection's decision as plain data.
-
-    If ``words`` is false, answers that didn't win get a number in place of their label.
-    """
+    """Write a selection's decision; without ``words``, answers that didn't win are numbered."""
     return {
         "kind": decision.kind,
         "winners": list(decision.winners),

@@ -55,11 +55,7 @@ class Spec:
         return any(extra.get("tools") or extra.get("functions") for extra in extras)
 
     def value_of(self, reply: Generation, action: Action[Any]) -> Any:
-        """Return the parsed value of a reply; None if there are ``tools`` and the reply calls some.
-
-        Raises:
-            ValueError: the reply doesn't parse.
-        """
+        """Return a reply's parsed value, or raise ``ValueError``; None if it calls ``tools``."""
         if reply.tool_calls and self.tools is not None:
             return None  # It isn't an answer yet.
         if reply.has_value:

@@ -30,16 +30,11 @@ _UNASKED = ValidationResult.skipped("the reply was rejected while it was still a
 
 @record(frozen=True, slots=True, repr=False)
 class EarlyRejection(Generation):
-    """The beginning of a reply that was rejected while it was still arriving.
-
-    One of three attributes gives the reason. ``verdicts`` are the checks' verdicts. ``unread``
-    explains why the reply can't be of the request's format, or why a tool call can't be valid.
-    ``fault`` is an exception that a check raised.
-    """
+    """The beginning of a reply that was rejected while it was still arriving, with the reason."""
 
     verdicts: tuple[ValidationResult, ...] = ()
-    fault: Exception | None = None
-    unread: str = ""
+    fault: Exception | None = None  # What a check raised.
+    unread: str = ""  # Why it can't be of the request's format, or a tool call can't be valid.
 
 
 class WatchedBackend(BackendWrapper):

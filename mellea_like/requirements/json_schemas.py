@@ -166,10 +166,7 @@ class TooCostly(Exception):
 
 @contextmanager
 def counted(most: int, *, ours: bool = True) -> Generator[None]:
-    """Count the steps of one validation in this thread; raise `TooCostly` after ``most`` steps.
-
-    If ``ours`` is False, the schema is someone else's. Then a step of unknown cost raises, too.
-    """
+    """Count the steps of a validation in this thread; raise `TooCostly` after ``most`` steps."""
     spent.left = most
     spent.ours = ours
     try:
@@ -364,10 +361,7 @@ def of_property(parts: list[Any], name: str) -> list[Any]:
 
 
 def of_item(parts: list[Any], place: int) -> list[Any]:
-    """Return the validators for a list's item at the index ``place``.
-
-    ``parts`` are the parts of the list's schema. Each has one validator for the item.
-    """
+    """Return the validators for a list's item, one for each part of the list's schema."""
     found: list[Any] = []
     for part in parts:
         items: Any = part.schema.get("items", True)

@@ -47,22 +47,7 @@ Answer with one JSON object and nothing else: {"better": "a"}, {"better": "b"}, 
 
 
 class Question:
-    """A request to a judge. Its cost is known while the judge answers, and its reply afterwards.
-
-    Args:
-        judge: the judge as the user gave it.
-        messages: what to ask.
-        options: the strategy's options for judges.
-        seed: the seed of the call's draws; None if they have none.
-        purpose: a text that gives each question about the same draw a different seed.
-        meta: the facts about the draw that the question is about.
-        format: the type that the reply should parse to; None for any text.
-
-    Attributes:
-        meter: counts the cost of the request.
-        reply: the judge's reply; None while there is none.
-        model: the model that is asked; None if it is unknown.
-    """
+    """A request to a judge. Its cost is known while the judge answers, and its reply afterwards."""
 
     __slots__ = ("_judge", "_request", "meter", "model", "reply")
 
@@ -72,7 +57,7 @@ class Question:
         messages: tuple[Message, ...],
         options: Options,
         seed: int | None,
-        purpose: str,
+        purpose: str,  # It gives each question about the same draw a different seed.
         meta: RequestMeta,
         *,
         format: Any = None,
@@ -100,13 +85,7 @@ class Question:
         return ((answered or asked or self.model, own), *others)
 
     async def ask(self, backend: Backend) -> Generation:
-        """Send the question to the judge, and return its reply.
-
-        ``backend`` is the judge with the wrappers of the call's options around it.
-
-        Raises:
-            ValueError: the reply is incomplete.
-        """
+        """Send the question to the wrapped judge; raise ``ValueError`` for an incomplete reply."""
         self.reply = reply = checked_reply(self._judge, await backend.generate(self._request))
         if why := why_incomplete(reply):
             msg = f"the judge gave no verdict: {why}"

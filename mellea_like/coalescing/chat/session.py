@@ -93,10 +93,7 @@ class Session(Generic[M, R]):
         return ChatPhase.GATHERING if self.pending else ChatPhase.IDLE
 
     def admit(self, new: Submission[M, R], now: float) -> None:
-        """Accept a message, or raise the error that refuses it.
-
-        If the message interrupts the run, the phase is STOPPING afterwards.
-        """
+        """Accept a message, which may interrupt the run, or raise the error that refuses it."""
         phase = self.phase
         if phase is ChatPhase.STUCK:
             raise self.stuck_error()
@@ -131,10 +128,7 @@ class Session(Generic[M, R]):
         )
 
     def due(self) -> float:
-        """Return when a run may begin: -inf if immediately, and inf if no run can begin yet.
-
-        The run may have to wait longer if the dispatcher has no room for it.
-        """
+        """Return when a run may begin: -inf if immediately, and inf if no run can begin yet."""
         if self.run or not self.pending:
             return math.inf
         if self.window_over:
@@ -158,10 +152,7 @@ class Session(Generic[M, R]):
         return self.run
 
     def run_ended(self, *, cancelled: bool) -> None:
-        """Record that the run has ended. The waiting messages are next.
-
-        If a message interrupted the run, the run's unanswered messages wait again, too.
-        """
+        """Record the run's end; after an interruption, its unanswered messages wait again."""
         interrupted = cancelled and self._cancelling == "interrupt"
         if interrupted:  # Settled messages don't come back.
             self.pending[:0] = [each for each in self.run if not each.ticket.done]
@@ -198,10 +189,7 @@ class Session(Generic[M, R]):
         return discarded
 
     def check_stuck(self, now: float) -> tuple[Submission[M, R], ...] | None:
-        """Mark the session as stuck if its cancelled run has exceeded the grace period.
-
-        If so, remove and return the waiting messages. Otherwise, change nothing and return None.
-        """
+        """Mark the session as stuck if its grace is over; remove and return what waits, if so."""
         if self._stuck or now < self._grace_ends:
             return None
         self._stuck = True

@@ -76,10 +76,7 @@ DECODER = json.JSONDecoder()
 
 
 def share_key(request: Request, scope: Hashable = None) -> Hashable | None:
-    """Return a key that is equal for requests that may share a batch.
-
-    If the key is None, the request must be sent separately.
-    """
+    """Return a key that is equal for requests that may share a batch, or None."""
     options = request.options
     messages = request.messages
     if request.format is not None or request.tools or request.tool_choice is not None:
@@ -204,11 +201,8 @@ def _meta(metas: Sequence[RequestMeta], retry: int) -> RequestMeta:
 
 
 def read_answers(text: str, keys: Sequence[str]) -> list[str | None]:
-    """Return each task's answer in a joint reply; None if it is missing or has several versions.
-
-    JSON objects are decoded wherever one may start, so fences, prose and truncated arrays don't
-    matter. An object counts if its index and key are those of a task.
-    """
+    """Return each task's answer in a joint reply; None if it is missing or has several versions."""
+    # Objects are decoded wherever one may start, whatever is around them.
     found: list[set[str | None]] = [set() for _ in keys]
     position = effort = 0
     if len(text) > MAX_CHARACTERS:

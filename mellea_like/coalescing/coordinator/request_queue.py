@@ -113,10 +113,7 @@ class RequestQueue(Generic[T]):
         return min(times, default=math.inf)
 
     def take(self, now: float, *, at_once: bool = False) -> list[T]:
-        """Remove the items of a due batch or, with ``at_once``, of any batch, and return them.
-
-        The result is empty if there is no such batch. Keys and callers take turns.
-        """
+        """Remove and return the items of a due batch or, with ``at_once``, of any batch."""
         queues = self._queues.items()
         due = (key for key, queue in queues if at_once or queue.due_at(self._max_tokens) <= now)
         key = next(due, None)

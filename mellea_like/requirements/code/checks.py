@@ -332,10 +332,7 @@ def running(
     decides: tuple[object, ...],
     language: Literal["python", "sql"] = "python",
 ) -> Requirement:
-    """Return a requirement that runs the code in a reply.
-
-    Its ``version`` is a hash of ``decides``, the time limit and the choice of fence.
-    """
+    """Return a requirement that runs the code in a reply; its version is a hash of ``decides``."""
     seconds, fence = settings.pop("seconds", None), settings.pop("fence", "longest")
     runner = settings.pop("sandbox", None) or shared_sandbox()
 

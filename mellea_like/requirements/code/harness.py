@@ -381,10 +381,7 @@ def _names(parts: Iterable[ast.AST]) -> set[str]:
 
 
 def _seen(names: Mapping[str, Any], tree: ast.Module) -> list[str]:
-    """Return the names that tests see: those that hide no builtin, or all if no such name is used.
-
-    A name is used if it occurs in ``tree``, the source of the tests.
-    """
+    """Return the names that tests see: all, or those that hide no builtin if one is used."""
     public = [name for name in names if not name.startswith(("__", "@"))]
     others = [name for name in public if not hasattr(builtins, name)]
     return others if _names([tree]).intersection(others) else public

@@ -155,10 +155,7 @@ def is_skipped(test: Any) -> bool:
 
 
 def parameters(*marked: Any) -> list[dict[str, Any]]:
-    """Return the parameter sets of a test, given the test and its class.
-
-    If neither is marked with ``parametrize``, return a list with one empty dictionary.
-    """
+    """Return a test's parameter sets; without ``parametrize``, one that is empty."""
     found: list[dict[str, Any]] = [{}]
     for _, given, named in [mark for one in marked for mark in _marks(one, "parametrize")]:
         names, values = (*given, *named.values())[:2]
