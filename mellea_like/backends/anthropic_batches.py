@@ -16,9 +16,8 @@ with needs_extra("anthropic", "AnthropicBatches needs the official SDK"):
 from mellea_like.backends.anthropic_messages import MessageReply, count_message, messages_body
 from mellea_like.backends.batch_files import JoinedLines, mapped, plain
 from mellea_like.backends.sdk_batches import SDKBatches
-from mellea_like.backends.sdk_errors import Translator
 from mellea_like.backends.server_address import Server
-from mellea_like.backends.server_errors import kind_of_status
+from mellea_like.backends.server_errors import Translator, kind_of_status
 from mellea_like.errors import InvalidRequest
 
 if TYPE_CHECKING:

@@ -28,8 +28,8 @@ from mellea_like.backends.batch_files import JSON_LINES, mapped, plain
 from mellea_like.backends.mistral_chat import mistral_body, readable
 from mellea_like.backends.openai_reply import Reply, read_usage
 from mellea_like.backends.sdk_batches import KEY, PAGE, SDKBatches
-from mellea_like.backends.sdk_errors import Translator
 from mellea_like.backends.server_address import Server
+from mellea_like.backends.server_errors import Translator
 from mellea_like.core.argument_checks import whole_number
 from mellea_like.errors import AuthenticationFailed, InvalidRequest
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from mellea_like.backends.output_mode import Demand, OutputMode, OutputTool
-    from mellea_like.backends.sdk_errors import Translator
+    from mellea_like.backends.server_errors import Translator
     from mellea_like.core.backend import Request
     from mellea_like.core.generation import Generation, RequestMeter
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from mellea_like.backends.batch_api import Intention
     from mellea_like.backends.output_mode import Mode, OutputTool
-    from mellea_like.backends.sdk_errors import Translator
+    from mellea_like.backends.server_errors import Translator
     from mellea_like.core.backend import Options, Request
     from mellea_like.core.generation import Generation, RequestMeter
 

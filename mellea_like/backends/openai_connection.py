@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from mellea_like.backends.openai_reply import Replies, Reply
     from mellea_like.backends.openai_responses import Response
-    from mellea_like.backends.sdk_errors import Translator
     from mellea_like.backends.sending import Sending
+    from mellea_like.backends.server_errors import Translator
 
 # --- the client -----------------------------------------------------------------------------------
 

@@ -10,8 +10,8 @@ from mellea_like.lazy import needs_extra
 with needs_extra("openai", "OpenAI's servers need the official SDK"):
     import openai
 
-from mellea_like.backends.sdk_errors import Translator
 from mellea_like.backends.server_address import OFFICIAL_URL, Server
+from mellea_like.backends.server_errors import Translator
 
 __all__ = ["OpenAIServer", "azure_client"]
 

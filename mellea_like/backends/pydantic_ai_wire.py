@@ -1,14 +1,4 @@
-"""Convert requests to Pydantic AI's types, read its replies, and translate its errors.
-
-| cause | error |
-|---|---|
-| 401, 403, no credentials | `AuthenticationFailed` |
-| 429 | `RateLimited`; not retryable if the quota is used up |
-| 408, no answer in time | `BackendTimeout` |
-| 5xx, an overloaded provider, no connection, a broken connection | `BackendUnavailable` |
-| any other status, an unsendable request | `InvalidRequest`; retryable for 409 |
-| an answer that is unreadable or cut off | `MalformedResponse` |
-"""
+"""Convert requests to Pydantic AI's types, read its replies, and translate its errors."""
 
 from __future__ import annotations
 
@@ -24,8 +14,12 @@ from pydantic_ai.output import OutputObjectDefinition
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 
-from mellea_like.backends.sdk_errors import Translator
-from mellea_like.backends.server_errors import STATUSES, failed_in_transport, kind_of_status
+from mellea_like.backends.server_errors import (
+    STATUSES,
+    Translator,
+    failed_in_transport,
+    kind_of_status,
+)
 from mellea_like.core.backend import MAX_SEED
 from mellea_like.core.conversation import joined_text
 from mellea_like.core.format import format_name, json_schema
@@ -371,14 +365,7 @@ class ModelTranslator(Translator):
 
     def _of_api(self, exc: exceptions.ModelAPIError) -> BackendError:
         status: int | None = getattr(exc, "status_code", None)
-        answered = "failed" if status is None else f"answered {status}"
-        said = f"{self._where} {answered}: {self.clean(_message(exc))}"
-        kind, retryable = _kind(exc, status)
-        if kind is AuthenticationFailed:
-            said += "; check the API key"
-        elif kind is RateLimited and retryable is False:
-            said += "; the quota is used up"
-        return kind(said, status=status, retryable=retryable, retry_after=exc.retry_after)
+        return self.answered(status, _message(exc), _kind(exc, status), exc.retry_after)
 
 
 CATEGORIES: tuple[tuple[type[Exception], type[BackendError], bool | None], ...] = (

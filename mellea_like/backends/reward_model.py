@@ -12,7 +12,7 @@ with needs_extra("openai", "RewardModel needs the official SDK"):
     import openai
 
 from mellea_like.backends.loop_clients import LoopClients
-from mellea_like.backends.sdk_errors import Translator
+from mellea_like.backends.server_errors import Translator
 
 if TYPE_CHECKING:
     from mellea_like.core.validation import Candidate

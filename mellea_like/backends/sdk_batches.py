@@ -15,8 +15,12 @@ from mellea_like.backends.closing import close
 from mellea_like.backends.loop_clients import LoopClients
 from mellea_like.backends.openai_events import ReplyTooLongError, ServerError
 from mellea_like.backends.output_mode import OutputModes
-from mellea_like.backends.sdk_errors import Translator
-from mellea_like.backends.server_errors import kind_of_status, never_sent, refuses_preferred
+from mellea_like.backends.server_errors import (
+    Translator,
+    kind_of_status,
+    never_sent,
+    refuses_preferred,
+)
 from mellea_like.core.argument_checks import real_number
 from mellea_like.core.backend import Options, insisted
 from mellea_like.core.generation import RequestMeter, Usage

@@ -1,25 +1,64 @@
-"""Errors for HTTP statuses and broken connections, whatever the provider."""
+"""Translate errors of servers, SDKs and connections into this library's errors.
+
+The SDKs of OpenAI and Anthropic have exceptions of the same names. This module recognizes them by
+their names, so neither SDK has to be installed.
+
+| cause | error |
+|---|---|
+| 401, 403, no credentials | `AuthenticationFailed` |
+| 429 | `RateLimited`; not retryable if the quota is used up |
+| 408, no answer in time | `BackendTimeout` |
+| 5xx, no connection (in time), a broken connection | `BackendUnavailable` |
+| any other status | `InvalidRequest`; retryable for 409, a temporary conflict |
+| an answer that is unreadable or cut off | `MalformedResponse` |
+"""
 
 from __future__ import annotations
 
+import math
 import re
-from typing import TYPE_CHECKING, cast
+import socket
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Any, cast
 
+from mellea_like.backends.openai_events import ServerError
 from mellea_like.core.backend import Preferred
+from mellea_like.core.display import excerpt
 from mellea_like.errors import (
     AuthenticationFailed,
     BackendError,
     BackendTimeout,
     BackendUnavailable,
     InvalidRequest,
+    MalformedResponse,
     MelleaError,
     RateLimited,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from mellea_like.core.backend import Options
+
+MAX_RETRY_AFTER = 86_400.0
+"""The longest wait that a server can ask for, in seconds; longer waits are cut to this."""
+
+ERROR_STATUSES = range(400, 600)
+
+SPENT = ("insufficient_quota", "billing_hard_limit_reached")
+"""The error codes of 429 responses for which waiting doesn't help."""
+
+LONGEST_WORD = 200
+"""The most characters of an error code or of a field's name; longer texts are ignored."""
+
+SDK_ERRORS = ("OpenAIError", "AnthropicError")
+"""The names of the SDKs' base exceptions. If an exception of such a class isn't also an
+``APIError``, nothing was sent."""
+
+SHORTEST_SECRET = 4
+"""The least length, in characters, at which a secret is removed from messages. A shorter text may
+also be part of ordinary words."""
 
 TRANSPORTS = ("httpx2", "httpcore2", "httpx", "httpcore", "h11", "h2", "anyio", "trio", "botocore")
 """Packages whose exceptions mean that the connection failed."""
@@ -46,15 +85,223 @@ STATUSES: dict[int, tuple[type[BackendError], bool | None]] = {
     429: (RateLimited, None),
 }
 
+REFUSALS = (400, 422)
+"""The HTTP statuses with which a server says that something in the request is wrong."""
+
+
+def retry_after(headers: Mapping[str, str], now: datetime) -> float | None:
+    """Return the wait in seconds from ``retry-after-ms`` or ``Retry-After``; None if unknown."""
+    seconds = _seconds(headers.get("retry-after-ms", ""), 0.001)
+    if seconds is None:
+        given = headers.get("retry-after", "")
+        seconds = _seconds(given, 1.0)
+        if seconds is None:
+            seconds = _until(given, now)
+    return None if seconds is None else min(seconds, MAX_RETRY_AFTER)
+
+
+def _seconds(text: str, unit: float) -> float | None:
+    try:
+        seconds = float(text) * unit
+    except ValueError:
+        return None
+    return seconds if math.isfinite(seconds) and seconds >= 0 else None
+
+
+def _until(text: str, now: datetime) -> float | None:
+    try:
+        date = parsedate_to_datetime(text)
+        if date.tzinfo is None:
+            date = date.replace(tzinfo=UTC)
+        return max((date - now).total_seconds(), 0.0)
+    except (ValueError, TypeError, OverflowError, IndexError):
+        return None
+
+
+class Translator:
+    """Translates errors into this library's, without chaining: the SDK's may contain the key."""
+
+    def __init__(
+        self,
+        url: str,
+        model: str | None,
+        timeout: float | None,
+        secrets: Iterable[str],
+        total: float | None = None,
+        hint: str = "",
+    ) -> None:
+        self._where = url
+        self._hint = hint
+        self._model = model
+        self._timeout = timeout
+        self._total = total
+        # The longest come first, in case one secret contains another.
+        self._secrets = sorted(
+            {s for s in secrets if len(s) >= SHORTEST_SECRET}, key=len, reverse=True
+        )
+
+    def clean(self, text: str) -> str:
+        """Shorten a text and remove secrets from it."""
+        for secret in self._secrets:
+            text = text.replace(secret, "***")
+        return excerpt(text)
+
+    def of(self, exc: Exception) -> BackendError:
+        """Translate the exception of a request."""
+        said = f"{type(exc).__name__}: {self.clean(str(exc))}"
+        causes = tuple(causes_of(exc))
+        match exc:
+            case BackendError():
+                return exc
+            case ServerError():
+                return self._of_event(exc)
+            case _ if is_a(exc, "APIStatusError"):
+                answered: Any = exc
+                return self.refusal(answered.status_code, answered.response.headers, answered.body)
+            case _ if is_a(exc, *SDK_ERRORS) and not is_a(exc, "APIError"):
+                if "Token" in type(exc).__name__ or "redential" in str(exc):
+                    return AuthenticationFailed(f"no credentials for {self._where} ({said})")
+                return InvalidRequest(f"the SDK refused the request to {self._where} ({said})")
+            case _:
+                pass
+        unconnected = any(type(cause).__name__ == "ConnectTimeout" for cause in causes)
+        if _is_timeout(exc) and not unconnected:
+            return self.silent()
+        if unconnected or _is_transport(exc):
+            return self._of_connection(causes)
+        return self.malformed(said)
+
+    def refusal(self, status: int, headers: Mapping[str, str], body: object) -> BackendError:
+        """Return the error for an error status; the body is text, parsed JSON or its ``error``."""
+        wait = retry_after(headers, datetime.now(UTC))
+        fields, inner = _fields(body), _fields(_fields(body).get("error"))
+        codes = (fields.get("code"), fields.get("type"), inner.get("code"), inner.get("type"))
+        error = self._by_status(status, _message(fields, inner, body), codes, wait)
+        told = fields if fields.get("message") else inner or fields
+        return _named(error, told.get("code"), told.get("param"), told.get("type"))
+
+    def malformed(self, what: str, body: str = "", *, began: bool = True) -> MalformedResponse:
+        """Return the error for an unreadable response, with the ``hint`` if no reply began."""
+        shown = f": {self.clean(body)}" if body else ""
+        hint = "" if began else self._hint
+        return MalformedResponse(f"{self._where} sent {what}{shown}{hint}")
+
+    def silent(self) -> BackendTimeout:
+        """Return the error for a server that sent nothing for too long."""
+        limit = self._timeout
+        within = "in time" if limit is None else f"for {limit:g} s, the backend's timeout"
+        return BackendTimeout(f"{self._where} sent nothing {within}")
+
+    def late(self) -> BackendTimeout:
+        """Return the error for a request that took too long as a whole."""
+        return BackendTimeout(
+            f"{self._where} did not finish within {self._total:g} s, the backend's total_timeout"
+        )
+
+    def unsendable(self, exc: Exception) -> InvalidRequest:
+        """Return the error for a request that JSON or HTTP can't express."""
+        return InvalidRequest(
+            f"the request to {self._where} can't be encoded:"
+            f" {type(exc).__name__}: {self.clean(str(exc))}"
+        )
+
+    def _of_event(self, exc: ServerError) -> BackendError:
+        return _named(self._of_kind(exc), exc.code, None, exc.kind)
+
+    def _of_kind(self, exc: ServerError) -> BackendError:
+        if type(exc.code) is int and exc.code in ERROR_STATUSES:
+            return self._by_status(exc.code, exc.message, (exc.kind,), None)
+        kinds = f"{exc.code} {exc.kind}"
+        if "rate_limit" in kinds or "insufficient_quota" in kinds:
+            return self._by_status(429, exc.message, (str(exc.code), exc.kind), None)
+        if "invalid_" in kinds:
+            return self._by_status(400, exc.message, (), None)
+        return BackendUnavailable(
+            f"{self._where} ended its reply with an error: {self.clean(exc.message)}"
+        )
+
+    def _by_status(
+        self, status: int, message: str, codes: Iterable[str | None], wait: float | None
+    ) -> BackendError:
+        kind, retryable = kind_of_status(status)
+        if kind is RateLimited and any(code in SPENT for code in codes):
+            retryable = False
+        advice = ""
+        if status == 404:  # noqa: PLR2004 (not found)
+            model = "" if self._model is None else f"the model {self._model!r} and "
+            usual = "" if "/v1" in self._where else ", which usually ends in /v1"
+            advice = f"; check {model}the base URL{usual}{self._hint}"
+        return self.answered(status, message, (kind, retryable), wait, advice)
+
+    def answered(
+        self,
+        status: int | None,
+        message: str,
+        error: tuple[type[BackendError], bool | None],
+        wait: float | None,
+        advice: str = "",
+    ) -> BackendError:
+        """Return the error for a server's answer, with a kind and whether to retry."""
+        kind, retryable = error
+        if kind is AuthenticationFailed:
+            advice = "; check the API key"
+        elif kind is RateLimited and retryable is False:
+            advice = "; the quota is used up"
+        answered = "failed" if status is None else f"answered {status}"
+        said = f"{self._where} {answered}: {self.clean(message)}{advice}"
+        return kind(said, status=status, retryable=retryable, retry_after=wait)
+
+    def _of_connection(self, causes: tuple[BaseException, ...]) -> BackendError:
+        if any(isinstance(cause, ConnectionRefusedError) for cause in causes):
+            why = "connection refused; is the server running?"
+        elif any(isinstance(cause, socket.gaierror) for cause in causes):
+            why = "the host name can't be resolved; check the base URL and the network"
+        elif any(type(cause).__name__ == "ConnectTimeout" for cause in causes):
+            why = "the connection timed out; check the base URL and the network"
+        else:
+            why = next((self.clean(str(c)) for c in reversed(causes) if str(c)), "")
+            why = f"the connection failed ({why or type(causes[-1]).__name__})"
+        return BackendUnavailable(f"can't reach {self._where}: {why}")
+
+
+def _message(fields: dict[str, Any], inner: dict[str, Any], body: object) -> str:
+    message = fields.get("message") or fields.get("detail")
+    message = message or inner.get("message") or fields.get("error") or body
+    problems = _fields(fields.get("mellea_like")).get("problems")  # Of this library's gateway.
+    if isinstance(problems, list) and problems:
+        why = "; ".join(map(str, cast("list[object]", problems)))
+        message = f"no reply met all requirements: {why}"
+    return str(message or "").strip() or "no reason given"
+
+
+def _named(error: BackendError, code: object, param: object, kind: object) -> BackendError:
+    """Return the error with the server's code, parameter and type, for programs to act on."""
+    for name, said in (("code", code), ("param", param), ("kind", kind)):
+        if isinstance(said, str) and said and len(said) <= LONGEST_WORD:
+            setattr(error, name, said)
+    return error
+
+
+def _fields(body: object) -> dict[str, Any]:
+    return cast("dict[str, Any]", body) if isinstance(body, dict) else {}
+
+
+def _is_timeout(exc: Exception) -> bool:
+    """Return whether an exception is a timeout of Python, the SDK or the HTTP library."""
+    return isinstance(exc, TimeoutError) or is_a(exc, "APITimeoutError", "TimeoutException")
+
+
+def _is_transport(exc: Exception) -> bool:
+    return is_a(exc, "APIConnectionError") or failed_in_transport(exc)
+
+
+# --- recognizing errors, whatever the provider ----------------------------------------------------
+
 
 def kind_of_status(status: int) -> tuple[type[BackendError], bool | None]:
     """Return an HTTP status's error class, and whether to retry (None for the class's default)."""
     failed = BackendUnavailable if status >= 500 else InvalidRequest  # noqa: PLR2004
     return STATUSES.get(status, (failed, None))
-
-
-REFUSALS = (400, 422)
-"""The HTTP statuses with which a server says that something in the request is wrong."""
 
 
 def refuses_preferred(error: BackendError, options: Options) -> bool:

@@ -18,7 +18,7 @@ import pytest
 from http_server import Answer, OpenAIServer, serving
 
 from mellea_like import Message, OpenAIBackend, Request
-from mellea_like.backends.sdk_errors import ServerError, Translator, retry_after
+from mellea_like.backends.server_errors import ServerError, Translator, retry_after
 from mellea_like.core import Options
 from mellea_like.errors import (
     AuthenticationFailed,
