@@ -21,24 +21,20 @@ Written: TypeAlias = "list[dict[str, Any]] | dict[str, Any]"
 
 
 class Prompts:
-    """Gives each conversation an index, and finds the longest earlier one that it continues.
+    """Gives each conversation an index, and finds the longest earlier one that it continues."""
 
-    The conversations form a tree with a message at each edge. To save comparisons, messages are
-    looked up by their ``id()``, and conversations by the ``id()`` of their last message. So
-    messages must stay alive as long as this object.
-    """
+    # The conversations form a tree with a message at each edge. To save comparisons, they are
+    # looked up by the `id()` of their last message, which must stay alive as long as this object.
 
     def __init__(self) -> None:
-        self._numbers: dict[Message, int] = {}
-        self._met: dict[int, int] = {}
-        self._steps: dict[tuple[int, int], int] = {}
+        self._steps: dict[tuple[int, Message], int] = {}
         self._places: dict[int, int] = {}
         self._ends: dict[int, tuple[tuple[Message, ...], int]] = {}
         self._entries: list[tuple[int | None, tuple[Message, ...]]] = []
 
     def place(self, messages: tuple[Message, ...]) -> int:
         """Return the index of a conversation; add it if no equal one has been added before."""
-        steps, met, places = self._steps, self._met, self._places
+        steps, places = self._steps, self._places
         node, after, known = 0, None, 0
         for at in range(len(messages), 0, -1):
             earlier, its_node = self._ends.get(id(messages[at - 1]), (None, 0))
@@ -46,11 +42,7 @@ class Prompts:
                 node, after, known = its_node, places[its_node], at
                 break
         for at, message in enumerate(messages[known:], known + 1):
-            number = met.get(id(message))
-            if number is None:
-                number = self._numbers.setdefault(message, len(self._numbers))
-                met[id(message)] = number
-            node = steps.setdefault((node, number), len(steps) + 1)
+            node = steps.setdefault((node, message), len(steps) + 1)
             if node in places:
                 after, known = places[node], at
         if node not in places:
