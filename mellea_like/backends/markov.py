@@ -44,18 +44,6 @@ _SENTENCE_END = re.compile(
     "(?:(?<=[.!?…])|(?<=[.!?…][\"'\u201d\u2019)\\]]))\\s+(?=[\"'\u201c\u2018(\\[]?[^\\W_a-z])"
 )
 
-FEWEST_SENTENCES = 50
-"""Fewer sentences than this mean that Python's help pages are missing or unusable."""
-
-
-def help_sentences() -> tuple[str, ...]:
-    """Return the plain English sentences of Python's help pages (`pydoc_data.topics`)."""
-    try:
-        from pydoc_data.topics import topics  # noqa: PLC0415 (half a megabyte, not always needed)
-    except ImportError:  # pragma: no cover (a stripped-down Python)
-        return prose_of(())
-    return prose_of(topics.values())
-
 
 def prose_of(pages: Iterable[str]) -> tuple[str, ...]:
     """Return the plain English sentences of the help pages, without duplicates."""
@@ -67,12 +55,6 @@ def prose_of(pages: Iterable[str]) -> tuple[str, ...]:
             for sentence in _SENTENCE_END.split(text):
                 if _PROSE.fullmatch(sentence) and not _REFERENCE.search(sentence):
                     found[sentence] = None
-    if len(found) < FEWEST_SENTENCES:
-        msg = (
-            "this Python comes without its help pages, from which MarkovBackend learns by default:"
-            " pass a text file, as in MarkovBackend('book.txt')"
-        )
-        raise RuntimeError(msg)
     return tuple(found)
 
 
@@ -235,7 +217,9 @@ _training = threading.Lock()
 
 @cache
 def _of_help_pages() -> TrigramModel:
-    return TrigramModel(help_sentences())
+    from pydoc_data.topics import topics  # noqa: PLC0415 (half a megabyte, not always needed)
+
+    return TrigramModel(prose_of(topics.values()))
 
 
 class MarkovBackend:
@@ -292,7 +276,6 @@ class MarkovBackend:
 
         Raises:
             InvalidRequest: the request asks for a format, a verdict or another model.
-            RuntimeError: this Python lacks its help pages, and no other text was given.
         """
         text, reason, meter = await self._draw(request)
         return self._whole(text, reason, meter)

@@ -203,8 +203,3 @@ The "__exit__()" method is code here.  New in version 3.7 is this.  Read section
         "A list item is a sentence like any other.",
     )
     assert len(prose_of([page, *fill, *fill])) == 63
-
-
-def test_a_python_without_help_pages_says_so():
-    with pytest.raises(RuntimeError, match=r"without its help pages.*MarkovBackend\('book.txt'\)"):
-        prose_of(["A page with hardly a sentence."])
