@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from mellea_like.backends.output_mode import Demand, OutputMode, OutputTool
     from mellea_like.backends.server_errors import Translator
     from mellea_like.core.backend import Request
-    from mellea_like.core.generation import Generation, RequestMeter
+    from mellea_like.core.generation import Generation
 
 __all__ = ["OpenAIBackend"]
 
@@ -51,6 +51,18 @@ PATHS = {"chat": "/chat/completions", "responses": "/responses"}
 NO_RESPONSES = "; the server may not have the Responses API: use api='chat'"
 
 CONNECT_SECONDS = 10.0
+
+
+class _Asking(Sending):
+    """One request in progress: whom it asks, until when, and what it has cost."""
+
+    client: Client
+    model: str
+
+    def __init__(self, request: Request, choices: int | None, total: float | None) -> None:
+        super().__init__(request)
+        self.choices = choices
+        self.ends = anyio.current_time() + (total or math.inf)
 
 
 class OpenAIBackend:
@@ -273,34 +285,22 @@ class OpenAIBackend:
     @asynccontextmanager
     async def _open(self, request: Request, choices: int | None = None) -> AsyncGenerator[Incoming]:
         """Send a request, and yield its reply; close the reply after the block."""
+        asking = _Asking(request, choices, self._total_timeout)
         named = request.options.model or self.defaults.model
-        sending = Sending(request)
-        ends = anyio.current_time() + (self._total_timeout or math.inf)
         try:
             async with self._clients.hold() as client:
-                model = named or self._model or await self._first_model(client)
-                response, tool = await self._ask(
-                    client, request, model, choices, sending=sending, ends=ends
-                )
-                reply = self._reply(sending.sent(), model, tool, choices)
-                if request.shows_calls and not isinstance(reply, Replies):
-                    reply.call_pieces = []
-                incoming = Incoming(
-                    response,
-                    reply,
-                    partial(self._translator, client, model),
-                    ends=ends,
-                    silence=self._timeout or math.inf,
-                )
+                asking.client = client
+                asking.model = named or self._model or await self._first_model(client)
+                incoming = await self._ask(asking)
                 try:
                     yield incoming
                 finally:
                     await incoming.close()
         except BackendError as exc:
-            sending.failed(exc)
+            asking.failed(exc)
             raise
         finally:
-            sending.ended()
+            asking.ended()
 
     async def aclose(self) -> None:
         """Close the running event loop's connections. The backend may be used again.
@@ -309,38 +309,21 @@ class OpenAIBackend:
         """
         await self._clients.aclose()
 
-    def _body(
-        self,
-        request: Request,
-        options: Options,
-        model: str,
-        choices: int | None,
-        output: Demand | None,
-    ) -> dict[str, Any]:
+    def _body(self, asking: _Asking, options: Options, output: Demand | None) -> dict[str, Any]:
         if "stream" in options.extra:
             msg = (
                 "option extra can't set stream: this backend always streams, so that requests can"
                 " be cancelled"
             )
             raise InvalidRequest(msg)
-        official = self._where.is_official
+        asked, official = (asking.request, options, asking.model), self._where.is_official
         if self._api == "responses":
-            return responses_body(request, options, model, official=official, output=output)
-        return request_body(
-            request, options, model, official=official, choices=choices, output=output
-        )
+            return responses_body(*asked, official=official, output=output)
+        return request_body(*asked, official=official, choices=asking.choices, output=output)
 
-    async def _ask(
-        self,
-        client: Client,
-        request: Request,
-        model: str,
-        choices: int | None,
-        *,
-        sending: Sending,
-        ends: float,
-    ) -> tuple[Any, OutputTool | None]:
-        """Send a request, if necessary in another way; return the response and any output tool."""
+    async def _ask(self, asking: _Asking) -> Incoming:
+        """Send a request, if necessary in another way, and return the reply that has begun."""
+        request, model = asking.request, asking.model
         given = request.options
         if model in self._refuse_temperature:
             given = insisted(given)
@@ -350,50 +333,47 @@ class OpenAIBackend:
             output = self._outputs.begin(request, model, given.over(self.defaults), host)
         while True:
             demand = None if output is None else output.demand
-            body = self._body(request, given.over(self.defaults), model, choices, demand)
+            body = self._body(asking, given.over(self.defaults), demand)
             try:
-                response = await self._send(client, body, model, sending, ends)
+                response = await self._send(asking, body)
             except BackendError as exc:
                 if refuses_preferred(exc, given):
                     given = insisted(given)
                 elif output is None or not output.refused(exc):
                     raise
-                sending.again()
+                asking.again()
                 await request.meter.readmit(request, exc)
             else:
                 if given is not request.options:
                     self._refuse_temperature.add(model)
                 if output is not None:
                     output.accepted()
-                return response, None if demand is None else demand.tool
+                return self._incoming(asking, response, None if demand is None else demand.tool)
 
-    def _reply(
-        self, meter: RequestMeter, model: str, tool: OutputTool | None, choices: int | None
-    ) -> Reply | Response | Replies:
-        if choices is not None:
-            return Replies(meter, model, self._max_characters, tool, choices)
-        kind = Response if self._api == "responses" else Reply
-        return kind(meter, model, self._max_characters, tool)
-
-    async def _send(
-        self,
-        client: Client,
-        body: dict[str, Any],
-        model: str,
-        sending: Sending,
-        ends: float,
-    ) -> Any:
+    async def _send(self, asking: _Asking, body: dict[str, Any]) -> Any:
         error: BackendError
-        with anyio.CancelScope(deadline=ends):
+        with anyio.CancelScope(deadline=asking.ends):
             try:
-                return await client.post(body, sending)
+                return await asking.client.post(body, asking)
             except (TypeError, ValueError, RuntimeError) as exc:
-                error = self._translator(client, model).unsendable(exc)
+                error = self._translator(asking.client, asking.model).unsendable(exc)
             except Exception as exc:  # noqa: BLE001 (nothing but the SDK's code runs in there)
-                error = self._translator(client, model).of(exc)
+                error = self._translator(asking.client, asking.model).of(exc)
             # Raising outside the handler keeps the SDK's exception from becoming the context.
             raise error
-        raise self._translator(client, model).late()
+        raise self._translator(asking.client, asking.model).late()
+
+    def _incoming(self, asking: _Asking, response: Any, tool: OutputTool | None) -> Incoming:
+        reply: Reply | Response | Replies
+        expected = (asking.sent(), asking.model, self._max_characters, tool)
+        if asking.choices is not None:
+            reply = Replies(*expected, asking.choices)
+        else:
+            reply = (Response if self._api == "responses" else Reply)(*expected)
+            reply.call_pieces = [] if asking.request.shows_calls else None
+        translator = partial(self._translator, asking.client, asking.model)
+        silence = self._timeout or math.inf
+        return Incoming(response, reply, translator, ends=asking.ends, silence=silence)
 
     async def _first_model(self, client: Client) -> str:
         if self._where.is_official:

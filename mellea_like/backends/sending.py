@@ -28,13 +28,13 @@ class Sending:
     _posting = False
 
     def __init__(self, request: Request) -> None:
-        self._request = request
+        self.request = request
 
     def sent(self) -> RequestMeter:
         """Count the request as sent, with estimated input tokens; return its meter."""
         if self.meter is None:
-            self.meter = self._request.meter.start()
-            self.meter.update(input_tokens=estimate_input_tokens(self._request))
+            self.meter = self.request.meter.start()
+            self.meter.update(input_tokens=estimate_input_tokens(self.request))
         return self.meter
 
     async def trace(self, event: str, info: dict[str, Any]) -> None:
@@ -71,7 +71,7 @@ class Sending:
     def ended(self) -> None:
         """Record that the request has ended; if it was never sent, it costs nothing."""
         if self.meter is None:
-            self._request.meter.sent_nothing()
+            self.request.meter.sent_nothing()
 
 
 SENDING: ContextVar[Sending | None] = ContextVar("mellea_like_sending", default=None)
