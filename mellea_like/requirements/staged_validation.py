@@ -89,17 +89,18 @@ class StagedValidation:
     ) -> list[ValidationResult]:
         """Run the later stages, after awaiting the verdicts that the inline stage left open."""
         results: list[Any] = verdicts
+        checks = _Checks(candidate, judge)
         for i, requirement, _ in self._inline:
             if not isinstance(results[i], ValidationResult):
-                results[i] = await _decide(requirement, candidate, judge, results[i])
+                results[i] = await checks.decide(requirement, results[i])
         if not check_all and not all(results[i] for i, *_ in self._inline):
             return results
         for members in self._later:
             if len(members) == 1:
                 i = members[0]
-                results[i] = await _decide(self.requirements[i], candidate, judge)
+                results[i] = await checks.decide(self.requirements[i])
             else:
-                await _decide_together(self.requirements, members, candidate, judge, results)
+                await checks.decide_together(self.requirements, members, results)
             if not check_all and not all(results[i] for i in members):
                 break
         return results
@@ -115,133 +116,121 @@ class StagedValidation:
         return verdicts if done else await self.finish(verdicts, candidate, judge, check_all)
 
 
-async def _decide_together(
-    requirements: Sequence[Requirement],
-    members: Sequence[int],
-    candidate: Candidate,
-    judge: Judge,
-    results: list[ValidationResult],
-) -> None:
-    """Check several requirements concurrently; the first exception stops the other checks."""
-    raised: list[BaseException] = []
+class _Checks:
+    """The checks of one candidate that may have to wait."""
 
-    async def decide(i: int) -> None:
+    def __init__(self, candidate: Candidate, judge: Judge) -> None:
+        self._candidate = candidate
+        self._judge = judge
+
+    async def decide_together(
+        self, requirements: Sequence[Requirement], members: Sequence[int], results: list[Any]
+    ) -> None:
+        """Check several requirements concurrently; the first exception stops the other checks."""
+        raised: list[BaseException] = []
+
+        async def decide(i: int) -> None:
+            try:
+                results[i] = await self.decide(requirements[i])
+            except BaseException as exc:  # noqa: BLE001 (raised again: here, or outside the group)
+                cancellation, _ = split_cancellation(exc)
+                if cancellation is not None:
+                    raise cancellation from None
+                raised.append(exc)
+                tasks.cancel_scope.cancel()
+
+        async with anyio.create_task_group() as tasks:
+            for i in members:
+                tasks.start_soon(decide, i)
+        if raised:
+            raise raised[0]
+
+    async def decide(
+        self, requirement: Requirement, verdict: object = _UNASKED
+    ) -> ValidationResult:
+        """Check one requirement, and treat exceptions according to its ``on_error``."""
         try:
-            results[i] = await _decide(requirements[i], candidate, judge)
-        except BaseException as exc:  # noqa: BLE001 (raised again: here, or outside the group)
-            cancellation, _ = split_cancellation(exc)
-            if cancellation is not None:
-                raise cancellation from None
-            raised.append(exc)
-            tasks.cancel_scope.cancel()
+            with foreign("it"):
+                return await self._in_time(requirement, verdict)
+        except BadVerdict:
+            raise
+        except Exception as exc:  # noqa: BLE001 (a validator's)
+            return errored(requirement, exc)
 
-    async with anyio.create_task_group() as tasks:
-        for i in members:
-            tasks.start_soon(decide, i)
-    if raised:
-        raise raised[0]
+    async def _in_time(self, requirement: Requirement, verdict: object) -> ValidationResult:
+        """Check one requirement within its time limit; warn if its thread is left running."""
+        begun = ended = False
 
+        def validate(candidate: Candidate) -> Any:
+            nonlocal begun, ended
+            begun = True
+            try:
+                return requirement.validator(candidate)  # type: ignore[misc]
+            finally:
+                ended = True
 
-async def _decide(
-    requirement: Requirement, candidate: Candidate, judge: Judge, verdict: object = _UNASKED
-) -> ValidationResult:
-    """Check one requirement, and treat exceptions according to its ``on_error``."""
-    try:
-        with foreign("it"):
-            return await _in_time(requirement, candidate, judge, verdict)
-    except BadVerdict:
-        raise
-    except Exception as exc:  # noqa: BLE001 (a validator's)
-        return errored(requirement, exc)
+        if requirement.timeout is None:
+            return await self._ask(requirement, verdict, validate)
+        with anyio.move_on_after(requirement.timeout) as scope:
+            result = await self._ask(requirement, verdict, validate)
+            if anyio.current_time() <= scope.deadline:
+                return result
+        msg = f"it took longer than {requirement.timeout:g} s"
+        if requirement.stage is _THREAD:
+            if not begun:
+                msg = f"no thread was free for it within {requirement.timeout:g} s"
+            elif not ended:
+                said = "requirement %r was abandoned: %s; its thread is still running"
+                warn(said, requirement.name, msg)
+        raise TimeoutError(msg)
 
-
-async def _in_time(
-    requirement: Requirement, candidate: Candidate, judge: Judge, verdict: object
-) -> ValidationResult:
-    """Check one requirement within its time limit; log a warning if its thread is left running."""
-    begun = ended = False
-
-    def validate(candidate: Candidate) -> Any:
-        nonlocal begun, ended
-        begun = True
-        try:
-            return requirement.validator(candidate)  # type: ignore[misc]
-        finally:
-            ended = True
-
-    if requirement.timeout is None:
-        return await _ask(requirement, candidate, judge, verdict, validate)
-    with anyio.move_on_after(requirement.timeout) as scope:
-        result = await _ask(requirement, candidate, judge, verdict, validate)
-        if anyio.current_time() <= scope.deadline:
-            return result
-    msg = f"it took longer than {requirement.timeout:g} s"
-    if requirement.stage is _THREAD:
-        if not begun:
-            msg = f"no thread was free for it within {requirement.timeout:g} s"
-        elif not ended:
-            warn(
-                "requirement %r was abandoned: %s; its thread is still running",
-                requirement.name,
-                msg,
+    async def _ask(
+        self, requirement: Requirement, verdict: object, validate: Validator
+    ) -> ValidationResult:
+        candidate, name = self._candidate, requirement.name
+        if requirement.parts:
+            results = await self._until_certain(requirement)
+            return combined(requirement, [None if r is _SKIPPED else r for r in results])
+        if requirement.validator is None:
+            return await self._judge(requirement, candidate)
+        if requirement.stage is _THREAD:
+            verdict = await run_in_thread(validate, candidate, name=f"requirement {name!r}")
+        elif verdict is _UNASKED:
+            verdict = validate(candidate)
+        if inspect.isawaitable(verdict):
+            verdict = await verdict
+        result = read(verdict)
+        if result is None:
+            msg = (
+                f"requirement {name!r}: its validator returned {ascii(verdict)[:100]},"
+                " not a verdict: return a bool, (bool, reason) or a ValidationResult"
             )
-    raise TimeoutError(msg)
+            raise BadVerdict(msg, requirement=name)
+        return result
 
+    async def _until_certain(self, whole: Requirement) -> Sequence[ValidationResult]:
+        """Check the parts of a combined requirement in stages, until the verdict is certain."""
+        if whole.operator in ("and", "not"):
+            return await self._staged(whole.parts)
+        if whole.operator == "or else":
+            first, other = whole.parts
+            met = await self._staged([first])
+            return met if met[0] else [*met, *await self._staged([other])]
+        results = [_SKIPPED] * len(whole.parts)
+        for stage in CheckStage:
+            members = [i for i, part in enumerate(whole.parts) if part.stage is stage]
+            verdicts = await self._staged([whole.parts[i] for i in members])
+            for i, verdict in zip(members, verdicts, strict=True):
+                results[i] = verdict
+            passes, open_ = sum(map(bool, results)), sum(r is _SKIPPED for r in results)
+            if any(v.status is ValidationStatus.ERRORED for v in verdicts) or not (
+                passes < whole.needed <= passes + open_
+            ):
+                break
+        return results
 
-async def _ask(
-    requirement: Requirement,
-    candidate: Candidate,
-    judge: Judge,
-    verdict: object,
-    validate: Validator,
-) -> ValidationResult:
-    if requirement.parts:
-        return await _ask_parts(requirement, candidate, judge)
-    if requirement.validator is None:
-        return await judge(requirement, candidate)
-    if requirement.stage is _THREAD:
-        verdict = await run_in_thread(validate, candidate, name=f"requirement {requirement.name!r}")
-    elif verdict is _UNASKED:
-        verdict = validate(candidate)
-    if inspect.isawaitable(verdict):
-        verdict = await verdict
-    result = read(verdict)
-    if result is None:
-        msg = (
-            f"requirement {requirement.name!r}: its validator returned {ascii(verdict)[:100]},"
-            " not a verdict: return a bool, (bool, reason) or a ValidationResult"
-        )
-        raise BadVerdict(msg, requirement=requirement.name)
-    return result
-
-
-async def _ask_parts(whole: Requirement, candidate: Candidate, judge: Judge) -> ValidationResult:
-    """Check the parts of a combined requirement in stages, until the verdict is certain."""
-    results = await _until_certain(whole, candidate, judge)
-    return combined(whole, [None if result is _SKIPPED else result for result in results])
-
-
-async def _until_certain(
-    whole: Requirement, candidate: Candidate, judge: Judge
-) -> tuple[ValidationResult, ...]:
-    if whole.operator in ("and", "not"):
-        return tuple(await StagedValidation(whole.parts).check(candidate, judge))
-    if whole.operator == "or else":
-        first, other = whole.parts
-        met = await StagedValidation([first]).check(candidate, judge)
-        return (*met, *(() if met[0] else await StagedValidation([other]).check(candidate, judge)))
-    results = [_SKIPPED] * len(whole.parts)
-    for stage in CheckStage:
-        members = [i for i, part in enumerate(whole.parts) if part.stage is stage]
-        verdicts = await StagedValidation([whole.parts[i] for i in members]).check(candidate, judge)
-        for i, verdict in zip(members, verdicts, strict=True):
-            results[i] = verdict
-        passes, open_ = sum(map(bool, results)), sum(r is _SKIPPED for r in results)
-        if any(v.status is ValidationStatus.ERRORED for v in verdicts) or not (
-            passes < whole.needed <= passes + open_
-        ):
-            break
-    return tuple(results)
+    async def _staged(self, parts: Sequence[Requirement]) -> list[ValidationResult]:
+        return await StagedValidation(parts).check(self._candidate, self._judge)
 
 
 # --- verdicts ---
