@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from mellea_like.batch.progress import Tally
     from mellea_like.core.generation import Usage
 
-__all__ = ["HandOut", "HeldBack", "InOrder"]
-
 
 class HandOut:
     """Hands results to the consumer as they become ready.

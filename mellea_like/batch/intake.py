@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from mellea_like.batch.progress import Tally
     from mellea_like.batch.source import Source
 
-__all__ = ["Intake"]
-
 
 class Intake:
     """Takes items from the source, as far as the window has room, and queues them as jobs."""

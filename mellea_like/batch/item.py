@@ -32,23 +32,6 @@ if TYPE_CHECKING:
     from mellea_like.sampling import CallInRounds
     from mellea_like.sampling.base import BaseSamplingStrategy
 
-__all__ = [
-    "Call",
-    "EarlierRun",
-    "IdSet",
-    "ItemRecorder",
-    "ItemResult",
-    "ItemStatus",
-    "Job",
-    "Paused",
-    "Work",
-    "budget_spent",
-    "ended_by_error",
-    "fatal_error",
-    "replayed",
-    "result_of",
-]
-
 T = TypeVar("T")
 I = TypeVar("I", default=Any)  # noqa: E741 (an item)
 

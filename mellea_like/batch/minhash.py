@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 with needs_extra("dedupe", "finding near-duplicates needs datasketch"):  # It has no types.
     datasketch: Any = importlib.import_module("datasketch")
 
-__all__ = ["NearTexts"]
-
 _Reply: TypeAlias = tuple[int, bytes]
 """The item that made a reply, and the reply's signature."""
 

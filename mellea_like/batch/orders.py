@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from mellea_like.batch.journal.journal import OpenJournal
     from mellea_like.batch.journal.reader import StoredItem
 
-__all__ = ["BreadthFirst", "DepthFirst", "Order", "Sample"]
-
 Sample: TypeAlias = Callable[[Job, Call], Awaitable[Paused | None]]
 """A function that samples an item with a `Call`.
 

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from anyio.abc import Process
     from anyio.streams.memory import MemoryObjectSendStream
 
-__all__ = ["Gone", "Processes", "Sender"]
-
 LENGTH = 4
 """The size in bytes of the length that precedes each message."""
 

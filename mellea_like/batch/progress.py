@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mellea_like.backends import JobState
     from mellea_like.batch.item import ItemResult
 
-__all__ = ["OnProgress", "Progress", "Tally"]
+__all__ = ["Progress"]
 
 EVERY_SECONDS = 0.5
 """The fewest seconds between two calls of ``on_progress``. The last call may come sooner."""

@@ -12,8 +12,6 @@ from mellea_like.core.display import error_text
 if TYPE_CHECKING:
     from mellea_like.batch.item import ItemResult
 
-__all__ = ["RowOutcome", "as_json", "describe", "outcome_of"]
-
 
 class RowOutcome(NamedTuple):
     """The outcome of a row: the columns that are added to the columns of the input.

@@ -17,8 +17,6 @@ from mellea_like.runtime.logs import warn
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
 
-__all__ = ["END", "Source"]
-
 END: Final = object()
 """The object that the function from `Source.once` returns after the last item."""
 

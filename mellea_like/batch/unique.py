@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from mellea_like.core.validation import Candidate
     from mellea_like.report.views import SliceView
 
-__all__ = ["UNIQUE", "UniqueReplies", "normalized"]
-
 UNIQUE = "unlike the replies to other items"
 """The beginning of the uniqueness requirement's description."""
 

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from mellea_like.report.views import SliceView
     from mellea_like.sampling.prepare import Settings
 
-__all__ = ["Waiting", "WaitingItem", "earlier_draws", "not_refused", "resumed", "why_not_in_rounds"]
-
 MANY = 100
 """The number of items to go through before other tasks get a chance to run."""
 

@@ -31,8 +31,8 @@ from mellea_like.cli.judge_options import JUDGE, JudgeOptions
 from mellea_like.cli.option_fields import argument, option, option_names, read_section
 from mellea_like.cli.outages import watched_servers
 from mellea_like.cli.reply_rows import opened, rows_of
-from mellea_like.cli.standard_streams import STANDARD, one_line, printable, warn, write_output
-from mellea_like.core.display import plural
+from mellea_like.cli.standard_streams import STANDARD, warn, write_output
+from mellea_like.core.display import one_line, plural, printable
 from mellea_like.core.generation import Usage
 from mellea_like.core.validation import ValidationStatus
 from mellea_like.errors import AuthenticationFailed, LimitExceeded

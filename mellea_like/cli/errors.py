@@ -10,8 +10,8 @@ import traceback
 from typing import TYPE_CHECKING, TypeVar
 
 from mellea_like.cli.exit_codes import Exit, Problem
-from mellea_like.cli.standard_streams import one_line, warn
-from mellea_like.core.display import with_reason
+from mellea_like.cli.standard_streams import warn
+from mellea_like.core.display import one_line, with_reason
 from mellea_like.core.generation import REJECTED
 from mellea_like.errors import BackendError, CircuitOpen, JournalError, LimitExceeded, MelleaError
 

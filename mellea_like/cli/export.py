@@ -10,13 +10,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from mellea_like.cli.exit_codes import Exit, Problem, ReaderLeft
 from mellea_like.cli.option_fields import REQUIRED, argument, option, option_names
-from mellea_like.cli.standard_streams import (
-    STANDARD,
-    one_line,
-    printable,
-    silence,
-    warn,
-)
+from mellea_like.cli.standard_streams import STANDARD, silence, warn
+from mellea_like.core.display import one_line, printable
 
 # typer reads the annotations.
 from mellea_like.export.example_selection import ExampleRules, Pairs, Prompt, Reasoning, Select

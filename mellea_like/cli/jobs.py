@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from mellea_like.batch.jobs.overview import JobFile, KnownJob
     from mellea_like.core.backend import Backend
 
-__all__ = ["JobsUpstream", "api_at", "describe", "make_api", "under_way"]
-
 MISTRAL_URL = "https://api.mistral.ai/v1"
 
 HOUR = 3600.0

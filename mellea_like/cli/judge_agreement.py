@@ -26,8 +26,8 @@ from mellea_like.cli.exit_codes import Exit, Problem
 from mellea_like.cli.judge_options import JUDGE, JudgeOptions
 from mellea_like.cli.option_fields import REQUIRED, argument, option
 from mellea_like.cli.reply_rows import field_of, opened, rows_of
-from mellea_like.cli.standard_streams import one_line, printable, write_output
-from mellea_like.core.display import plural
+from mellea_like.cli.standard_streams import write_output
+from mellea_like.core.display import one_line, plural, printable
 from mellea_like.errors import LimitExceeded
 from mellea_like.specification.upstream import open_upstream
 

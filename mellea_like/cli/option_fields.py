@@ -12,7 +12,7 @@ from typer.models import ArgumentInfo, ParameterInfo
 
 from mellea_like.cli.errors import run_command
 from mellea_like.cli.exit_codes import Exit, Problem
-from mellea_like.cli.standard_streams import one_line
+from mellea_like.core.display import one_line
 from mellea_like.specification.section import Section, message_of
 
 if TYPE_CHECKING:

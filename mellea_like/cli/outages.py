@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from mellea_like.limits.backoff_gate import BackoffGate
 
-__all__ = ["watched_servers"]
-
 LOOK_EVERY = 0.25
 """Seconds between two checks of whether the servers can be reached."""
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from mellea_like.cli.errors import reading
 from mellea_like.cli.exit_codes import Exit, Problem
 from mellea_like.cli.option_fields import argument, option
-from mellea_like.cli.standard_streams import printable, write_output
+from mellea_like.cli.standard_streams import write_output
+from mellea_like.core.display import printable
 
 if TYPE_CHECKING:
     from mellea_like.cli.signals import SignalHandler

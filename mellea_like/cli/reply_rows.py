@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from mellea_like.batch.rows.files import read_rows
 from mellea_like.batch.rows.formats import RowFormat, format_of
 from mellea_like.cli.exit_codes import Problem
-from mellea_like.cli.standard_streams import STANDARD, one_line
+from mellea_like.cli.standard_streams import STANDARD
+from mellea_like.core.display import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
-
-__all__ = ["REPLIES", "field_of", "opened", "rows_of"]
 
 REPLIES = ("reply", "output", "response", "completion", "answer", "text")
 """The fields that may contain the reply without ``--reply``; the first that exists is used."""

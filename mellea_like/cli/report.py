@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, cast
 from mellea_like.cli.errors import reading
 from mellea_like.cli.exit_codes import Exit, Problem
 from mellea_like.cli.option_fields import argument, option
-from mellea_like.cli.standard_streams import printable, warn, write_output
+from mellea_like.cli.standard_streams import warn, write_output
 from mellea_like.core.conversation import Message
-from mellea_like.core.display import plural
+from mellea_like.core.display import plural, printable
 from mellea_like.core.result import SamplingResult
 from mellea_like.report.model_shares import ANY_MODEL
 from mellea_like.report.page import MADE_BY

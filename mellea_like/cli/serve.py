@@ -15,8 +15,8 @@ import anyio
 
 from mellea_like.cli.exit_codes import Exit, Problem, needs_unix
 from mellea_like.cli.option_fields import REQUIRED, option
-from mellea_like.cli.standard_streams import one_line, warn, write
-from mellea_like.core.display import plural
+from mellea_like.cli.standard_streams import warn, write
+from mellea_like.core.display import one_line, plural
 from mellea_like.errors import MelleaError, StoreError
 
 if TYPE_CHECKING:

@@ -9,23 +9,11 @@ import sys
 from typing import TYPE_CHECKING, TextIO
 
 from mellea_like.cli.exit_codes import Problem
-from mellea_like.core.display import one_line, printable
+from mellea_like.core.display import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
-
-__all__ = [
-    "STANDARD",
-    "check_folder",
-    "one_line",
-    "printable",
-    "ready_streams",
-    "silence",
-    "warn",
-    "write",
-    "write_output",
-]
 
 STANDARD = "-"
 """The path that means standard input or standard output."""

@@ -17,7 +17,8 @@ from typer.core import TyperCommand
 
 from mellea_like.cli.exit_codes import Exit, Problem, needs_unix
 from mellea_like.cli.option_fields import argument, option
-from mellea_like.cli.standard_streams import one_line, warn
+from mellea_like.cli.standard_streams import warn
+from mellea_like.core.display import one_line
 
 if TYPE_CHECKING:
     from anyio.abc import Process

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from mellea_like.batch.journal.journal import Journal
 
-__all__ = ["Exported", "Source", "export"]
+__all__ = ["Exported", "export"]
 
 Source: TypeAlias = "Run | str | os.PathLike[str] | Journal"
 

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from typing import BinaryIO
 
-__all__ = ["ParquetRows", "reader_of", "table_of"]
-
 ROWS = 1000
 """The number of rows in a record batch."""
 

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from mellea_like.export.journaled_run import Run
     from mellea_like.report.views import ItemView
 
-__all__ = ["Card"]
-
 JOURNALS, MODELS, REQUIREMENTS = 20, 20, 100
 """The most journals, models and requirements to name."""
 

@@ -19,23 +19,6 @@ if TYPE_CHECKING:
 
     from mellea_like.report.views import ItemView, SliceView, TraceView
 
-__all__ = [
-    "DISPUTED",
-    "Draw",
-    "Drop",
-    "ExampleRules",
-    "ItemExamples",
-    "LeftOut",
-    "Messages",
-    "Pair",
-    "Pairs",
-    "Prompt",
-    "Reasoning",
-    "Select",
-    "prompt_of",
-    "scores_of",
-]
-
 Messages: TypeAlias = "list[dict[str, Any]]"
 Pairs: TypeAlias = Literal["best-worst", "all", "one"]
 Select: TypeAlias = Literal["best", "shortest", "random"]

@@ -29,18 +29,6 @@ if TYPE_CHECKING:
     )
     from mellea_like.report.views import ItemView
 
-__all__ = [
-    "COLUMNS",
-    "KINDS",
-    "Format",
-    "columns_of",
-    "draw_rows",
-    "has_labels",
-    "rows_of",
-    "with_thoughts",
-    "words_needed",
-]
-
 Format: TypeAlias = Literal[
     "sft",
     "prompt-completion",

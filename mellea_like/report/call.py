@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from mellea_like.report.views import SliceView
 
-__all__ = ["call_report", "call_text", "cell"]
+__all__ = ["call_report", "call_text"]
 
 _STOPPED = {
     "passed": "Passed",

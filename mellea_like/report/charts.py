@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from mellea_like.pass_rates import Coverage
     from mellea_like.report.run_figures import Distribution
 
-__all__ = ["breakdown", "columns", "coverage_chart", "numbers", "rate_bar", "sizes", "ticks"]
-
 
 class Breakdown(NamedTuple):
     """A chart of the parts of a whole: a bar, and rows with symbol, name, number and share."""

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from mellea_like.report.views import SliceView, TraceView, Verdict
 
-__all__ = ["FULL", "Capacity", "block", "conversation", "decided", "panels", "tool_calls"]
-
 
 class Capacity(NamedTuple):
     """Limits on the details shown: draws, characters in total, and characters of one text."""

@@ -9,20 +9,6 @@ import re
 from html import escape
 from typing import LiteralString, TypeAlias
 
-__all__ = [
-    "Html",
-    "Piece",
-    "box",
-    "clip",
-    "html",
-    "joined",
-    "mark",
-    "patterns",
-    "swatch",
-    "text_block",
-    "visible",
-]
-
 _INVISIBLE = re.compile(
     # Control characters except tab and newline, DEL and C1; marks of writing direction, line
     # breaks, characters without width, and tags; lone surrogates and noncharacters.

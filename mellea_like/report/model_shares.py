@@ -16,17 +16,6 @@ if TYPE_CHECKING:
     from mellea_like.report.views import SliceView, TraceView
 
 
-__all__ = [
-    "ANY_MODEL",
-    "Money",
-    "Prices",
-    "Shares",
-    "add_shares",
-    "money_of",
-    "prices_of",
-    "share_rows",
-]
-
 ANY_MODEL = "any model"
 """The key in a price table for the price of all models that the table doesn't name."""
 

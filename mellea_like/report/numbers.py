@@ -13,19 +13,6 @@ if TYPE_CHECKING:
 
     from mellea_like.core.generation import Usage
 
-__all__ = [
-    "amount",
-    "bounds",
-    "capital",
-    "count",
-    "moment",
-    "money",
-    "percent",
-    "seconds",
-    "three_digits",
-    "tokens_of",
-]
-
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 _TIMES = ((_DAY, "d", _HOUR, "h"), (_HOUR, "h", _MINUTE, "min"), (_MINUTE, "min", 1, "s"))
 _SMALL, _TEN = 0.0095, 10

@@ -16,8 +16,6 @@ from mellea_like.version import __version__
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-__all__ = ["MADE_BY", "SCOPE", "environment", "page", "style"]
-
 MADE_BY = "A report made by mellea-like"
 """The text in the second line of every page, by which reports are recognized."""
 

@@ -23,17 +23,7 @@ if TYPE_CHECKING:
     from mellea_like.pass_rates import CoverageCurve
     from mellea_like.report.views import Fault, TraceView
 
-__all__ = [
-    "DEEPEST",
-    "LISTED",
-    "Distribution",
-    "FinalFailure",
-    "RepairDepth",
-    "RunFigures",
-    "Tally",
-    "figures_of",
-    "why",
-]
+__all__ = ["Distribution", "FinalFailure", "RepairDepth", "RunFigures", "Tally", "figures_of"]
 
 PAUSE = 10.0
 """A gap of at least this many seconds between two periods of work doesn't count as work."""

@@ -29,17 +29,7 @@ if TYPE_CHECKING:
     from mellea_like.core.prices import Price
     from mellea_like.report.run_figures import RepairDepth, RunFigures
 
-__all__ = [
-    "about_run",
-    "depth_name",
-    "headline",
-    "identity_of",
-    "latency_words",
-    "models_of",
-    "run_text",
-    "statuses_of",
-    "until_words",
-]
+__all__ = ["run_text"]
 
 STATUSES = {
     "passed": "passed",

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     Messages = list[Mapping[str, Any]]
 
-__all__ = ["FATES", "Fault", "ItemView", "RunView", "SliceView", "TraceView", "Verdict", "damage"]
-
 FATES: dict[str, str] = {
     "won": "in the replies that won",
     "heard": "in replies that passed and took part in the choice, but did not win",

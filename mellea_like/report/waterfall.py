@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from mellea_like.report.views import SliceView, TraceView
 
-__all__ = ["MOST_ROWS", "anchor", "waterfall"]
-
 MOST_ROWS = 200
 """The most lanes to draw, because a chart with more would not be useful."""
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mellea_like.cli.standard_streams import one_line, printable
+from mellea_like.core.display import one_line, printable
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["jobs_path"]
-
 
 def jobs_path(journal: Path) -> Path:
     """Return the path of the file that records the jobs of a journal's run."""

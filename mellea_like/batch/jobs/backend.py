@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from mellea_like.core.generation import Generation
     from mellea_like.limits import Budgets
 
-__all__ = ["PARKING", "BatchJobs", "check_alike"]
-
 DAY = 24 * 3600.0
 
 OWN = ("api", "direct", "can_judge", "defaults")

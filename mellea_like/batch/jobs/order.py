@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from mellea_like.batch.waiting import WaitingItem
     from mellea_like.core.slice import Slice
 
-__all__ = ["ByJobs"]
-
 GRACE = 5.0
 """The seconds after which a task of a round is logged if it ignores its cancellation."""
 

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from mellea_like.backends import BatchAPI
     from mellea_like.batch.jobs.records import StoredJob
 
-__all__ = ["JobFile", "KnownJob", "cancel_jobs"]
-
 SETTLED = 30.0
 """The seconds after which a provider is sure to list a job that it has created."""
 

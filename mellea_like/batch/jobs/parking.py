@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from mellea_like.core.slice import Slice
     from mellea_like.limits import Budget
 
-__all__ = ["Parking"]
-
 QUIET = 20
 """How many passes of the event loop to wait before setting a call aside. Meanwhile, the call's
 other tasks can make their own requests."""

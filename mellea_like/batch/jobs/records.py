@@ -10,8 +10,6 @@ if TYPE_CHECKING:
 
     from mellea_like.backends import JobOutcome
 
-__all__ = ["UNDER_WAY", "Answer", "Ask", "JobStage", "Known", "StoredJob", "Waiting"]
-
 
 class JobStage(StrEnum):
     """The stage of a job, as far as the run knows."""

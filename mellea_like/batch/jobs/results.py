@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from mellea_like.batch.jobs.store import JobStore
     from mellea_like.core.generation import Usage
 
-__all__ = ["collect"]
-
 MANY = 500
 """The number of results to write in one transaction."""
 

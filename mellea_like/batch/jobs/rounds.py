@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from mellea_like.core.generation import Usage
     from mellea_like.limits import Budget, ReservedRound
 
-__all__ = ["JobRounds", "intention_of"]
-
 MANY = 500
 """The number of requests to write in one transaction."""
 

@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from mellea_like.backends import JobResult, JobState
     from mellea_like.batch.jobs.records import Ask
 
-__all__ = ["JobStore", "one_thread", "refuse_jobs_under_way"]
-
 APPLICATION_ID = 0x4D4C6A62
 """SQLite's application id in the file: the letters ``MLjb``."""
 

@@ -18,19 +18,6 @@ from mellea_like.errors import JournalError
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
 
-__all__ = [
-    "SET_RUN",
-    "connect",
-    "create",
-    "damaged",
-    "is_there",
-    "journal_errors",
-    "make_durable",
-    "opened",
-    "raise_version",
-    "read_whole",
-]
-
 APPLICATION_ID = 0x4D4C6A6C
 """The application id at byte 68 of the file, ``MLjl`` (https://sqlite.org/fileformat2.html)."""
 

@@ -10,8 +10,6 @@ from mellea_like.batch.journal.identity import OPAQUE
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Difference", "differences", "has_more_turns"]
-
 Object: TypeAlias = "dict[str, Any]"
 
 LONGEST = 60

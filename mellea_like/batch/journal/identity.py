@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from mellea_like.core.conversation import Action
     from mellea_like.sampling.base import BaseSamplingStrategy
 
-__all__ = ["differing_part", "digest_of", "identity_of", "label_of", "row_of"]
-
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
 
 LABEL = 80

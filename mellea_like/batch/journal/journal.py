@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from mellea_like.core.result import SamplingResult
     from mellea_like.core.slice import Slice
 
-__all__ = ["Journal", "OpenJournal"]
+__all__ = ["Journal"]
 
 _INSERT_ITEM = "INSERT OR IGNORE INTO items VALUES (?, ?, ?, ?)"
 _INSERT_ATTEMPT = "INSERT OR IGNORE INTO attempts VALUES (?, ?, ?)"

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from mellea_like.core.conversation import Message
 
-__all__ = ["LARGE", "LargeParts", "restored"]
-
 LARGE = 1024
 """The number of bytes from which data counts as large."""
 

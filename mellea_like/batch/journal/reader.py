@@ -28,15 +28,7 @@ if TYPE_CHECKING:
 
     from mellea_like.batch.journal.records import Drawn, Row
 
-__all__ = [
-    "StoredItem",
-    "journal_paths",
-    "read_block",
-    "read_items",
-    "read_run",
-    "repeated",
-    "run_facts",
-]
+__all__ = ["read_items", "read_run"]
 
 BLOCK = 100
 """The number of items to read at a time."""

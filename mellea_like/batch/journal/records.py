@@ -30,21 +30,6 @@ if TYPE_CHECKING:
 
     from mellea_like.core.slice import Slice
 
-__all__ = [
-    "Drawn",
-    "KeptText",
-    "Row",
-    "input_row",
-    "item_record",
-    "own_text",
-    "record_of",
-    "result_rows",
-    "slice_record",
-    "slice_row",
-    "standing",
-    "to_json",
-]
-
 KeptText: TypeAlias = Literal["all", "best", "none"]
 Row: TypeAlias = "tuple[Any, ...]"
 Drawn: TypeAlias = tuple[int, SliceView]

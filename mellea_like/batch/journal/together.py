@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-__all__ = ["AGAIN", "JournalsTogether"]
-
 AGAIN = "again"
 """The key in a run's identity that marks a run of ``mellea-like batch --again``."""
 

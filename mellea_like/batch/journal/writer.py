@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from mellea_like.batch.journal.reader import StoredItem
     from mellea_like.batch.journal.records import Row
 
-__all__ = ["JournalFile", "JournalLock", "timestamp"]
-
 _REOPEN_FAILED = (
     "DELETE FROM results"
     " WHERE status = 'failed'"

@@ -17,16 +17,6 @@ if TYPE_CHECKING:
     from mellea_like.batch.ray.cluster_limit import Ask, ClusterLimit, LimitKeeper
     from mellea_like.limits.base import RequestEnd
 
-__all__ = [
-    "KeeperGone",
-    "NoRoom",
-    "RayKeeper",
-    "check_room",
-    "local_cluster",
-    "open_limit_actor",
-    "ray_module",
-]
-
 ONE_TASK = 1.0
 """The CPUs that a Ray Data task needs to read or split blocks."""
 

@@ -46,8 +46,6 @@ if TYPE_CHECKING:
     from mellea_like.core.prices import Price
     from mellea_like.limits.base import Limit, Permit
 
-__all__ = ["Ask", "ClusterLimit", "LimitKeeper", "RemoteLimit"]
-
 HEARTBEAT = 5.0
 """The seconds between two reports that a worker is alive."""
 

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from mellea_like.core.requirement import Requirement
     from mellea_like.sampling.base import BaseSamplingStrategy
 
-__all__ = ["sample_dataset"]
-
 SHARDS_AT_A_TIME = 3
 """The number of shards that an actor works on at a time, so that it stays busy when one ends."""
 

@@ -31,15 +31,6 @@ if TYPE_CHECKING:
     from mellea_like.core.backend import Options
     from mellea_like.core.requirement import Requirement
 
-__all__ = [
-    "POSITION",
-    "ShardSampler",
-    "ShardWork",
-    "prompt_maker",
-    "shard_name",
-    "with_results",
-]
-
 POSITION = "__mellea_like_position"
 """The name of a column that numbers the rows, to distinguish equal rows. Results lack it."""
 

@@ -29,8 +29,6 @@ from mellea_like.core.display import plural
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
 
-__all__ = ["LONGEST_LINE", "begins_results", "read_rows", "row_writer"]
-
 LONGEST_LINE = 16 * 2**20
 """The maximum number of bytes in a line.
 

@@ -13,23 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import BinaryIO
 
-__all__ = [
-    "HALVES",
-    "RESULT_FIELDS",
-    "BadRow",
-    "Row",
-    "RowFormat",
-    "RowWriter",
-    "as_json",
-    "flat",
-    "flat_names",
-    "format_of",
-    "free_names",
-    "input_of",
-    "of_results",
-    "whole",
-]
-
 RESULT_FIELDS = (
     "id",
     "line",

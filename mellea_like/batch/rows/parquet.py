@@ -27,8 +27,6 @@ with needs_extra("arrow", "Parquet files and Arrow tables need pyarrow"):  # It 
     pa: Any = importlib.import_module("pyarrow")
     parquet: Any = importlib.import_module("pyarrow.parquet")
 
-__all__ = ["GroupWriter", "ParquetWriter", "pa", "parquet_columns", "read_parquet"]
-
 ROWS_READ = 256
 """The number of rows to read at a time."""
 

@@ -14,8 +14,6 @@ with needs_extra("ray", "prompts made from rows need Jinja2"):
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["RowTemplate"]
-
 ROW = "row"
 """The name of the whole row in a template, needed for fields whose names aren't identifiers."""
 

@@ -12,7 +12,8 @@ from mellea_like.batch.jobs.overview import JobFile, cancel_jobs
 from mellea_like.cli.exit_codes import Exit
 from mellea_like.cli.jobs import api_at, describe
 from mellea_like.cli.option_fields import argument, option
-from mellea_like.cli.standard_streams import one_line, warn
+from mellea_like.cli.standard_streams import warn
+from mellea_like.core.display import one_line
 
 if TYPE_CHECKING:
     from mellea_like.cli.signals import SignalHandler

@@ -12,12 +12,8 @@ from typing import TYPE_CHECKING, Any
 from mellea_like.batch.rows.files import begins_results, row_writer
 from mellea_like.batch.rows.formats import RowFormat, format_of, whole
 from mellea_like.cli.exit_codes import Exit, Problem, ReaderLeft
-from mellea_like.cli.standard_streams import (
-    STANDARD,
-    check_folder,
-    printable,
-    silence,
-)
+from mellea_like.cli.standard_streams import STANDARD, check_folder, silence
+from mellea_like.core.display import printable
 from mellea_like.runtime.threads import run_in_thread
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from rich.text import Text
 
 from mellea_like.batch.progress import Progress
 from mellea_like.cli.console import live_view
-from mellea_like.cli.standard_streams import one_line, warn
-from mellea_like.core.display import plural
+from mellea_like.cli.standard_streams import warn
+from mellea_like.core.display import one_line, plural
 from mellea_like.report.numbers import amount, money, percent, seconds
 
 if TYPE_CHECKING:

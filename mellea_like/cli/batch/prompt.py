@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from mellea_like.batch.rows.formats import BadRow
 from mellea_like.cli.exit_codes import Exit, Problem
-from mellea_like.cli.standard_streams import one_line
 from mellea_like.core.conversation import Conversation, Instruction, Message
+from mellea_like.core.display import one_line
 from mellea_like.lazy import needs_extra
 from mellea_like.requirements.expressions import parse_check
 

@@ -22,7 +22,8 @@ from mellea_like.batch.rows.formats import (
     of_results,
 )
 from mellea_like.cli.exit_codes import Exit, Problem
-from mellea_like.cli.standard_streams import STANDARD, one_line, warn
+from mellea_like.cli.standard_streams import STANDARD, warn
+from mellea_like.core.display import one_line
 from mellea_like.runtime.threads import run_in_thread
 
 if TYPE_CHECKING:

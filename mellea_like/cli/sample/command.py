@@ -28,14 +28,8 @@ from mellea_like.cli.sample.output import (
     write_text,
 )
 from mellea_like.cli.sample.progress import Progress, render
-from mellea_like.cli.standard_streams import (
-    STANDARD,
-    check_folder,
-    one_line,
-    silence,
-    warn,
-)
-from mellea_like.core.display import plural
+from mellea_like.cli.standard_streams import STANDARD, check_folder, silence, warn
+from mellea_like.core.display import one_line, plural
 from mellea_like.core.serialization import FORMAT, to_dict
 from mellea_like.errors import BackendError, LimitExceeded, MelleaError, SamplingTimeout
 from mellea_like.runtime.atomic_files import replaced

@@ -12,8 +12,8 @@ from rich.text import Text
 from mellea_like.batch.rows.formats import as_json
 from mellea_like.cli.errors import in_options, problems_of, rejected_early
 from mellea_like.cli.sample.progress import NARROW, STYLES
-from mellea_like.cli.standard_streams import one_line, printable, write_output
-from mellea_like.core.display import plural
+from mellea_like.cli.standard_streams import write_output
+from mellea_like.core.display import one_line, plural, printable
 from mellea_like.core.serialization import to_dict
 from mellea_like.report.numbers import money, seconds
 

@@ -11,8 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mellea_like.cli.errors import problems_of, rejected_early
-from mellea_like.cli.standard_streams import one_line
-from mellea_like.core.display import attempt_name, plural
+from mellea_like.core.display import attempt_name, one_line, plural
 from mellea_like.core.result import StopReason
 from mellea_like.core.slice import Outcome
 from mellea_like.hooks.plugins import Plugin, hook
