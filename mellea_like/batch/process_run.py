@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from mellea_like.batch.api import sample_many
-from mellea_like.batch.processes import Gone, Processes
+from mellea_like.batch.processes import Ended, Processes
 from mellea_like.batch.row_outcome import RowOutcome, outcome_of
 from mellea_like.core.argument_checks import whole_number
 from mellea_like.core.display import error_text
@@ -46,11 +46,6 @@ class _Part(NamedTuple):
     make_strategy: Callable[[], BaseSamplingStrategy]
     items: Sequence[Any]
     arguments: dict[str, Any]
-
-
-class _Failed(NamedTuple):
-    kind: type[MelleaError]
-    message: str
 
 
 def sample_in_processes(
@@ -144,10 +139,8 @@ class ProcessRun:
         self._folder = folder
         self._items = items
         self._count = len(parts)
-        self._processes = Processes(_sample, parts, partial(print, file=sys.stderr))
+        self._processes = Processes(_sample, parts, partial(print, file=sys.stderr), "items")
         self._open = False
-        self._ended: set[int] = set()
-        self._failed: MelleaError | None = None
 
     async def __aenter__(self) -> Self:
         if self._folder is not None:
@@ -179,22 +172,10 @@ class ProcessRun:
             msg = "this run is not open: use `async with sample_in_processes(...) as results`"
             raise RuntimeError(msg)
         async for number, message in self._processes:
-            match message:
-                case (int(at), RowOutcome() as outcome):
-                    place = number + at * self._count
-                    return ProcessedItem(place, self._items[place], outcome)
-                case _Failed():
-                    self._ended.add(number)
-                    self._failed = message.kind(message.message)
-                    if message.kind is not LimitExceeded:
-                        raise self._failed
-                case Gone() if number not in self._ended and message.code:
-                    text = f"process {number + 1} of {self._count} {message}"
-                    self._failed = MelleaError(f"{text}: not all items are done")
-                case _:
-                    pass
-        if self._failed is not None:
-            raise self._failed
+            if not isinstance(message, Ended):
+                at, outcome = message
+                place = number + at * self._count
+                return ProcessedItem(place, self._items[place], outcome)
         raise StopAsyncIteration
 
 
@@ -215,8 +196,10 @@ async def _sample(part: _Part, sender: Sender) -> None:
             async for item in results:
                 sender.post((item.id, outcome_of(item, parsed=parsed)))
                 await sender.drain()
-    except Exception as exc:  # noqa: BLE001 (raised by the process that started this one)
-        kinds = LimitExceeded, JournalError
-        kind = next((kind for kind in kinds if isinstance(exc, kind)), MelleaError)
-        named = "" if kind is not MelleaError else f"{type(exc).__name__}: "
-        sender.post(_Failed(kind, f"{named}{error_text(exc)}"))
+    except LimitExceeded as exc:
+        raise LimitExceeded(str(exc)) from None  # The record of its call can't be pickled.
+    except JournalError:
+        raise
+    except Exception as exc:
+        msg = f"{type(exc).__name__}: {error_text(exc)}"
+        raise MelleaError(msg) from exc

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import anyio
 from anyio.lowlevel import current_token
 
+from mellea_like.errors import LimitExceeded, MelleaError
 from mellea_like.runtime.event_loops import call_soon
 from mellea_like.runtime.task_scope import task_scope
 
@@ -46,23 +47,21 @@ COMMAND = (
 )
 
 
-class Gone(NamedTuple):
-    """A report that a child has ended; the exit ``code`` is negative if a signal killed it."""
+class Lost(MelleaError):
+    """A child ended before its function did."""
 
-    code: int
 
-    def __str__(self) -> str:
-        if self.code < 0:
-            with suppress(ValueError):
-                return f"was killed ({signal.Signals(-self.code).name})"
-        return f"ended with exit code {self.code}"
+class Ended(NamedTuple):
+    """The last message of a child: the error that its function raised, or `Lost`, or None."""
+
+    error: Exception | None = None
 
 
 class Processes:
     """Calls a function on each part of a run, in one child process per part.
 
     Iterate over the children's messages in its ``async with`` block. ``printed`` is called with
-    each line that a child prints.
+    each line that a child prints. ``things`` is the word for what the parts consist of.
     """
 
     def __init__(
@@ -70,10 +69,13 @@ class Processes:
         function: Callable[[Any, Sender], Awaitable[None]],
         parts: Sequence[Any],
         printed: Callable[[str], object],
+        things: str,
     ) -> None:
         # The child needs the path before it can import the function.
         self._work = [pickle.dumps((sys.path, pickle.dumps((function, part)))) for part in parts]
         self._printed = printed
+        self._things = things
+        self._failed: Exception | None = None
         self._stack = AsyncExitStack()
         self._children: list[Process] = []
 
@@ -104,16 +106,25 @@ class Processes:
         return self
 
     async def __anext__(self) -> tuple[int, Any]:
-        """Return the next message and the number of its part. A part's last message is a `Gone`."""
+        """Return the number of a part and its next message; the last one is `Ended`.
+
+        An error ends the run at once, but a lost child or a spent budget ends only its own part.
+        """
         try:
-            return await self._messages.receive()
+            number, message = await self._messages.receive()
         except anyio.EndOfStream:
-            raise StopAsyncIteration from None
+            raise self._failed or StopAsyncIteration from None
+        if isinstance(message, Ended) and message.error is not None:
+            self._failed = message.error
+            if not isinstance(message.error, LimitExceeded | Lost):
+                raise message.error
+        return number, message
 
     async def _read(
         self, number: int, child: Process, send: MemoryObjectSendStream[tuple[int, Any]]
     ) -> None:
         received = bytearray()
+        ended = False
         with send:
             async for piece in child.stdout:  # type: ignore[union-attr]
                 received += piece
@@ -123,12 +134,16 @@ class Processes:
                     if len(received) < end:
                         break
                     message = pickle.loads(received[at + LENGTH : end])  # noqa: S301 (our own child's)
+                    ended = isinstance(message, Ended)
                     with suppress(anyio.BrokenResourceError):  # The run is ending.
                         await send.send((number, message))
                     at = end
                 del received[:at]
-            with suppress(anyio.BrokenResourceError):
-                await send.send((number, Gone(await child.wait())))
+            if not ended:
+                which = f"process {number + 1} of {len(self._work)} {_how(await child.wait())}"
+                lost = Lost(f"{which}: its unfinished {self._things} are left undone")
+                with suppress(anyio.BrokenResourceError):
+                    await send.send((number, Ended(lost)))
 
     async def _read_lines(self, child: Process) -> None:
         received = b""
@@ -151,6 +166,14 @@ class Processes:
                     if child.returncode is None:
                         child.kill()
                 await child.aclose()
+
+
+def _how(code: int) -> str:
+    """Describe an exit code, which is negative if a signal killed the process."""
+    if code < 0:
+        with suppress(ValueError):
+            return f"was killed ({signal.Signals(-code).name})"
+    return f"ended with exit code {code}"
 
 
 class Sender:
@@ -203,7 +226,12 @@ def main() -> None:
 
             threading.Thread(target=end, daemon=True).start()
             sender = Sender(out)
-            await function(part, sender)
+            try:
+                await function(part, sender)
+                ended = Ended()
+            except Exception as exc:  # noqa: BLE001 (the parent raises it)
+                ended = Ended(exc)
+            sender.post(ended)
             await sender.drain(0)
 
     with suppress(BrokenPipeError):

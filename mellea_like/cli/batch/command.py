@@ -29,11 +29,10 @@ from mellea_like.report.views import RunView
 from mellea_like.runtime.garbage_collector import relaxed_gc
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import AsyncIterator, Mapping
 
     from mellea_like.cli.batch.options import BatchOptions
     from mellea_like.cli.batch.records import RowResult
-    from mellea_like.cli.batch.results import Results
     from mellea_like.cli.signals import SignalHandler
 
 MOST_ERRORS_TOLD = 5
@@ -203,13 +202,12 @@ class _Batch:
                         await self._take(row)
                 ended = True
             finally:
-                self._view.update(results.progress)
                 with anyio.CancelScope(shield=True):
                     for output in self._outputs:
                         kept = ended or (self._whole and output.rows > 0)
                         await output.close(keep=kept)
 
-    async def _open_results(self, stack: AsyncExitStack) -> Results:
+    async def _open_results(self, stack: AsyncExitStack) -> AsyncIterator[RowResult]:
         options, template, view = self._options, self._template, self._view
         if self._shards is not None:
             parts = self._shards.parts(template, self._settings)

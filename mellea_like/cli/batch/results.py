@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from mellea_like.batch.api import sample_many
@@ -15,9 +15,7 @@ from mellea_like.errors import JournalError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-    from typing import Self
 
-    from mellea_like.batch.batch_run import BatchRun
     from mellea_like.batch.progress import Progress
     from mellea_like.batch.rows.formats import Row
     from mellea_like.cli.backends import Backends
@@ -51,17 +49,6 @@ class View(Protocol):
         ...
 
 
-class Results(Protocol):
-    """An iterator of the rows' results that also has the batch's progress."""
-
-    @property
-    def progress(self) -> Progress:
-        """The progress of the batch."""
-        ...
-
-    def __aiter__(self) -> AsyncIterator[RowResult]: ...
-
-
 @asynccontextmanager
 async def row_results(
     options: BatchOptions,
@@ -70,7 +57,7 @@ async def row_results(
     template: PromptTemplate,
     settings: Mapping[str, Any],
     view: View,
-) -> AsyncGenerator[Results]:
+) -> AsyncGenerator[AsyncIterator[RowResult]]:
     """Sample all rows of a source with open backends, and yield an iterator of the results."""
     async with (
         watched_servers(backends.gates, view.tell),
@@ -91,24 +78,9 @@ async def row_results(
             on_progress=view.update,
             settings=settings,
         ) as results,
+        aclosing(row_result(item, options) async for item in results) as rows,
     ):
-        yield _RowResults(results, options)
-
-
-class _RowResults:
-    def __init__(self, run: BatchRun[Any], options: BatchOptions) -> None:
-        self._run = run
-        self._options = options
-
-    @property
-    def progress(self) -> Progress:
-        return self._run.progress
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> RowResult:
-        return row_result(await anext(self._run), self._options)
+        yield rows
 
 
 def _journal(options: BatchOptions, backends: Backends) -> Journal | None:

@@ -10,14 +10,14 @@ from __future__ import annotations
 import re
 import tempfile
 from collections import deque
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
 
-from mellea_like.batch.processes import Gone, Processes
+from mellea_like.batch.processes import Lost, Processes
 from mellea_like.batch.progress import Progress
 from mellea_like.cli.backends import Backends
 from mellea_like.cli.batch.prompt import PromptTemplate
@@ -31,8 +31,7 @@ from mellea_like.limits import SQLiteStore
 from mellea_like.runtime.garbage_collector import relaxed_gc
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Mapping, Sequence
-    from typing import Self
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 
     from mellea_like.batch.processes import Sender
     from mellea_like.cli.batch.options import BatchOptions
@@ -42,9 +41,6 @@ _NAME = re.compile(r"shard-(\d+)-of-(\d+)\.db")
 
 ACCOUNT = "this run"
 """The name of the budget and rate limits in the file through which processes share them."""
-
-TELL_EVERY = 0.1
-"""The minimum time between two progress messages of a process, in seconds."""
 
 TOLD_FOR = 10.0
 """The seconds before a repeated message is shown again, because several processes may send it."""
@@ -59,16 +55,6 @@ class Part(NamedTuple):
     prompt: tuple[str | None, str | None]
     settings: Mapping[str, Any]
     store: Path | None
-
-
-class _Told(NamedTuple):
-    line: str
-
-
-class _Ended(NamedTuple):
-    """The last message of a process. ``error`` is None if all its rows are done."""
-
-    error: Exception | None = None
 
 
 # --- in the process that starts them -------------------------------------------------------------
@@ -167,119 +153,53 @@ def _count(folder: Path) -> int:
 @asynccontextmanager
 async def shard_results(
     parts: Sequence[Part], view: View, total: int | None, *, ordered: bool
-) -> AsyncGenerator[_ShardResults]:
+) -> AsyncGenerator[AsyncIterator[RowResult]]:
     """Start the processes, and yield the results of their rows."""
-    async with Processes(sample_shard, parts, view.tell) as processes:
-        yield _ShardResults(processes, len(parts), view, total, ordered=ordered)
+    async with (
+        Processes(sample_shard, parts, view.tell, "rows") as processes,
+        aclosing(_results(processes, len(parts), view, total, ordered=ordered)) as results,
+    ):
+        yield results
 
 
-class _ShardResults:
-    """Iterates over the results that the processes send, and sums up their progress."""
-
-    def __init__(
-        self, processes: Processes, count: int, view: View, total: int | None, *, ordered: bool
-    ) -> None:
-        self._processes = processes
-        self._count = count
-        self._view = view
-        self._total = total
-        self._began = anyio.current_time()
-        self._of: dict[int, Progress] = {}
-        self._ends: dict[int, _Ended] = {}
-        self._left = set(range(count))
-        self._told: dict[str, float] = {}
-        self._lost: list[str] = []
-        self._spent: LimitExceeded | None = None
-        # With --in-order, results wait until each running process has sent one.
-        self._waiting: dict[int, deque[RowResult]] | None = None
-        if ordered:
-            self._waiting = {number: deque() for number in range(count)}
-
-    @property
-    def progress(self) -> Progress:
-        total = Progress(total=self._total, elapsed=anyio.current_time() - self._began)
-        for one in self._of.values():
-            total = replace(
-                total, **{name: getattr(total, name) + getattr(one, name) for name in _SUMS}
-            )
-        return total
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> RowResult:
-        while True:
-            row = self._in_order()
-            if row is not None:
-                return row
-            if not self._left:
-                self._finish()
-            try:
-                number, message = await anext(self._processes)
-            except StopAsyncIteration:
-                self._left.clear()
-                continue
-            row = self._take(number, message)
-            if row is not None:
-                return row
-
-    def _in_order(self) -> RowResult | None:
-        """With ``--in-order``, return the next row's result if it has arrived; else None."""
-        if self._waiting is None:
-            return None
-        if any(not rows for number, rows in self._waiting.items() if number in self._left):
-            return None
-        waiting = [rows for rows in self._waiting.values() if rows]
-        return min(waiting, key=lambda rows: rows[0].place).popleft() if waiting else None
-
-    def _take(self, number: int, message: object) -> RowResult | None:
-        match message:
-            case RowResult():
-                if self._waiting is None:
-                    return message
-                self._waiting[number].append(message)
-            case Progress():
-                self._of[number] = message
-                self._view.update(self.progress)
-            case _Told():
-                self._tell(message.line)
-            case _Ended():
-                self._ends[number] = message
-                self._end(message)
-            case Gone():
-                self._left.discard(number)
-                self._lose(number, message)
-            case _:
-                pass
-        return None
-
-    def _tell(self, line: str) -> None:
+async def _results(
+    processes: Processes, count: int, view: View, total: int | None, *, ordered: bool
+) -> AsyncGenerator[RowResult]:
+    """Yield the results that the processes send, and show the sums of their progress."""
+    began = anyio.current_time()
+    running = set(range(count))
+    progress: dict[int, Progress] = {}
+    waiting: dict[int, deque[RowResult]] = {number: deque() for number in running}
+    told: dict[str, float] = {}
+    async for number, message in processes:
         now = anyio.current_time()
-        if now - self._told.get(line, -TOLD_FOR) >= TOLD_FOR:
-            self._told[line] = now
-            self._view.tell(line)
+        match message:
+            case RowResult() if not ordered:
+                yield message
+            case RowResult():
+                waiting[number].append(message)
+            case Progress():
+                progress[number] = message
+                view.update(_sum(progress.values(), total, now - began))
+            case str():
+                if now - told.get(message, -TOLD_FOR) >= TOLD_FOR:
+                    told[message] = now
+                    view.tell(message)
+            case _:
+                running.discard(number)
+                if isinstance(message.error, Lost):
+                    view.tell(str(message.error))
+        # With --in-order, results wait until each running process has sent one.
+        while any(waiting.values()) and all(waiting[number] for number in running):
+            yield min(filter(None, waiting.values()), key=lambda rows: rows[0].place).popleft()
 
-    def _end(self, ended: _Ended) -> None:
-        """Raise the error that ended a process, but keep a `LimitExceeded` until all have ended."""
-        if isinstance(ended.error, LimitExceeded):
-            self._spent = ended.error
-        elif ended.error is not None:
-            raise ended.error
 
-    def _lose(self, number: int, gone: Gone) -> None:
-        """Report a process that ended before it sent its last message."""
-        if number not in self._ends:
-            lost = f"process {number + 1} of {self._count} {gone}"
-            self._lost.append(lost)
-            self._view.tell(f"{lost}: its unfinished rows are left undone")
-
-    def _finish(self) -> None:
-        if self._lost:
-            msg = f"{'; '.join(self._lost)}: not all rows are done"
-            raise Problem(msg)
-        if self._spent is not None:
-            raise self._spent
-        raise StopAsyncIteration
+def _sum(parts: Iterable[Progress], total: int | None, elapsed: float) -> Progress:
+    found = Progress(total=total, elapsed=elapsed)
+    for one in parts:
+        sums = {name: getattr(found, name) + getattr(one, name) for name in _SUMS}
+        found = replace(found, **sums)
+    return found
 
 
 _SUMS = tuple(one.name for one in fields(Progress) if one.name not in {"total", "elapsed"})
@@ -292,17 +212,8 @@ class _View:
     """Sends messages and progress to the process that started this one."""
 
     def __init__(self, sender: Sender) -> None:
-        self._sender = sender
-        self._sent = -TELL_EVERY
-
-    def update(self, progress: Progress) -> None:
-        now = anyio.current_time()
-        if now - self._sent >= TELL_EVERY:
-            self._sent = now
-            self._sender.post(progress)
-
-    def tell(self, line: str) -> None:
-        self._sender.post(_Told(line))
+        self.update: Callable[[Progress], object] = sender.post
+        self.tell: Callable[[str], object] = sender.post
 
 
 async def sample_shard(part: Part, sender: Sender) -> None:
@@ -311,14 +222,13 @@ async def sample_shard(part: Part, sender: Sender) -> None:
     with logs(debug=options.debug), relaxed_gc():
         try:
             await _sample(part, sender)
-            ended = _Ended()
         except LimitExceeded as error:
-            ended = _Ended(LimitExceeded(str(error)))
-        except Exception as error:  # noqa: BLE001 (said by the process that started this one)
+            raise LimitExceeded(str(error)) from None  # The record of its call can't be pickled.
+        except Exception as error:
             said = sentence(with_options(error, options), debug=options.debug)
-            journal = isinstance(error, JournalError)
-            ended = _Ended(JournalError(said) if journal else Problem(said, code_of(error)))
-    sender.post(ended)
+            if isinstance(error, JournalError):
+                raise JournalError(said) from error
+            raise Problem(said, code_of(error)) from error
 
 
 async def _sample(part: Part, sender: Sender) -> None:
@@ -339,9 +249,6 @@ async def _sample(part: Part, sender: Sender) -> None:
             view.tell(f"Backend: {backends.description}")
         settings = part.settings
         async with row_results(options, backends, source, template, settings, view) as results:
-            try:
-                async for row in results:
-                    sender.post(row)
-                    await sender.drain()
-            finally:
-                sender.post(results.progress)
+            async for row in results:
+                sender.post(row)
+                await sender.drain()
