@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
 import os
 from collections import Counter
 from contextlib import ExitStack, contextmanager
@@ -14,7 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, cast
 
 from mellea_like.batch.rows.files import row_writer
-from mellea_like.batch.rows.formats import HALVES, RowFormat, RowWriter, as_json, whole
+from mellea_like.batch.rows.formats import HALVES, RowFormat, whole
 from mellea_like.core.argument_checks import check_one_of
 from mellea_like.core.display import plural
 from mellea_like.errors import JournalError
@@ -208,7 +206,8 @@ def export(
         if file is None:
             assert path is not None  # noqa: S101 (there is one or the other)
             file = stack.enter_context(replaced(path))
-        writer = _writer_of(file, format, path, columns_of(format, how, details=details))
+        columns = columns_of(format, how, details=details)
+        writer = row_writer(file, _kind_of_file(format, path), columns)
         disputed: AbstractSet[int] = frozenset()
         if has_labels(format):
             disputed = _disputed_replies(source, how)
@@ -293,6 +292,12 @@ def _suffix(path: Path | None) -> str:
     return "" if path is None else path.suffix.lower()
 
 
+def _kind_of_file(format: Format, path: Path | None) -> RowFormat:
+    if format == "parquet" or _suffix(path) == ".parquet":
+        return RowFormat.PARQUET
+    return RowFormat.CSV if format == "csv" else RowFormat.JSONL
+
+
 def _run_of(run: Source | Iterable[Source]) -> Run:
     if isinstance(run, str | os.PathLike) or hasattr(run, "path"):
         return Run(cast("str", run))
@@ -341,42 +346,3 @@ def _damage(item: ItemView) -> Generator[None]:
 
 def _same(path: Path, other: Path) -> bool:
     return path.exists() and other.exists() and path.samefile(other)
-
-
-# --- rows in a file
-
-
-def _writer_of(
-    file: BinaryIO, format: Format, path: Path | None, columns: Mapping[str, str]
-) -> RowWriter:
-    """Return a writer for a file's rows; ``columns`` maps the columns' names to their types."""
-    if format == "csv":
-        return _Csv(file, columns)
-    if format == "parquet" or _suffix(path) == ".parquet":
-        from mellea_like.export.arrow import ParquetRows  # noqa: PLC0415 (an extra)
-
-        return ParquetRows(file, columns)
-    return row_writer(file, RowFormat.JSONL)
-
-
-class _Csv(RowWriter):
-    """Writes CSV (RFC 4180). Lists and objects are written as JSON; missing values are empty."""
-
-    def __init__(self, file: BinaryIO, columns: Mapping[str, str]) -> None:
-        super().__init__(file, columns)
-        self._kinds = columns
-        self._line(list(columns))
-
-    def write(self, record: Mapping[str, Any]) -> None:
-        self._line([_cell(record[name], kind) for name, kind in self._kinds.items()])
-
-    def _line(self, cells: list[str]) -> None:
-        line = io.StringIO(newline="")
-        csv.writer(line).writerow(cells)
-        self._file.write(line.getvalue().encode("utf-8", "backslashreplace"))
-
-
-def _cell(value: Any, kind: str) -> str:
-    if value is None:
-        return ""
-    return value if kind == "text" else as_json(value)

@@ -11,8 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rows_kit import result
 
-from mellea_like.batch.rows.files import LONGEST_LINE, read_rows, row_writer
-from mellea_like.batch.rows.formats import BadRow, Row, RowFormat, as_json, flat_names, format_of
+from mellea_like.batch.rows.files import LONGEST_LINE, read_rows, result_writer
+from mellea_like.batch.rows.formats import (
+    BadRow,
+    Row,
+    RowFormat,
+    as_json,
+    format_of,
+    result_columns,
+)
 
 JSONL, CSV, TSV = RowFormat.JSONL, RowFormat.CSV, RowFormat.TSV
 
@@ -212,7 +219,7 @@ def test_without_names_there_are_no_rows(data, sentence):
 
 def written(format, records, columns=None):
     file = io.BytesIO()
-    writer = row_writer(file, format, columns)
+    writer = result_writer(file, format, columns)
     for one in records:
         writer.write(one)
     writer.close()
@@ -231,7 +238,7 @@ def test_a_result_is_a_json_object_in_one_line_whatever_reads_it():
 
 
 def test_a_column_of_the_input_keeps_its_name_and_the_results_gives_way():
-    names = flat_names(["id", "output", "result_output"])
+    names = list(result_columns(dict.fromkeys(["id", "output", "result_output"], "text")))
     assert names[:5] == ["id", "output", "result_output", "result_id", "line"]
     assert names[5] == "result_result_output"
     assert len(set(names)) == len(names)
@@ -248,6 +255,6 @@ def test_any_text_comes_back_from_json(text):
 @settings(max_examples=25)
 @given(st.text(st.characters(exclude_categories=["Cs"])))
 def test_any_text_comes_back_from_csv(text):
-    data = written(CSV, [result(output=text)], {"a": ""}).encode("utf-8")
+    data = written(CSV, [result(output=text)], {"a": "text"}).encode("utf-8")
     [(_, row)] = read(data, CSV)[0]
     assert row["output"] == text

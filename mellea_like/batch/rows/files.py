@@ -21,8 +21,8 @@ from mellea_like.batch.rows.formats import (
     RowWriter,
     as_json,
     flat,
-    flat_names,
     of_results,
+    result_columns,
 )
 from mellea_like.core.display import plural
 
@@ -219,10 +219,8 @@ def _wrong(fields: list[str], names: list[str] | None) -> str:
     return "" if all(map(str.strip, fields)) else "has an empty one"
 
 
-def row_writer(
-    file: BinaryIO, format: RowFormat, columns: Mapping[str, str] | None = None
-) -> RowWriter:
-    """Return a writer of results; ``columns`` has the types of the input's columns, if known."""
+def row_writer(file: BinaryIO, format: RowFormat, columns: Mapping[str, str]) -> RowWriter:
+    """Return a writer of rows with these columns, given with their types."""
     if format is RowFormat.PARQUET:
         from mellea_like.batch.rows.parquet import ParquetWriter  # noqa: PLC0415 (an extra)
 
@@ -230,6 +228,15 @@ def row_writer(
     if format is RowFormat.JSONL:
         return _JsonlWriter(file)
     return _CsvWriter(file, columns, "," if format is RowFormat.CSV else "\t")
+
+
+def result_writer(
+    file: BinaryIO, format: RowFormat, columns: Mapping[str, str] | None = None
+) -> RowWriter:
+    """Return a writer of results; ``columns`` has the types of the input's columns, if known."""
+    own = result_columns(columns)
+    writer = row_writer(file, format, own)
+    return writer if format is RowFormat.JSONL else _FlatWriter(writer, columns, own)
 
 
 def begins_results(start: bytes, format: RowFormat) -> bool:
@@ -251,13 +258,16 @@ class _JsonlWriter(RowWriter):
 
 
 class _CsvWriter(RowWriter):
-    def __init__(self, file: BinaryIO, columns: Mapping[str, str] | None, delimiter: str) -> None:
-        super().__init__(file, columns)
+    """Writes CSV (RFC 4180). Lists and objects are written as JSON; missing values are empty."""
+
+    def __init__(self, file: BinaryIO, columns: Mapping[str, str], delimiter: str) -> None:
+        super().__init__(file)
+        self._columns = columns
         self._delimiter = delimiter
-        self._line(flat_names(self._columns))
+        self._line(list(columns))
 
     def write(self, record: Mapping[str, Any]) -> None:
-        self._line([_cell(value) for value in flat(record, self._columns)])
+        self._line([_cell(record[name], kind) for name, kind in self._columns.items()])
 
     def _line(self, cells: Sequence[str]) -> None:
         line = io.StringIO(newline="")
@@ -265,7 +275,25 @@ class _CsvWriter(RowWriter):
         self._file.write(line.getvalue().encode("utf-8", "backslashreplace"))
 
 
-def _cell(value: Any) -> str:
+def _cell(value: Any, kind: str) -> str:
     if value is None:
         return ""
-    return value if isinstance(value, str) else as_json(value)
+    return value if isinstance(value, str) and kind != "json" else as_json(value)
+
+
+class _FlatWriter(RowWriter):
+    """Writes results as rows with columns."""
+
+    def __init__(
+        self, writer: RowWriter, given: Mapping[str, str] | None, columns: Mapping[str, str]
+    ) -> None:
+        self._writer = writer
+        self._given = given
+        self._columns = columns
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        values = flat(record, self._given)
+        self._writer.write(dict(zip(self._columns, values, strict=True)))
+
+    def close(self) -> None:
+        self._writer.close()

@@ -10,25 +10,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from typing import BinaryIO
 
-RESULT_FIELDS = (
-    "id",
-    "line",
-    "output",
-    "success",
-    "status",
-    "reasons",
-    "error",
-    "iterations",
-    "elapsed",
-    "requests",
-    "input_tokens",
-    "output_tokens",
-    "unknown",
-)
-"""The columns of a result in a file with columns. They follow the columns of the input."""
+RESULT_FIELDS = {
+    "id": "integer",
+    "line": "integer",
+    "output": "text",
+    "success": "boolean",
+    "status": "text",
+    "reasons": "text",
+    "error": "text",
+    "iterations": "integer",
+    "elapsed": "number",
+    "requests": "integer",
+    "input_tokens": "integer",
+    "output_tokens": "integer",
+    "unknown": "integer",
+}
+"""The columns of a result in a file with columns, and their types; they follow the input's."""
 
 _NOT_ESCAPED_BY_JSON = re.compile(
     r"[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
@@ -84,15 +84,14 @@ class BadRow(ValueError):
 
 
 class RowWriter(ABC):
-    """Writes results, given as plain records, to a file."""
+    """Writes rows, given as plain records, to a file."""
 
-    def __init__(self, file: BinaryIO, columns: Mapping[str, str] | None = None) -> None:
+    def __init__(self, file: BinaryIO) -> None:
         self._file = file
-        self._columns = None if columns is None else tuple(columns)
 
     @abstractmethod
     def write(self, record: Mapping[str, Any]) -> None:
-        """Write one result."""
+        """Write one row."""
 
     def close(self) -> None:  # noqa: B027 (most files have no end to write)
         """Write the end of the file, if its format has one; the file stays open."""
@@ -158,10 +157,11 @@ def input_of(row: Row, place: str) -> Row | None:
     return Row(cast("dict[str, Any]", given), int(told["line"]), int(told["id"]))
 
 
-def flat_names(columns: Sequence[str] | None) -> list[str]:
+def result_columns(columns: Mapping[str, str] | None) -> dict[str, str]:
     """Return the columns of a file of results; rename result columns that the input also has."""
-    names = ["input"] if columns is None else list(columns)
-    return [*names, *free_names(names, RESULT_FIELDS)]
+    given = {"input": "text"} if columns is None else columns
+    names = free_names(list(given), list(RESULT_FIELDS))
+    return {**given, **dict(zip(names, RESULT_FIELDS.values(), strict=True))}
 
 
 def free_names(taken: Sequence[str], wanted: Sequence[str]) -> list[str]:
@@ -175,8 +175,8 @@ def free_names(taken: Sequence[str], wanted: Sequence[str]) -> list[str]:
     return found
 
 
-def flat(record: Mapping[str, Any], columns: Sequence[str] | None) -> list[Any]:
-    """Return a result as a list of values, one for each column in `flat_names`."""
+def flat(record: Mapping[str, Any], columns: Iterable[str] | None) -> list[Any]:
+    """Return a result as a list of values, one for each column in `result_columns`."""
     given = record["input"]
     before = [as_json(given)] if columns is None else [given.get(name) for name in columns]
     output, error = record["output"], record["error"]

@@ -8,15 +8,8 @@ import importlib
 import math
 from typing import TYPE_CHECKING, Any, cast
 
-from mellea_like.batch.rows.formats import (
-    RESULT_FIELDS,
-    BadRow,
-    Row,
-    RowWriter,
-    as_json,
-    flat,
-    flat_names,
-)
+from mellea_like.batch.rows.formats import BadRow, Row, RowWriter, as_json
+from mellea_like.core.conversation import Message
 from mellea_like.lazy import needs_extra
 
 if TYPE_CHECKING:
@@ -33,18 +26,19 @@ ROWS_READ = 256
 ROWS_WRITTEN = 1000
 """The number of rows in each row group that is written."""
 
+_MESSAGE = [("role", pa.string()), ("content", pa.string())]
 _TYPES = {
-    "id": "int64",
-    "line": "int64",
-    "success": "bool",
-    "iterations": "int64",
-    "elapsed": "double",
-    "requests": "int64",
-    "input_tokens": "int64",
-    "output_tokens": "int64",
-    "unknown": "int64",
+    "text": pa.string(),
+    "json": pa.string(),
+    "integer": pa.int64(),
+    "number": pa.float64(),
+    "boolean": pa.bool_(),
+    "transcript": pa.list_(pa.struct(_MESSAGE)),
+    "messages": pa.list_(pa.struct(_MESSAGE)),
+    "thoughts": pa.list_(pa.struct([*_MESSAGE, ("reasoning_content", pa.string())])),
+    "texts": pa.list_(pa.string()),
 }
-"""The types of a result's columns, except for the columns of texts."""
+"""Arrow's types, by the names of columns' types."""
 
 
 def read_parquet(file: BinaryIO) -> Generator[Row | BadRow]:
@@ -72,17 +66,23 @@ def parquet_columns(file: BinaryIO) -> dict[str, str]:
     return {field.name: _type_of(field.type) for field in schema}
 
 
-class GroupWriter:
+class ParquetWriter(RowWriter):
     """Writes rows to a Parquet file, in row groups. The file can be read only after `close`."""
 
-    def __init__(self, file: BinaryIO, schema: Any) -> None:
-        self.schema = schema
-        self._writer = parquet.ParquetWriter(file, schema)
+    def __init__(self, file: BinaryIO, columns: Mapping[str, str]) -> None:
+        super().__init__(file)
+        self._columns = columns
+        self._schema = schema_of(columns)
+        self._writer = parquet.ParquetWriter(file, self._schema)
         self._rows: list[dict[str, Any]] = []
 
-    def add(self, row: dict[str, Any]) -> None:
-        """Add a row, and write the row group once it is full. Values must fit their columns."""
-        self._rows.append(row)
+    def write(self, record: Mapping[str, Any]) -> None:
+        """Write a row, once its row group is full."""
+        try:
+            self._rows.append(fitted(record, self._columns))
+        except ValueError:
+            self.close()  # Otherwise the garbage collector would do it after the file was closed.
+            raise
         if len(self._rows) == ROWS_WRITTEN:
             self._write_group()
 
@@ -93,35 +93,42 @@ class GroupWriter:
         self._writer.close()
 
     def _write_group(self) -> None:
-        self._writer.write_table(pa.Table.from_pylist(self._rows, schema=self.schema))
+        self._writer.write_table(pa.Table.from_pylist(self._rows, schema=self._schema))
         self._rows = []
 
 
-class ParquetWriter(RowWriter):
-    """Writes results to a Parquet file."""
+def schema_of(columns: Mapping[str, str]) -> Any:
+    """Return Arrow's schema for columns that are given with their types."""
+    return pa.schema([(name, _TYPES[kind]) for name, kind in columns.items()])
 
-    def __init__(self, file: BinaryIO, columns: Mapping[str, str] | None) -> None:
-        super().__init__(file, columns)
-        before = ["string"] if columns is None else list(columns.values())
-        types = before + [_TYPES.get(field, "string") for field in RESULT_FIELDS]
-        names = flat_names(self._columns)
-        self._types = types
-        self._groups = GroupWriter(
-            file,
-            pa.schema(
-                [(name, pa.type_for_alias(type_)) for name, type_ in zip(names, types, strict=True)]
-            ),
-        )
 
-    def write(self, record: Mapping[str, Any]) -> None:
-        """Write a result."""
-        names = self._groups.schema.names
-        values = zip(names, flat(record, self._columns), self._types, strict=True)
-        self._groups.add({name: _fit(value, type_) for name, value, type_ in values})
+def fitted(record: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, Any]:
+    """Convert a row's values to the types of its columns; raise if messages would lose a part."""
+    return {name: _fit(record[name], kind) for name, kind in columns.items()}
 
-    def close(self) -> None:
-        """Write the last row group, and the end of the file."""
-        self._groups.close()
+
+def _fit(value: Any, kind: str) -> Any:
+    if value is None or kind in {"integer", "number", "boolean", "texts"}:
+        return value
+    if kind == "transcript":
+        return [{"role": m["role"], "content": _content(m)} for m in value]
+    if kind in {"messages", "thoughts"}:
+        if any(m.keys() - _FIELDS or not isinstance(m["content"], str) for m in value):
+            msg = (
+                "Parquet's columns have no room for tool calls and parts: write JSON Lines (.jsonl)"
+            )
+            raise ValueError(msg)
+        return value
+    return value if isinstance(value, str) and kind == "text" else as_json(value)
+
+
+_FIELDS = {"role", "content", "reasoning_content"}
+
+
+def _content(message: Mapping[str, Any]) -> str:
+    """Return a message's text, with placeholders for its other parts and its tool calls."""
+    plain = isinstance(message["content"], str) and "tool_calls" not in message
+    return message["content"] if plain else Message.from_dict(message).text
 
 
 def _opened(file: BinaryIO) -> Any:
@@ -140,10 +147,10 @@ def _opened(file: BinaryIO) -> Any:
 
 def _type_of(type_: Any) -> str:
     if pa.types.is_boolean(type_):
-        return "bool"
+        return "boolean"
     if pa.types.is_integer(type_) and type_ != pa.uint64():
-        return "int64"
-    return "double" if pa.types.is_floating(type_) else "string"
+        return "integer"
+    return "number" if pa.types.is_floating(type_) else "text"
 
 
 def _without_nanoseconds(batch: Any) -> Any:
@@ -182,10 +189,3 @@ def _plain(value: Any) -> Any:
             return {str(name): _plain(one) for name, one in found.items()}
         case _:  # Such as a decimal.
             return str(value)
-
-
-def _fit(value: Any, type_: str) -> Any:
-    if type_ != "string" or value is None:
-        return value
-    text = value if isinstance(value, str) else as_json(value)
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mellea_like.batch.rows.files import begins_results, row_writer
+from mellea_like.batch.rows.files import begins_results, result_writer
 from mellea_like.batch.rows.formats import RowFormat, format_of, whole
 from mellea_like.cli.exit_codes import Exit, Problem, ReaderLeft
 from mellea_like.cli.standard_streams import STANDARD, check_folder, silence
@@ -81,7 +81,7 @@ class Output:
                 self._beside = self.path.with_name(f".{self.path.name}.part")
                 self._beside.unlink(missing_ok=True)
                 self._file = self._beside.open("xb")
-            self._writer = row_writer(self._file, self._format, columns)
+            self._writer = result_writer(self._file, self._format, columns)
             self._at_once = at_once and not self.whole_at_its_end
 
     async def write(self, record: Mapping[str, Any]) -> None:

@@ -194,7 +194,7 @@ class RowSource:
                 self._bad(row)
 
         def named(names: list[str]) -> None:
-            self._name_columns(dict.fromkeys(names, "string"))
+            self._name_columns(dict.fromkeys(names, "text"))
 
         def fitting() -> Iterator[Row]:
             for place, row in enumerate(read_rows(file, self._format, bad, named)):
