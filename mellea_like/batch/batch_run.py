@@ -11,7 +11,7 @@ import anyio
 from typing_extensions import TypeVar
 
 from mellea_like.batch.hand_out import HandOut
-from mellea_like.batch.intake import Intake
+from mellea_like.batch.intake import Intake, Source
 from mellea_like.batch.item import (
     ItemRecorder,
     Job,
@@ -22,7 +22,6 @@ from mellea_like.batch.item import (
     result_of,
 )
 from mellea_like.batch.progress import Tally
-from mellea_like.batch.source import Source
 from mellea_like.core.display import add_note
 from mellea_like.errors import JournalError, LimitExceeded
 from mellea_like.runtime.event_loops import split_cancellation

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from anyio.lowlevel import checkpoint
 
+from mellea_like.batch.intake import END
 from mellea_like.batch.item import EarlierRun, IdSet, replayed
 from mellea_like.batch.progress import NOTHING
-from mellea_like.batch.source import END
 
 if TYPE_CHECKING:
     from mellea_like.batch.intake import Intake

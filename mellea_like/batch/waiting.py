@@ -6,14 +6,14 @@ pure. So an item can be set aside after any draw, and continued later from those
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from anyio.lowlevel import checkpoint
 
-from mellea_like.batch.item import IdSet
+from mellea_like.batch.intake import END
+from mellea_like.batch.item import IdSet, Job
 from mellea_like.batch.journal.identity import differing_part, digest_of
 from mellea_like.batch.journal.records import standing
-from mellea_like.batch.source import END
 from mellea_like.core.conversation import Context, Message
 from mellea_like.core.prompts import recorded_message
 from mellea_like.core.recorded import recorded_requirement
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container
 
     from mellea_like.batch.intake import Intake
-    from mellea_like.batch.item import Job, Paused, Work
+    from mellea_like.batch.item import Paused, Work
     from mellea_like.batch.journal.journal import OpenJournal
     from mellea_like.batch.journal.reader import StoredItem
     from mellea_like.core.slice import Slice
@@ -42,6 +42,9 @@ BLOCK = 64
 KEPT = 4096
 """The maximum number of waiting items whose calls stay in memory, at about 6 KB each."""
 
+NOT_READ: Final = object()
+"""In place of an item whose job was made from the journal alone."""
+
 _TO_GO_ON = (Outcome.FAILED, Outcome.ERRORED)
 
 
@@ -56,18 +59,8 @@ def why_not_in_rounds(settings: Settings, *, marks: bool = False) -> str | None:
     return why_not_together(features)
 
 
-class WaitingItem(NamedTuple):
-    """An item that waits for its next draw. ``job`` is None if the item is from the journal."""
-
-    id: int
-    digest: str
-    attempt: int
-    slices: tuple[Slice, ...]
-    job: Job | None = None
-
-
-def earlier_draws(stored: StoredItem, work: Work, *, passed: bool = False) -> WaitingItem:
-    """Return an unfinished item with the draws that it can continue from.
+def earlier_draws(stored: StoredItem, work: Work, *, passed: bool = False) -> Job:
+    """Return the job of an unfinished item, but without the item, with the draws to continue from.
 
     At the end of the record, draws are left out if they must be repeated: those that were
     cancelled, passed, or had a permanent error. There are two exceptions. Draws that passed are
@@ -98,7 +91,8 @@ def earlier_draws(stored: StoredItem, work: Work, *, passed: bool = False) -> Wa
     # If draws of the last attempt are left out, the draws that replace them need a new attempt.
     void = any(attempt == stored.attempts for attempt, _ in rows[len(slices) :])
     attempt = stored.attempts + (void or not slices)
-    return WaitingItem(stored.id, stored.digest, attempt, tuple(slices))
+    earlier = tuple(slices)
+    return Job(stored.id, NOT_READ, None, None, stored.digest, attempt, earlier, waited=True)
 
 
 def _sent(s: SliceView) -> tuple[Message, ...]:
@@ -135,7 +129,7 @@ def resumed(job: Job, stored: StoredItem, work: Work) -> Job:
     refused their judge. Then the job doesn't wait for a later round.
     """
     job = job._replace(attempt=stored.attempts + 1)
-    found = earlier_draws(stored, work).slices
+    found = earlier_draws(stored, work).earlier
     earlier = not_refused(found)
     if not earlier or len(earlier) >= work.strategy.settings.loop_budget:
         return job
@@ -145,11 +139,11 @@ def resumed(job: Job, stored: StoredItem, work: Work) -> Job:
 class Waiting:
     """Keeps the items that wait for their next draw: in memory or, if many, in the journal."""
 
-    def __init__(self, intake: Intake, earlier: Callable[[StoredItem], WaitingItem]) -> None:
+    def __init__(self, intake: Intake, earlier: Callable[[StoredItem], Job]) -> None:
         self._intake = intake
         self._earlier = earlier
-        self._here: dict[int, WaitingItem] = {}
-        self._block: dict[int, WaitingItem] = {}
+        self._here: dict[int, Job] = {}
+        self._block: dict[int, Job] = {}
         self._looked_up = -1
         self._ended = IdSet()
         """The items that have ended in this run. If the journal doesn't keep an item's error, the
@@ -167,9 +161,7 @@ class Waiting:
         room = len(self._here) < KEPT
         if room or journal is None:
             call = paused.call if room else None
-            kept = job._replace(call=call, earlier=paused.slices, waited=True)
-            item = WaitingItem(job.id, job.digest, job.attempt, paused.slices, kept)
-            self._here[job.id] = item
+            self._here[job.id] = job._replace(call=call, earlier=paused.slices, waited=True)
         if journal is None:
             self._stored(None)
         else:
@@ -182,22 +174,21 @@ class Waiting:
             self._intake.window.release()
             self._intake.tally.changed()
 
-    async def _find(self, item_id: int, draws: int | None) -> WaitingItem | None:
-        """Return an item for its next turn, or None if it isn't waiting.
+    async def _find(self, item_id: int, draws: int | None) -> Job | None:
+        """Return an item's job if it is waiting, and has had ``draws`` draws if that is given.
 
-        If ``draws`` is given, also return None if the item has had a different number of draws.
         Within a round, callers must look up items in ascending order.
         """
-        item = self._here.get(item_id)
+        job = self._here.get(item_id)
         journal = self._intake.journal
-        if item is None and journal is not None and item_id not in self._ended:
+        if job is None and journal is not None and item_id not in self._ended:
             if item_id > self._looked_up:
                 await self._look_up(journal, item_id)
-            item = self._block.get(item_id)
-        if item is None or draws not in {None, len(item.slices)}:
+            job = self._block.get(item_id)
+        if job is None or draws not in {None, len(job.earlier)}:
             return None
         self._here.pop(item_id, None)
-        return item
+        return job
 
     async def _look_up(self, journal: OpenJournal, item_id: int) -> None:
         found = await journal.unfinished(item_id, BLOCK)
@@ -229,25 +220,17 @@ class Waiting:
                     await checkpoint()
             window.release()
 
-    def _again(self, found: WaitingItem, item: Any) -> Job:
+    def _again(self, kept: Job, item: Any) -> Job:
         """Return a waiting item's job; raise if the source's item has changed."""
-        kept = found.job
-        if kept is not None and (
-            item is kept.item or (isinstance(item, str) and item == kept.item)
-        ):
+        if item is kept.item or (isinstance(item, str) and item == kept.item):
             return kept
-        job = self._intake.job(found.id, item)
+        job = self._intake.job(kept.id, item)
         now = job.digest or digest_of(item, job.action)
-        if kept is None:
-            job = job._replace(attempt=found.attempt, earlier=found.slices, waited=True)
-            before = found.digest
-        else:
-            job = kept
-            before = found.digest or digest_of(kept.item, kept.action)
+        before = kept.digest or digest_of(kept.item, kept.action)
         if now != before:
             msg = (
-                f"the {differing_part(before, now)} at position {found.id} has changed since the"
+                f"the {differing_part(before, now)} at position {kept.id} has changed since the"
                 " first round: a source must give the same items in the same order in each round"
             )
             raise MelleaError(msg)
-        return job
+        return kept._replace(item=job.item, action=job.action, error=job.error)

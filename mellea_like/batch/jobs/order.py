@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from mellea_like.batch.journal.journal import OpenJournal
     from mellea_like.batch.journal.reader import StoredItem
     from mellea_like.batch.orders import Sample
-    from mellea_like.batch.waiting import WaitingItem
     from mellea_like.core.slice import Slice
 
 GRACE = 5.0
@@ -96,17 +95,17 @@ class ByJobs:
 
     def _resume(self, job: Job, stored: StoredItem) -> Job:
         found = self._earlier(stored)
-        earlier, attempt = not_refused(found.slices), found.attempt
-        if refused := found.slices[len(earlier) :]:
+        earlier, attempt = not_refused(found.earlier), found.attempt
+        if refused := found.earlier[len(earlier) :]:
             again = frozenset(slice_.iteration for slice_ in refused)
             self._charged[job.id] = self._charged.get(job.id, frozenset()) | again
             attempt = stored.attempts + 1
         return job._replace(attempt=attempt, earlier=earlier, waited=bool(earlier))
 
-    def _earlier(self, stored: StoredItem) -> WaitingItem:
+    def _earlier(self, stored: StoredItem) -> Job:
         # A draw that passed has won, but the result was not written any more.
         found = earlier_draws(stored, self._work, passed=True)
-        kept = {slice_.iteration for slice_ in found.slices}
+        kept = {slice_.iteration for slice_ in found.earlier}
         void = {s.iteration for _, s in stored.slices} - kept
         if void:
             self._charged[stored.id] = frozenset(void)
