@@ -113,7 +113,8 @@ class ByJobs:
 
     async def work_on(self, job: Job, sample: Sample) -> None:
         """Sample an item until it ends, or its requests wait for one of the provider's jobs."""
-        answers, marks = await self._rounds.known(job.id)
+        rounds = self._rounds
+        answers, marks = await rounds.do(rounds.store.known, job.id)
         if self._scores:
             job = _with_marks(job, marks)
         before = len(marks)
@@ -121,7 +122,7 @@ class ByJobs:
         paused = await sample(job._replace(trial=trial), partial(self._call, answers))
         self._waiting.after_turn(job, paused)
         if len(marks) != before:
-            await self._rounds.mark(job.id, marks)
+            await rounds.do(rounds.store.mark, job.id, marks)
 
     async def _call(
         self, answers: Mapping[str, Answer], job: Job, on_slice: Callable[[Slice], None] | None

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import anyio
 
 from mellea_like.backends import JobState
-from mellea_like.batch.jobs import jobs_path
 from mellea_like.batch.jobs.records import UNDER_WAY, JobStage
 from mellea_like.batch.jobs.results import collect
 from mellea_like.batch.jobs.rounds import intention_of
-from mellea_like.batch.jobs.store import JobStore, one_thread
+from mellea_like.batch.jobs.store import JobStore, OneThread, jobs_path
 from mellea_like.batch.journal.reader import read_run
 from mellea_like.batch.journal.writer import JournalLock
 from mellea_like.core.generation import Usage
@@ -145,7 +144,7 @@ async def cancel_jobs(
     When the run is resumed, it uses those answers, and submits the other requests again. ``api_at``
     makes the API for a `BatchJobs.place`, and ``tell`` gets a sentence about each step.
     """
-    do = one_thread()
+    do = OneThread()
 
     def opened() -> tuple[JournalLock, JobStore]:
         _run_with_jobs(path)
@@ -179,7 +178,7 @@ async def _cancel(
     store: JobStore,
     job: StoredJob,
     api: BatchAPI,
-    do: Callable[..., Any],
+    do: OneThread,
     tell: Callable[[str], object],
     listed: float,
 ) -> None:

@@ -153,7 +153,8 @@ class Parking:
                 kept = [[model, usage_to_dict(its)] for model, its in meter.usage_by_model]
                 told = {"reply": written, "costs": kept}
                 with anyio.CancelScope(shield=True):  # It has been paid for.
-                    await self._rounds.keep(self._item, key, place, request.meta.purpose, told)
+                    store, purpose = self._rounds.store, request.meta.purpose
+                    await self._rounds.do(store.keep, self._item, key, place, purpose, told)
             return reply
         finally:
             self._busy -= 1
@@ -170,7 +171,9 @@ class Parking:
 
     def _is_charged(self, answer: Answer) -> bool:
         """Return whether an answer's cost is already in the records of an earlier session."""
-        return answer.sitting != self._rounds.sitting and len(self.slices) + 1 in self._charged
+        return (
+            answer.sitting != self._rounds.store.sitting and len(self.slices) + 1 in self._charged
+        )
 
     async def _park(self) -> None:
         """Wait until no other task of the call makes requests; then cancel the call."""

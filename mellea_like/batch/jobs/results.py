@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import anyio
 
@@ -11,11 +11,9 @@ from mellea_like.errors import BackendError, MalformedResponse
 from mellea_like.runtime.logs import warn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from mellea_like.backends import BatchAPI, JobResult, JobState
     from mellea_like.batch.jobs.records import StoredJob
-    from mellea_like.batch.jobs.store import JobStore
+    from mellea_like.batch.jobs.store import JobStore, OneThread
     from mellea_like.core.generation import Usage
 
 MANY = 500
@@ -33,7 +31,7 @@ async def collect(
     job: StoredJob,
     api: BatchAPI,
     state: JobState,
-    do: Callable[..., Any],
+    do: OneThread,
     *,
     tries: int,
     patient: bool,

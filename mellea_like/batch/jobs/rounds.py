@@ -19,18 +19,17 @@ from mellea_like.backends import Intention, JobState
 from mellea_like.batch.jobs.backend import BatchJobs, check_alike
 from mellea_like.batch.jobs.records import UNDER_WAY, JobStage
 from mellea_like.batch.jobs.results import collect
-from mellea_like.batch.jobs.store import one_thread
+from mellea_like.batch.jobs.store import JobStore, OneThread
 from mellea_like.core.backend import Options
 from mellea_like.errors import BackendError, InvalidRequest, LimitExceeded
 from mellea_like.limits import reserve_round
 from mellea_like.runtime.logs import warn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
-    from mellea_like.batch.jobs.records import Ask, Known, StoredJob, Waiting
-    from mellea_like.batch.jobs.store import JobStore
+    from mellea_like.batch.jobs.records import Ask, StoredJob, Waiting
     from mellea_like.core.generation import Usage
     from mellea_like.limits import Budget, ReservedRound
 
@@ -76,7 +75,7 @@ class JobRounds:
         self._changed = changed
         self._providers: dict[str, _Provider] = {}
         self._buffer: list[Ask] = []
-        self._do = one_thread()
+        self.do = OneThread()
         self._reserved: dict[int, ReservedRound] = {}
         self._ready: set[int] = set()
         self._told = set[str]()
@@ -90,12 +89,11 @@ class JobRounds:
 
     async def open(self) -> None:
         """Open the file, and read the state that an earlier session of the run has left."""
-        self._store: JobStore = await self._do(self._make_store)
-        known: list[StoredJob] = await self._do(self._store.jobs)
+        self.store = await self.do(self._make_store)
+        known = await self.do(self.store.jobs)
         # The time never goes back, even if the computer's clock does.
         today = max([time.time(), *(job.noted for job in known)])
         self._began = today - anyio.current_time()
-        self.sitting = self._store.sitting
 
     def release(self) -> None:
         """Release the budgets' reservations for jobs. The jobs continue at the provider."""
@@ -105,7 +103,7 @@ class JobRounds:
     async def close(self) -> None:
         """Write the buffered requests, and close the file."""
         await self._flush()
-        await self._do(self._store.close)
+        await self.do(self.store.close)
 
     def _now(self) -> float:
         """Return the Unix time, derived from the event loop's clock so that it never goes back."""
@@ -120,25 +118,10 @@ class JobRounds:
         if len(self._buffer) >= MANY:
             await self._flush()
 
-    async def keep(
-        self, item: int, key: str, place: str, purpose: str, reply: dict[str, Any]
-    ) -> None:
-        """Record an ordinary backend's reply to an item's request, in case the draw is repeated."""
-        await self._do(self._store.keep, item, key, place, purpose, reply)
-
     async def _flush(self) -> None:
         if self._buffer:
             asks, self._buffer = self._buffer, []
-            await self._do(self._store.ask, asks)
-
-    async def known(self, item: int) -> Known:
-        """Return the recorded answers to an item's requests, and the marks of its draws."""
-        known: Known = await self._do(self._store.known, item)
-        return known
-
-    async def mark(self, item: int, marks: Mapping[int, Any]) -> None:
-        """Record the marks (scores or vote keys) that the selection gave to draws, by iteration."""
-        await self._do(self._store.mark, item, marks)
+            await self.do(self.store.ask, asks)
 
     # A round
 
@@ -152,10 +135,6 @@ class JobRounds:
         await self._flush()
         self.direct = frozenset()
         self.problem = None
-        return await self._wait()
-
-    async def _wait(self) -> set[int]:
-        """Submit and poll jobs until some items have answers, or nothing is left to wait for."""
         while True:
             if items := await self._directly():
                 return items
@@ -189,14 +168,14 @@ class JobRounds:
         return min(one.backend.poll for one in self._providers.values())
 
     async def _under_way(self) -> list[StoredJob]:
-        jobs: list[StoredJob] = await self._do(self._store.jobs, *UNDER_WAY)
+        jobs = await self.do(self.store.jobs, *UNDER_WAY)
         return [job for job in jobs if job.api in self._providers]
 
     async def _waits(self) -> bool:
         if self.problem is not None:
             return False
         for place in self._providers:
-            if await self._do(self._store.waiting_items, place):
+            if await self.do(self.store.waiting_items, place):
                 return True
         return False
 
@@ -213,21 +192,21 @@ class JobRounds:
             if backend.direct is None:
                 continue
             most = max(1, backend.direct_below)
-            waiting: list[int] = await self._do(self._store.waiting_items, place, most)
+            waiting = await self.do(self.store.waiting_items, place, most)
             if not waiting:
                 continue
             if len(waiting) < backend.direct_below and not under_way:
                 items |= set(waiting)
             elif backend.canary and not provider.tried:
                 provider.tried = True
-                if await self._do(self._store.jobs):
+                if await self.do(self.store.jobs):
                     continue  # An earlier sitting has tried an item already.
                 items.add(waiting[0])
             else:
                 continue
             direct.add(place)
         for place in direct:  # An item is answered directly wherever it waits.
-            await self._do(self._store.leave_out, place, items)
+            await self.do(self.store.leave_out, place, items)
         self.direct = frozenset(direct)
         return items
 
@@ -250,8 +229,8 @@ class JobRounds:
         if backend.enqueued_tokens is not None:
             room = backend.enqueued_tokens - sum(job.tokens for job in under_way)
         most = min(provider.most, backend.requests_per_job)
-        requests, hopeless = await self._do(
-            _fitting, self._store, backend, most, room, alone=not under_way
+        requests, hopeless = await self.do(
+            _fitting, self.store, backend, most, room, alone=not under_way
         )
         self._ready |= hopeless  # These items have an answer, too: an error.
         if not requests:
@@ -278,31 +257,31 @@ class JobRounds:
     async def _create(
         self, provider: _Provider, requests: Sequence[Waiting], reserved: ReservedRound
     ) -> bool:
-        backend, store = provider.backend, self._store
+        backend, store = provider.backend, self.store
         api = backend.api
         noted: StoredJob | None = None
         try:
             before = await api.known()
-            job: StoredJob = await self._do(
+            job = await self.do(
                 store.note, uuid4().hex, backend.place, requests, before, self._now()
             )
             noted = job
             intention = intention_of(store, job)
             path = store.path.with_name(f"{store.path.name}-upload")
-            await self._do(_write, path, store.lines(job, api.line))
+            await self.do(_write, path, store.lines(job, api.line))
             uploaded = await api.upload(intention, path)
-            await self._do(store.creating, job)
+            await self.do(store.creating, job)
             # A run that is stopped now may leave the job behind.
             self.states[job.id] = JobState("", "being created", ended=False, total=len(requests))
             self._changed()
             state = await api.create(intention, uploaded)
-            await self._do(path.unlink)
+            await self.do(path.unlink)
         except BackendError as exc:
             # The job does not exist.
             if noted is not None:
                 self.states.pop(noted.id, None)
                 self._changed()
-                await self._do(store.void, noted, tried=False)
+                await self.do(store.void, noted, tried=False)
             if not exc.retryable:
                 raise
             provider.later(self._now(), exc.retry_after)
@@ -310,7 +289,7 @@ class JobRounds:
             return False
         self._reserved[job.id] = reserved
         if state is not None:
-            await self._do(store.created, job, state)
+            await self.do(store.created, job, state)
             self.states[job.id] = state
         self._changed()
         return True
@@ -336,7 +315,7 @@ class JobRounds:
             else:
                 state = await backend.api.look(job.provider_id or "")
                 if state != self.states.get(job.id):
-                    await self._do(self._store.seen, job, state)
+                    await self.do(self.store.seen, job, state)
             self.states[job.id] = state
             self._changed()
             if not state.ended:
@@ -344,7 +323,7 @@ class JobRounds:
                 if late and not job.cancelled:
                     warn("%r: cancelling job %s, which is past its deadline", backend, state.id)
                     await backend.api.cancel(state.id)
-                    await self._do(self._store.cancelled, job)
+                    await self.do(self.store.cancelled, job)
                 return set()
             return await self._ended(job, provider, state)
         except BackendError as exc:
@@ -356,7 +335,7 @@ class JobRounds:
     async def _reserve_again(self, job: StoredJob, backend: BatchJobs) -> None:
         """Reserve the cost of a job from an earlier session, even if it exceeds the budgets."""
         if job.id not in self._reserved:
-            costs: list[tuple[int, int | None]] = await self._do(self._store.costs, job)
+            costs = await self.do(self.store.costs, job)
             wanted = [(sent, Options(max_tokens=most)) for sent, most in costs]
             reserved = None
             if wanted:
@@ -371,24 +350,24 @@ class JobRounds:
         # It may have been created only now, long after it was noted: uploads take time.
         began = self._sought.setdefault(job.id, now)
         if job.stage is JobStage.CREATING:
-            found = await backend.api.find(intention_of(self._store, job))
+            found = await backend.api.find(intention_of(self.store, job))
         if isinstance(found, JobState):
-            await self._do(self._store.created, job, found)
+            await self.do(self.store.created, job, found)
             return found
         waits = found is not None or (
             job.stage is JobStage.CREATING and now < began + backend.settled
         )
         if not waits:
             self.states.pop(job.id, None)
-            await self._do(self._store.void, job, tried=False)
+            await self.do(self.store.void, job, tried=False)
             self._settle(job)
         return None
 
     async def _ended(self, job: StoredJob, provider: _Provider, state: JobState) -> set[int]:
-        backend, store = provider.backend, self._store
+        backend, store = provider.backend, self.store
         self.states.pop(job.id, None)
         if state.full:
-            await self._do(store.void, job, tried=False)
+            await self.do(store.void, job, tried=False)
             self._settle(job)
             provider.later(self._now())
             if not any(other.api == job.api for other in await self._under_way()):
@@ -401,21 +380,18 @@ class JobRounds:
         if state.errors and not any(state.outputs):
             return await self._refused(job, backend, state)
         patient = backend.deadline is None or self._now() < job.noted + backend.deadline
-        await collect(
-            store, job, backend.api, state, self._do, tries=backend.tries, patient=patient
-        )
-        cost: Usage = await self._do(store.cost, job)
+        await collect(store, job, backend.api, state, self.do, tries=backend.tries, patient=patient)
+        cost = await self.do(store.cost, job)
         self._settle(job, cost)
-        items: set[int] = await self._do(store.items_of, job)
-        return items
+        return await self.do(store.items_of, job)
 
     async def _refused(self, job: StoredJob, backend: BatchJobs, state: JobState) -> set[int]:
         """Record that a job was refused; return the items at fault, or raise if none is named."""
-        lines = [error for error in state.errors if error.line is not None]
-        for error in lines:
-            await self._do(self._store.refuse, job, error.line, f"{error.code}: {error.message}")
-        items: set[int] = await self._do(self._store.items_of, job)
-        await self._do(self._store.void, job, tried=False)
+        lines = [(e.line, f"{e.code}: {e.message}") for e in state.errors if e.line is not None]
+        for line, why in lines:
+            await self.do(self.store.refuse, job, line, why)
+        items = await self.do(self.store.items_of, job)
+        await self.do(self.store.void, job, tried=False)
         self._settle(job)
         if not lines:
             why = "; ".join(f"{error.code}: {error.message}" for error in state.errors)
@@ -454,7 +430,7 @@ def _fitting(
         own = request.bytes + PACKAGING
         if own > backend.bytes_per_job:
             store.fail(
-                request,
+                request.id,
                 f"the request has {own:,} bytes, but a job can have at most"
                 f" {backend.bytes_per_job:,}",
             )

@@ -19,7 +19,6 @@ from uuid import uuid4
 from anyio import CapacityLimiter, to_thread
 
 from mellea_like.backends import JobOutcome
-from mellea_like.batch.jobs import jobs_path
 from mellea_like.batch.jobs.records import UNDER_WAY, Answer, JobStage, Known, StoredJob, Waiting
 from mellea_like.batch.journal.database import connect, is_there, journal_errors, make_durable
 from mellea_like.batch.journal.reader import read_run
@@ -29,19 +28,15 @@ from mellea_like.errors import JournalError
 from mellea_like.report.views import RunView
 
 if TYPE_CHECKING:
-    from collections.abc import (
-        Awaitable,
-        Callable,
-        Generator,
-        Iterable,
-        Iterator,
-        Mapping,
-        Sequence,
-    )
+    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
+    from typing import ParamSpec, TypeVar
 
     from mellea_like.backends import JobResult, JobState
     from mellea_like.batch.jobs.records import Ask
+
+    P = ParamSpec("P")
+    T = TypeVar("T")
 
 APPLICATION_ID = 0x4D4C6A62
 """SQLite's application id in the file: the letters ``MLjb``."""
@@ -103,14 +98,22 @@ MANY = 500
 """The number of rows to read with one query."""
 
 
-def one_thread() -> Callable[..., Awaitable[Any]]:
-    """Return an async function that calls other functions in a thread, one at a time."""
-    limiter = CapacityLimiter(1)
+def jobs_path(journal: Path) -> Path:
+    """Return the path of the file that records the jobs of a journal's run."""
+    return journal.with_name(f"{journal.name}-jobs")
 
-    async def do(function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-        return await to_thread.run_sync(partial(function, *arguments, **named), limiter=limiter)
 
-    return do
+class OneThread:
+    """Calls functions in a thread, one at a time."""
+
+    def __init__(self) -> None:
+        self._limiter = CapacityLimiter(1)
+
+    async def __call__(self, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+        """Call a function in the thread, and return its result."""
+        return await to_thread.run_sync(
+            partial(function, *arguments, **named), limiter=self._limiter
+        )
 
 
 class JobStore:
@@ -345,26 +348,24 @@ class JobStore:
 
     def creating(self, job: StoredJob) -> None:
         """Record that a job is being created."""
-        with self._writing() as db:
-            db.execute("UPDATE jobs SET stage = ? WHERE id = ?", (JobStage.CREATING, job.id))
+        self._update(job, stage=JobStage.CREATING)
 
     def created(self, job: StoredJob, state: JobState) -> None:
         """Record that a job was created, or was found at the provider."""
-        with self._writing() as db:
-            db.execute(
-                "UPDATE jobs SET stage = ?, provider_id = ?, state = ? WHERE id = ?",
-                (JobStage.AT_WORK, state.id, _written(state), job.id),
-            )
+        self._update(job, stage=JobStage.AT_WORK, provider_id=state.id, state=_written(state))
 
     def seen(self, job: StoredJob, state: JobState) -> None:
         """Record the state of a job, as its provider reports it."""
-        with self._writing() as db:
-            db.execute("UPDATE jobs SET state = ? WHERE id = ?", (_written(state), job.id))
+        self._update(job, state=_written(state))
 
     def cancelled(self, job: StoredJob) -> None:
         """Record that a job's cancellation was requested."""
+        self._update(job, cancelled=1)
+
+    def _update(self, job: StoredJob, **columns: object) -> None:
+        names = ", ".join(f"{name} = ?" for name in columns)
         with self._writing() as db:
-            db.execute("UPDATE jobs SET cancelled = 1 WHERE id = ?", (job.id,))
+            db.execute(f"UPDATE jobs SET {names} WHERE id = ?", (*columns.values(), job.id))  # noqa: S608 (constants)
 
     def void(self, job: StoredJob, *, tried: bool) -> None:
         """Record that a job is void. ``tried`` is whether it counts as a try of its requests."""
@@ -408,21 +409,21 @@ class JobStore:
 
     def refuse(self, job: StoredJob, line: int, why: str) -> None:
         """Record that the request on a line (from 1) of a job's file was refused."""
-        answer = json.dumps(JobOutcome(error=why)._asdict())
-        with self._writing() as db:
-            db.execute(
-                "UPDATE requests SET answer = ?, answered = ? WHERE id = (SELECT id FROM requests"
-                " WHERE job = ? ORDER BY item, id LIMIT 1 OFFSET ?)",
-                (answer, self.sitting, job.id, line - 1),
-            )
+        with self._reading() as db:
+            found = db.execute(
+                "SELECT id FROM requests WHERE job = ? ORDER BY item, id LIMIT 1 OFFSET ?",
+                (job.id, line - 1),
+            ).fetchall()
+        for (request,) in found:
+            self.fail(request, why)
 
-    def fail(self, request: Waiting, why: str) -> None:
-        """Record that a request can't be part of any job."""
+    def fail(self, request: int, why: str) -> None:
+        """Record the reason why a request, given by its id, can't be answered."""
         answer = json.dumps(JobOutcome(error=why)._asdict())
         with self._writing() as db:
             db.execute(
                 "UPDATE requests SET answer = ?, answered = ? WHERE id = ?",
-                (answer, self.sitting, request.id),
+                (answer, self.sitting, request),
             )
 
     def leave_out(self, api: str, items: Iterable[int]) -> None:
@@ -461,18 +462,13 @@ class JobStore:
     def cost(self, job: StoredJob) -> Usage:
         """Return the cost of a job's answered requests."""
         with self._reading() as db:
-            row = db.execute(f"SELECT {_COST} FROM requests WHERE job = ?", (job.id,)).fetchone()  # noqa: S608 (a constant)
-        return _usage(row)
-
-
-_COST = (
-    "sum(cost_requests), sum(cost_input), sum(cost_output), sum(cost_cached), sum(cost_reasoning)"
-)
-
-
-def _usage(row: Sequence[int | None]) -> Usage:
-    requests, sent, received, cached, reasoning = (number or 0 for number in row)
-    return Usage(requests, sent, received, 0, cached, reasoning)
+            row = db.execute(
+                "SELECT total(cost_requests), total(cost_input), total(cost_output),"
+                " total(cost_cached), total(cost_reasoning) FROM requests WHERE job = ?",
+                (job.id,),
+            ).fetchone()
+        requests, sent, received, cached, reasoning = map(int, row)
+        return Usage(requests, sent, received, 0, cached, reasoning)
 
 
 def refuse_jobs_under_way(journal: Path) -> None:

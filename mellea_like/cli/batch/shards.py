@@ -31,7 +31,7 @@ from mellea_like.limits import SQLiteStore
 from mellea_like.runtime.garbage_collector import relaxed_gc
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 
     from mellea_like.batch.processes import Sender
     from mellea_like.cli.batch.options import BatchOptions
@@ -212,8 +212,13 @@ class _View:
     """Sends messages and progress to the process that started this one."""
 
     def __init__(self, sender: Sender) -> None:
-        self.update: Callable[[Progress], object] = sender.post
-        self.tell: Callable[[str], object] = sender.post
+        self._sender = sender
+
+    def update(self, progress: Progress) -> None:
+        self._sender.post(progress)
+
+    def tell(self, line: str) -> None:
+        self._sender.post(line)
 
 
 async def sample_shard(part: Part, sender: Sender) -> None:
