@@ -284,7 +284,6 @@ WITH_EXTRAS = (
     "mellea_like.backends.reward_model",
     "mellea_like.batch.minhash",
     "mellea_like.batch.rows.parquet",
-    "mellea_like.export.arrow",
     "mellea_like.batch.rows.template",
     "mellea_like.gateway.config.config_file",
     "mellea_like.testing",

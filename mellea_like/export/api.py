@@ -331,7 +331,7 @@ def _disputed_replies(run: Run, how: ExampleRules) -> AbstractSet[int]:
         with _damage(item):
             examples = ItemExamples(item, how)
             for draw in examples.draws:
-                labelled[draw.passed].add(examples.key_of(draw))
+                labelled[draw.record.passed].add(examples.key_of(draw))
     return labelled[False] & labelled[True]
 
 

@@ -44,20 +44,18 @@ LeftOut: TypeAlias = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """A judged reply. ``met`` is its share of met requirements; ``rank`` orders the winners."""
+    """A judged reply: its record, the messages before it and of it; ``rank`` orders the winners."""
 
-    iteration: int
-    depth: int
-    passed: bool
+    record: SliceView
     prompt: Messages
-    text: str
     reply: Messages
-    ended: str | None
-    model: str | None
-    met: float
     score: float | None
     rank: int | None
-    reasons: list[str]
+
+    @property
+    def text(self) -> str:
+        """The reply's text."""
+        return self.record.text or ""
 
     @property
     def said(self) -> str:
@@ -68,10 +66,10 @@ class Draw:
         return repr([{**message, "reasoning_content": None} for message in self.reply])
 
     def margin(self, other: Draw) -> float:
-        """Return how much better this reply is, by scores or, if one is missing, by ``met``."""
+        """Return how much better this reply is, by scores or, if one is missing, by shares met."""
         if self.score is not None and other.score is not None:
             return self.score - other.score
-        return self.met - other.met
+        return self.record.share_met - other.record.share_met
 
 
 class Pair(NamedTuple):
@@ -160,7 +158,9 @@ class ItemExamples:
         self.finished = trace is not None
         drawn = [] if trace is None else draws_of(trace)
         self.draws = [
-            d for d in drawn if how.allow(d.text, d.ended, calls="tool_calls" in d.reply[-1])
+            d
+            for d in drawn
+            if how.allow(d.text, d.record.finish_reason, calls=bool(d.record.tool_calls))
         ]
         self._filtered = len(self.draws) < len(drawn)
         self._prompt = None if trace is None else prompt_of(trace)
@@ -233,14 +233,14 @@ class ItemExamples:
 
     def _passed(self) -> list[Draw]:
         """Return the distinct replies that passed: winners, then by score, then by iteration."""
-        good = [d for d in self.draws if d.passed]
+        good = [d for d in self.draws if d.record.passed]
         good.sort(key=_merit)
         return _different(good)
 
     def _failed(self) -> list[Draw]:
         """Return the distinct replies that failed, the worst first."""
-        bad = [d for d in self.draws if not d.passed]
-        return _different(sorted(bad, key=lambda d: (d.met, d.iteration)))
+        bad = [d for d in self.draws if not d.record.passed]
+        return _different(sorted(bad, key=lambda d: (d.record.share_met, d.record.iteration)))
 
     def _selected(self, good: list[Draw]) -> list[Draw]:
         match self._how.select:
@@ -288,7 +288,12 @@ class ItemExamples:
         its = [pair for pair in pairs if pair.chosen is chosen]
         if self._how.pairs == "one":
             return [self._random.choice(its)]
-        return [min(its, key=lambda p: (p.rejected.passed, -p.margin, p.rejected.iteration))]
+        return [
+            min(
+                its,
+                key=lambda p: (p.rejected.record.passed, -p.margin, p.rejected.record.iteration),
+            )
+        ]
 
 
 def draws_of(trace: TraceView) -> list[Draw]:
@@ -300,20 +305,7 @@ def draws_of(trace: TraceView) -> list[Draw]:
     winners = {s.iteration: rank for rank, s in enumerate(trace.winners)}
     scores = scores_of(trace)
     return [
-        Draw(
-            iteration=s.iteration,
-            depth=s.depth,
-            passed=s.passed,
-            prompt=sent,
-            text=s.text or "",
-            reply=_reply(rounds, s),
-            ended=s.finish_reason,
-            model=s.model,
-            met=s.share_met,
-            score=scores.get(s.iteration),
-            rank=winners.get(s.iteration),
-            reasons=s.problems,
-        )
+        Draw(s, sent, _reply(rounds, s), scores.get(s.iteration), winners.get(s.iteration))
         for s in trace.slices
         if s.judged
         and ((s.text or "").strip() or s.tool_calls)
@@ -382,7 +374,7 @@ def scores_of(trace: TraceView) -> Mapping[int, float]:
 def _merit(draw: Draw) -> tuple[bool, int, float, int]:
     """Return a sort key for replies that passed, which puts the best first."""
     score = 0.0 if draw.score is None else -draw.score
-    return draw.rank is None, draw.rank or 0, score, draw.iteration
+    return draw.rank is None, draw.rank or 0, score, draw.record.iteration
 
 
 def _different(draws: Sequence[Draw]) -> list[Draw]:

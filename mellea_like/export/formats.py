@@ -16,7 +16,7 @@ from mellea_like.export.example_selection import ItemExamples, prompt_of, scores
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from collections.abc import Set as AbstractSet
 
     from mellea_like.export.example_selection import (
@@ -78,24 +78,26 @@ _CONVERSATIONS = {
     "kto": ("prompt", "completion"),
     "reward": ("chosen", "rejected"),
 }
-_ONE = {
-    "item": "integer",
-    "journal": "text",
-    "iteration": "integer",
-    "depth": "integer",
-    "model": "text",
-    "score": "number",
+_OF_ONE: Mapping[str, tuple[str, Callable[[ItemView, Draw], Any]]] = {
+    "item": ("integer", lambda item, _: item.id),
+    "journal": ("text", lambda item, _: item.journal),
+    "iteration": ("integer", lambda _, draw: draw.record.iteration),
+    "depth": ("integer", lambda _, draw: draw.record.depth),
+    "model": ("text", lambda _, draw: draw.record.model),
+    "score": ("number", lambda _, draw: draw.score),
+    "reasons": ("texts", lambda _, draw: draw.record.problems),
 }
-_TWO = {
-    "item": "integer",
-    "journal": "text",
-    "chosen_iteration": "integer",
-    "rejected_iteration": "integer",
-    "chosen_model": "text",
-    "rejected_model": "text",
-    "margin": "number",
-    "reasons": "texts",
+_OF_TWO: Mapping[str, tuple[str, Callable[[ItemView, Pair], Any]]] = {
+    "item": ("integer", lambda item, _: item.id),
+    "journal": ("text", lambda item, _: item.journal),
+    "chosen_iteration": ("integer", lambda _, pair: pair.chosen.record.iteration),
+    "rejected_iteration": ("integer", lambda _, pair: pair.rejected.record.iteration),
+    "chosen_model": ("text", lambda _, pair: pair.chosen.record.model),
+    "rejected_model": ("text", lambda _, pair: pair.rejected.record.model),
+    "margin": ("number", lambda _, pair: pair.margin),
+    "reasons": ("texts", lambda _, pair: pair.rejected.record.problems),
 }
+"""The columns for human readers: their types, and functions that return their values."""
 
 
 THOUGHTS = "replies whose thoughts were left out, as the format has no field for them"
@@ -147,10 +149,15 @@ def columns_of(format: Format, how: ExampleRules, *, details: bool) -> dict[str,
     if format == "kto":
         columns["label"] = "boolean"
     if details:
-        columns |= _TWO if KINDS[format].replies == "paired" else _ONE
-        if format == "kto":
-            columns["reasons"] = "texts"
+        columns |= {name: kind for name, (kind, _) in _details(format).items()}
     return columns
+
+
+def _details(format: Format) -> Mapping[str, tuple[str, Callable[[ItemView, Any], Any]]]:
+    """Return the columns for human readers, with functions of an item and its draw or pair."""
+    if KINDS[format].replies == "paired":
+        return _OF_TWO
+    return _OF_ONE if format == "kto" else {n: c for n, c in _OF_ONE.items() if n != "reasons"}
 
 
 def _reasoning(format: Format, how: ExampleRules) -> Reasoning:
@@ -180,6 +187,11 @@ def rows_of(
             notes[THOUGHTS] += any("reasoning_content" in message for message in draw.reply)
         return [_with_thoughts(message, reasoning) for message in draw.reply]
 
+    columns = _details(format) if details else {}
+
+    def about(found: Draw | Pair) -> dict[str, Any]:
+        return {name: value_of(item, found) for name, (_, value_of) in columns.items()}
+
     if kind.replies == "paired":
         pairs = examples.paired()
         if isinstance(pairs, str):
@@ -191,15 +203,15 @@ def rows_of(
                 thoughtful(pair.rejected),
                 format,
             )
-            | (_details_of_two(item, pair) if details else {})
+            | about(pair)
             for pair in pairs
         ]
     found = examples.kept() if kind.replies == "kept" else examples.labelled()
     if isinstance(found, str):
         return found
     return [
-        _single(_prompt(prompt, reasoning), thoughtful(draw), draw.passed, format)
-        | (_details_of_one(item, draw, format) if details else {})
+        _single(_prompt(prompt, reasoning), thoughtful(draw), draw.record.passed, format)
+        | about(draw)
         for draw, prompt in found
     ]
 
@@ -323,28 +335,3 @@ def _call(function: Mapping[str, Any]) -> dict[str, Any]:
     with suppress(ValueError):  # Arguments that aren't JSON stay as the model wrote them.
         arguments = json.loads(arguments)
     return {"type": "function", "function": {"name": function["name"], "arguments": arguments}}
-
-
-def _details_of_one(item: ItemView, draw: Draw, format: Format) -> dict[str, Any]:
-    found: dict[str, Any] = {
-        "item": item.id,
-        "journal": item.journal,
-        "iteration": draw.iteration,
-        "depth": draw.depth,
-        "model": draw.model,
-        "score": draw.score,
-    }
-    return {**found, "reasons": draw.reasons} if format == "kto" else found
-
-
-def _details_of_two(item: ItemView, pair: Pair) -> dict[str, Any]:
-    return {
-        "item": item.id,
-        "journal": item.journal,
-        "chosen_iteration": pair.chosen.iteration,
-        "rejected_iteration": pair.rejected.iteration,
-        "chosen_model": pair.chosen.model,
-        "rejected_model": pair.rejected.model,
-        "margin": pair.margin,
-        "reasons": pair.rejected.reasons,
-    }

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+from itertools import chain, islice
+from operator import ne
 from typing import TYPE_CHECKING, Any
 
 from mellea_like.batch.journal.reader import journal_paths
 from mellea_like.batch.journal.together import JournalsTogether
+from mellea_like.batch.rows.formats import HALVES, whole
+from mellea_like.export.formats import COLUMNS, draw_rows
+from mellea_like.report.views import ItemView
+from mellea_like.runtime.logs import warn
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from mellea_like.batch.journal.journal import Journal
 
 __all__ = ["Run"]
+
+ROWS = 1000
+"""The number of rows in a batch of Arrow's."""
 
 
 class Run:
@@ -117,18 +126,31 @@ class Run:
             ImportError: pyarrow is missing: the extra ``arrow``.
             JournalError: a journal is damaged, or no longer exists.
         """
-        from mellea_like.export.arrow import table_of  # noqa: PLC0415 (an extra)
-
-        return table_of(self.items())
+        return _reader_of(self.items()).read_all()
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Return a stream of all draws, in batches of rows (Arrow's PyCapsule interface)."""
-        from mellea_like.export.arrow import reader_of  # noqa: PLC0415 (an extra)
-
-        return reader_of(self.items()).__arrow_c_stream__(requested_schema)
+        return _reader_of(self.items()).__arrow_c_stream__(requested_schema)
 
     def __repr__(self) -> str:
         return f"Run({', '.join(repr(str(path)) for path in self._paths)})"
+
+
+def _reader_of(items: Iterable[Mapping[str, Any]]) -> Any:
+    """Return an Arrow reader of items' draws, which makes its batches of rows as they are read."""
+    from mellea_like.batch.rows.parquet import fitted, pa, schema_of  # noqa: PLC0415 (an extra)
+
+    def batches() -> Iterator[Any]:
+        rows, halves = chain.from_iterable(map(draw_rows, map(ItemView, items))), 0
+        while block := list(islice(rows, ROWS)):
+            written = [whole(row) for row in block]
+            halves += sum(map(ne, block, written))
+            fitting = [fitted(row, COLUMNS) for row in written]
+            yield pa.RecordBatch.from_pylist(fitting, schema=schema_of(COLUMNS))
+        if halves:
+            warn("to_arrow: %s (%d)", HALVES, halves)
+
+    return pa.RecordBatchReader.from_batches(schema_of(COLUMNS), batches())
 
 
 def _names(dicts: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -112,7 +112,7 @@ def test_one_pair_is_the_best_with_any_that_is_worse():
 
 def test_labels_are_for_replies_of_both_kinds_the_worst_failure_first():
     both = examples(item_of(*BAD, *GOOD), ExampleRules(max_per_item=1))
-    assert [(d.text, d.passed) for d, _ in both.labelled()] == [
+    assert [(d.text, d.record.passed) for d, _ in both.labelled()] == [
         ("a good one", True),
         ("hopeless", False),
     ]

@@ -40,7 +40,7 @@ PydanticAIBackend(TestModel())""",
 from mellea_like.report import call_report
 {ONE_DRAW}('Answer.', [])
 assert "</html>" in call_report(result.to_dict())""",
-    "arrow": "from mellea_like.export.arrow import *; import pyarrow",
+    "arrow": "from mellea_like.batch.rows.parquet import *; import pyarrow",
     "agreement": "from mellea_like.agreement import Decisions; Decisions(3, 1, 1, 3).kappa",
     "dedupe": "import mellea_like.batch.minhash",
     "ray": "from mellea_like.batch.ray import *; import ray.data",
