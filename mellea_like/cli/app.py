@@ -14,7 +14,8 @@ from typer.core import TyperCommand, TyperGroup
 
 from mellea_like.version import __version__
 
-# The options of each command. The module of the options also has HELP, EPILOG and run().
+# The options of each command, and the first sentence of its help. The module of the options also
+# has HELP, which is the rest of the help, EPILOG and run().
 COMMANDS = {
     "sample": (
         "sample.command.SampleOptions",
@@ -102,7 +103,7 @@ def command(name: str) -> Any:
         name,
         getattr(module, options),
         module.run,
-        help=module.HELP,
+        help=f"{COMMANDS[name][1]}\n\n{module.HELP}",
         epilog=module.EPILOG,
         cls=getattr(module, "COMMAND", None),
     )

@@ -48,8 +48,7 @@ if TYPE_CHECKING:
     from mellea_like.core.requirement import Requirement
     from mellea_like.core.slice import Slice
 
-HELP = """Check a file of existing replies, without drawing new ones.
-
+HELP = """\
 FILE has one JSON object per line, or is a CSV, TSV or Parquet file. One field of each row is the\
  reply. A table shows how many rows passed each requirement, followed by the first rows that failed.
 

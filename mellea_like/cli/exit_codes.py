@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
 
 
 class Exit:
@@ -30,6 +35,16 @@ class ReaderLeft(Problem):
 
     def __init__(self, message: str = "the program reading standard output has closed it") -> None:
         super().__init__(message, Exit.NOTHING_PASSED)
+
+
+@contextmanager
+def os_errors(what: str) -> Generator[None]:
+    """Turn an error of the operating system, or a text that isn't UTF-8, into a `Problem`."""
+    try:
+        yield
+    except (OSError, UnicodeDecodeError) as exc:
+        msg = f"{what}: {getattr(exc, 'strerror', None) or exc}"
+        raise Problem(msg) from exc
 
 
 def needs_unix(command: str) -> None:

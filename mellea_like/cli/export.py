@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
-from mellea_like.cli.exit_codes import Exit, Problem, ReaderLeft
+from mellea_like.cli.exit_codes import Exit, Problem
 from mellea_like.cli.option_fields import REQUIRED, argument, option, option_names
-from mellea_like.cli.standard_streams import STANDARD, silence, warn
+from mellea_like.cli.standard_streams import STANDARD, warn, writing
 from mellea_like.core.display import one_line, printable
 
 # typer reads the annotations.
@@ -20,8 +20,7 @@ from mellea_like.export.formats import Format  # noqa: TC001
 if TYPE_CHECKING:
     from mellea_like.cli.signals import SignalHandler
 
-HELP = """Make training data, or a table of all draws, from a run's journal.
-
+HELP = """\
 RUN is a journal of [bold]mellea-like batch[/bold] with its texts, finished or not, or a directory\
  of journals. Several count as one run.
 
@@ -162,7 +161,7 @@ def run(options: ExportOptions, _signals: SignalHandler) -> int:
     try:
         names = option_names(ExportOptions)
         check_arguments(options.format, rules, path, details=options.details, options=names)
-        with view or contextlib.nullcontext():
+        with writing(options.output), view or contextlib.nullcontext():
             made = export(
                 options.runs,
                 output,
@@ -174,15 +173,6 @@ def run(options: ExportOptions, _signals: SignalHandler) -> int:
             )
             if options.output == STANDARD:
                 sys.stdout.flush()
-    except BrokenPipeError as exc:
-        silence(sys.stdout)
-        raise ReaderLeft from exc
-    except OSError as exc:
-        if options.output == STANDARD:
-            silence(sys.stdout)
-        where = "standard output" if options.output == STANDARD else options.output
-        msg = f"can't write {where}: {exc.strerror or exc}"
-        raise Problem(msg) from exc
     except ValueError as exc:
         raise Problem(one_line(str(exc)), Exit.USAGE) from exc
     card = "" if made.card is None else f" {made.card} describes where it comes from."

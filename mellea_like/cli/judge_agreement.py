@@ -40,8 +40,7 @@ if TYPE_CHECKING:
 
     Report = AgreementReport | ScoreReport | ComparisonReport
 
-HELP = """Measure how well a judge agrees with people's labels, and with itself.
-
+HELP = """\
 FILE has one JSON object per line, or is a CSV, TSV or Parquet file. One field of each row is the\
  reply, and another is a person's label: true or false, pass or fail, yes or no, 1 or 0. With\
  --compare, a row has two replies, and the label is "first", "second" or "neither".

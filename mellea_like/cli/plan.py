@@ -16,8 +16,7 @@ from mellea_like.core.display import printable
 if TYPE_CHECKING:
     from mellea_like.cli.signals import SignalHandler
 
-HELP = """Estimate how many draws it takes for a given share of the items to pass.
-
+HELP = """\
 Reads a journal of [bold]mellea-like batch[/bold], finished or not. Shows the coverage by number\
  of draws, the values of --attempts and --lanes to use, their cost, the check that fails most\
  often, and the items that are probably hopeless.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from mellea_like.batch.rows.files import read_rows
 from mellea_like.batch.rows.formats import RowFormat, format_of
-from mellea_like.cli.exit_codes import Problem
+from mellea_like.cli.exit_codes import Problem, os_errors
 from mellea_like.cli.standard_streams import STANDARD
 from mellea_like.core.display import one_line
 
@@ -26,11 +26,8 @@ def opened(source: str) -> Generator[BinaryIO]:
     if source == STANDARD:
         yield sys.stdin.buffer
         return
-    try:
+    with os_errors(f"{source} can't be read"):
         file = Path(source).open("rb")  # noqa: SIM115 (errors while it is read are others)
-    except OSError as exc:
-        msg = f"{source} can't be read: {exc.strerror or exc}"
-        raise Problem(msg) from exc
     with file:
         yield file
 

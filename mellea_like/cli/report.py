@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from mellea_like.cli.errors import reading
-from mellea_like.cli.exit_codes import Exit, Problem
+from mellea_like.cli.exit_codes import Exit, Problem, os_errors
 from mellea_like.cli.option_fields import argument, option
 from mellea_like.cli.standard_streams import warn, write_output
 from mellea_like.core.conversation import Message
@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from mellea_like.core.prices import Price
     from mellea_like.export.journaled_run import Run
 
-HELP = """Show what happened in a run of many items, or in a single call.
-
+HELP = """\
 Reads a journal of [bold]mellea-like batch[/bold], finished or not, or a trace that\
  [bold]mellea-like sample --trace[/bold] wrote.\
  Prints a few lines of text, or writes a self-contained HTML file with -o.
@@ -262,7 +261,7 @@ def _read_trace(raw: bytes) -> dict[str, Any]:
 
 def _check_output(path: Path, source: Path) -> None:
     """Refuse a path that is a directory, the source, or a file with anything but a report."""
-    try:
+    with os_errors(f"{path} can't be written"):
         if path.is_dir():
             msg = f"{path} is a directory: name the file to write"
             raise Problem(msg)
@@ -273,18 +272,11 @@ def _check_output(path: Path, source: Path) -> None:
             raise Problem(msg, Exit.USAGE)
         with path.open("rb") as file:
             begin = file.read(200)
-    except OSError as exc:
-        msg = f"{path} can't be written: {exc.strerror or exc}"
-        raise Problem(msg) from exc
     if begin and MADE_BY.encode() not in begin:
         msg = f"{path} exists and isn't a report: name another file"
         raise Problem(msg)
 
 
 def _save(made: str, path: Path) -> None:
-    try:
-        with replaced(path) as file:
-            file.write(made.encode())
-    except OSError as exc:
-        msg = f"{path} can't be written: {exc.strerror or exc}"
-        raise Problem(msg) from exc
+    with os_errors(f"{path} can't be written"), replaced(path) as file:
+        file.write(made.encode())

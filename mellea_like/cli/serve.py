@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from mellea_like.cli.exit_codes import Exit, Problem, needs_unix
+from mellea_like.cli.exit_codes import Exit, Problem, needs_unix, os_errors
 from mellea_like.cli.option_fields import REQUIRED, option
 from mellea_like.cli.standard_streams import warn, write
 from mellea_like.core.display import one_line, plural
@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from mellea_like.gateway.http.worker_processes import Link
     from mellea_like.limits.sqlite_store import SQLiteStore
 
-HELP = """Serve OpenAI's chat API with replies that meet requirements.
-
+HELP = """\
 The configuration gives each model name a strategy, requirements and a backend. To use them, change\
  the base URL of any OpenAI client. Ctrl-C and SIGTERM stop the server once running requests have\
  ended. SIGHUP reloads its models and keys.
@@ -108,11 +107,8 @@ def _serve(options: ServeOptions, signals: SignalHandler) -> int:
     if options.check:
         write(f"{options.config} is valid; its models: {_names(config)}\n", sys.stdout)
         return Exit.PASSED
-    try:
+    with os_errors(f"can't listen on {server.host}, port {server.port}"):
         listening = listen(server, has_keys=has_keys)
-    except OSError as exc:
-        msg = f"can't listen on {server.host}, port {server.port}: {exc.strerror or exc}"
-        raise Problem(msg) from exc
     with listening:
         handler = _log(quiet=options.quiet)
         if store is not None and _counts(config, options.workers):

@@ -8,11 +8,11 @@ import os
 import sys
 from typing import TYPE_CHECKING, TextIO
 
-from mellea_like.cli.exit_codes import Problem
+from mellea_like.cli.exit_codes import Problem, ReaderLeft, os_errors
 from mellea_like.core.display import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Generator, Iterable
     from pathlib import Path
 
 STANDARD = "-"
@@ -71,8 +71,19 @@ def check_folder(option: str, path: Path) -> None:
 
 def write_output(text: str) -> None:
     """Write to standard output; raise a `Problem` if that fails."""
-    try:
+    with os_errors("can't write to standard output"):
         write(text, sys.stdout)
-    except OSError as exc:
-        msg = f"can't write to standard output: {exc.strerror or exc}"
-        raise Problem(msg) from exc
+
+
+@contextlib.contextmanager
+def writing(name: str) -> Generator[None]:
+    """Turn an error of writing to a file, or to `STANDARD` output, into a `Problem`."""
+    try:
+        with os_errors(f"can't write {'standard output' if name == STANDARD else name}"):
+            yield
+    except Problem as problem:
+        if name == STANDARD:
+            silence(sys.stdout)
+        if isinstance(problem.__cause__, BrokenPipeError):
+            raise ReaderLeft from problem
+        raise

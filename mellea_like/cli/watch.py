@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from mellea_like.coalescing.rerun.gate import RerunStatus
     from mellea_like.coalescing.rerun.watch import Changes
 
-HELP = """Rerun a command when files change: once per burst of changes, and one run at a time.
-
+HELP = """\
 The command also runs once at the start. Each run is reported in a line on standard error, with its\
  reason and exit status. Ctrl-C stops everything.
 

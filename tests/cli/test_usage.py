@@ -7,8 +7,6 @@ import json
 import pytest
 
 from mellea_like.cli import exit_codes
-from mellea_like.cli.app import COMMANDS
-from mellea_like.cli.app import command as command_of
 
 JUDGE = ["--require", "is kind"]
 NO_MODEL = "needs a model name at https://api.openai.com/v1: add --"
@@ -195,11 +193,6 @@ def test_standard_input_without_text_is_bad_usage(command, stdin, sentence):
     code, _, err = command("sample", "-", stdin=stdin)
     assert code == 2
     assert err.startswith(sentence)
-
-
-def test_the_list_of_commands_has_the_first_sentence_of_each_ones_help():
-    for name, (_, sentence) in COMMANDS.items():
-        assert str(command_of(name).help).startswith(f"{sentence}\n")
 
 
 def test_a_provider_is_named_by_its_model(command):

@@ -18,8 +18,7 @@ from mellea_like.core.display import one_line
 if TYPE_CHECKING:
     from mellea_like.cli.signals import SignalHandler
 
-HELP = """Cancel a run's jobs, and keep the answers they already have.
-
+HELP = """\
 RUN is the journal of a [bold]mellea-like batch --batch-api[/bold] run that isn't in progress.\
  Providers take a few minutes to cancel a job. Answers that are ready by then are billed, and are\
  used when the run is resumed.

@@ -32,8 +32,7 @@ RESULTS = "Results"
 RUN = "Running"
 JOBS = "Batch APIs, at half the price"
 
-HELP = """Ask a model about every row of a file, many at a time, and retry each until it passes.
-
+HELP = """\
 INPUT has one JSON object per line, or is a CSV, TSV or Parquet file. A Jinja template makes each\
  row's prompt from its fields; checks can be templates as well. Each result is written to OUT as\
  soon as it is ready.

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from mellea_like.batch.rows.files import begins_results, result_writer
 from mellea_like.batch.rows.formats import RowFormat, format_of, whole
-from mellea_like.cli.exit_codes import Exit, Problem, ReaderLeft
-from mellea_like.cli.standard_streams import STANDARD, check_folder, silence
+from mellea_like.cli.exit_codes import Exit, Problem
+from mellea_like.cli.standard_streams import STANDARD, check_folder, writing
 from mellea_like.core.display import printable
 from mellea_like.runtime.threads import run_in_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping
+    from collections.abc import Mapping
     from typing import BinaryIO
 
     from mellea_like.batch.rows.formats import RowWriter
@@ -34,7 +34,7 @@ class Output:
 
     def __init__(self, option: str, given: str, *, replace: bool, renew: bool = False) -> None:
         self.path = None if given == STANDARD else Path(os.path.realpath(given))
-        self._name = "standard output" if self.path is None else given
+        self._name = given
         self._format = RowFormat.JSONL
         self._file: BinaryIO | None = None
         self._writer: RowWriter | None = None
@@ -72,7 +72,7 @@ class Output:
 
         A Parquet file always keeps its temporary name until it is complete.
         """
-        with self._trouble():
+        with writing(self._name):
             if self.path is None:
                 self._file = io.BytesIO()
             elif self.path.exists() and not self.path.is_file():
@@ -87,7 +87,7 @@ class Output:
     async def write(self, record: Mapping[str, Any]) -> None:
         """Write a result."""
         assert self._writer is not None  # noqa: S101 (it was begun)
-        with self._trouble():
+        with writing(self._name):
             written = whole(record)
             self._writer.write(written)
             self.rows += 1
@@ -100,7 +100,7 @@ class Output:
         """Rename the file to its final name, and continue to write to it."""
         if self._beside is None or self._file is None or self.path is None:
             return
-        with self._trouble():
+        with writing(self._name):
             self._file.flush()
             os.fsync(self._file.fileno())
             self._beside.replace(self.path)
@@ -117,7 +117,7 @@ class Output:
             return
         try:
             if keep:
-                with self._trouble():
+                with writing(self._name):
                     writer.close()
                     await self._flush()
                     self.publish()
@@ -135,7 +135,7 @@ class Output:
 
     def _is_of_results(self) -> bool:
         assert self.path is not None  # noqa: S101 (it is a file)
-        with self._trouble(), self.path.open("rb") as file:
+        with writing(self._name), self.path.open("rb") as file:
             return begins_results(file.readline(LONGEST_HEAD), self._format)
 
     async def _flush(self) -> None:
@@ -148,20 +148,6 @@ class Output:
             await run_in_thread(_send, data)  # Its reader may be slow.
         elif not self.whole_at_its_end:
             file.flush()
-
-    @contextlib.contextmanager
-    def _trouble(self) -> Generator[None]:
-        try:
-            yield
-        except BrokenPipeError as exc:
-            if self.path is None:
-                silence(sys.stdout)
-            raise ReaderLeft from exc
-        except OSError as exc:
-            if self.path is None:
-                silence(sys.stdout)
-            msg = f"can't write {self._name}: {exc.strerror or exc}"
-            raise Problem(msg) from exc
 
 
 def _send(data: bytes) -> None:

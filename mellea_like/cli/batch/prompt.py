@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mellea_like.batch.rows.formats import BadRow
-from mellea_like.cli.exit_codes import Exit, Problem
+from mellea_like.cli.exit_codes import Exit, Problem, os_errors
 from mellea_like.core.conversation import Conversation, Instruction, Message
 from mellea_like.core.display import one_line
 from mellea_like.lazy import needs_extra
@@ -120,8 +120,5 @@ def read_text(option: str, argument: str | None) -> str | None:
     """Return an option's value or, if the value is @FILE, the content of that file."""
     if argument is None or not argument.startswith("@"):
         return argument
-    try:
+    with os_errors(f"{option}: can't read {argument[1:]}"):
         return Path(argument[1:]).read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as exc:
-        msg = f"{option}: can't read {argument[1:]}: {getattr(exc, 'strerror', None) or exc}"
-        raise Problem(msg) from exc

@@ -25,7 +25,7 @@ from mellea_like.cli.batch.records import RowResult
 from mellea_like.cli.batch.results import row_results, with_options
 from mellea_like.cli.batch.source import RowSource
 from mellea_like.cli.errors import code_of, logs, sentence
-from mellea_like.cli.exit_codes import Problem
+from mellea_like.cli.exit_codes import Problem, os_errors
 from mellea_like.errors import JournalError, LimitExceeded
 from mellea_like.limits import SQLiteStore
 from mellea_like.runtime.garbage_collector import relaxed_gc
@@ -96,11 +96,8 @@ class Shards:
         options, count = self._options, self._options.processes
         journals: Sequence[Path | None] = [None] * count
         if self._folder is not None:
-            try:
+            with os_errors(f"--journal: can't create the folder {self._folder}"):
                 self._folder.mkdir(parents=True, exist_ok=True)
-            except OSError as exc:
-                msg = f"--journal: can't create the folder {self._folder}: {exc.strerror}"
-                raise Problem(msg) from exc
             journals = self._journals()
         store, prompt = self._store(), (template.text, template.system)
         each, more = divmod(options.workers, count)

@@ -21,7 +21,7 @@ from mellea_like.batch.rows.formats import (
     input_of,
     of_results,
 )
-from mellea_like.cli.exit_codes import Exit, Problem
+from mellea_like.cli.exit_codes import Exit, Problem, os_errors
 from mellea_like.cli.standard_streams import STANDARD, warn
 from mellea_like.core.display import one_line
 from mellea_like.runtime.threads import run_in_thread
@@ -50,15 +50,11 @@ def digest_of(option: str, path: Path, *, quiet: bool = True) -> str:
     if not path.is_file():
         msg = f"{option}: {path} is a pipe, but a journal needs a file that can be read again"
         raise Problem(msg, Exit.USAGE)
-    try:
-        with path.open("rb") as file:
-            if not quiet:
-                _tell_of_large(file)
-            digest = hashlib.file_digest(file, "sha256")
-            return f"{file.tell()} bytes, sha256 {digest.hexdigest()[:24]}"
-    except OSError as exc:
-        msg = f"{option}: can't read {path}: {exc.strerror or exc}"
-        raise Problem(msg) from exc
+    with os_errors(f"{option}: can't read {path}"), path.open("rb") as file:
+        if not quiet:
+            _tell_of_large(file)
+        digest = hashlib.file_digest(file, "sha256")
+        return f"{file.tell()} bytes, sha256 {digest.hexdigest()[:24]}"
 
 
 def _begins(path: Path, digest: str) -> bool:
@@ -246,10 +242,8 @@ class RowSource:
     @contextlib.contextmanager
     def _trouble(self) -> Generator[None]:
         try:
-            yield
-        except OSError as exc:
-            msg = f"can't read {self._name}: {exc.strerror or exc}"
-            raise Problem(msg) from exc
+            with os_errors(f"can't read {self._name}"):
+                yield
         except ValueError as exc:
             msg = f"{self._name}: {one_line(str(exc))}"
             raise Problem(msg) from exc

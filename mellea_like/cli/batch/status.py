@@ -18,8 +18,7 @@ from mellea_like.core.display import one_line
 if TYPE_CHECKING:
     from mellea_like.cli.signals import SignalHandler
 
-HELP = """Show a run's jobs: their ages, their progress, and what they may cost.
-
+HELP = """\
 RUN is the journal of a [bold]mellea-like batch --batch-api[/bold] run. The provider is asked about\
  unfinished jobs if its key is set; otherwise, you see the last known state.
 """

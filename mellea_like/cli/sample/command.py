@@ -16,7 +16,7 @@ from mellea_like.cli.backends import Backends
 from mellea_like.cli.console import live_view, make_console
 from mellea_like.cli.draw_options import OUTPUT, DrawOptions
 from mellea_like.cli.errors import code_of, report
-from mellea_like.cli.exit_codes import Exit, Problem
+from mellea_like.cli.exit_codes import Exit, Problem, os_errors
 from mellea_like.cli.option_fields import argument, option
 from mellea_like.cli.sample.output import (
     as_record,
@@ -39,8 +39,7 @@ if TYPE_CHECKING:
     from mellea_like.core.requirement import Requirement
     from mellea_like.core.result import SamplingResult
 
-HELP = """Draw replies, several at a time, until one meets every requirement.
-
+HELP = """\
 Only the reply goes to standard output; everything else goes to standard error.
 
 [bold]Examples[/bold]
@@ -251,9 +250,5 @@ def _replaceable(path: Path) -> bool:
 
 def _write_trace(path: Path, result: SamplingResult[Any]) -> None:
     """Write a call's record, which contains prompts, to a file that only its owner may read."""
-    try:
-        with replaced(path, 0o600) as file:
-            file.write(f"{json.dumps(to_dict(result))}\n".encode())
-    except OSError as exc:
-        msg = f"--trace: can't write {path}: {exc.strerror or exc}"
-        raise Problem(msg) from exc
+    with os_errors(f"--trace: can't write {path}"), replaced(path, 0o600) as file:
+        file.write(f"{json.dumps(to_dict(result))}\n".encode())
