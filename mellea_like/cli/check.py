@@ -254,7 +254,7 @@ class _Checks:
         try:
             return [*self._template.requirements_of(row), *self._requirements]
         except BadRow as exc:
-            raise Problem(str(exc).removeprefix(f"line {row.number}: ")) from exc
+            raise Problem(str(exc).removeprefix(f"{row.where}: ")) from exc
 
     def _count(self, item: ItemResult[Any]) -> None:
         self._statuses[item.status] += 1

@@ -56,8 +56,9 @@ def test_a_row_that_does_not_go_with_it_is_a_bad_row(template, sentence):
 
 
 def test_an_empty_prompt_is_a_bad_row():
+    row = Row({"text": "x", "n": 3}, 7, word="row")
     with pytest.raises(BadRow, match=r"^row 7: the prompt is empty$"):
-        PromptTemplate("{% if n > 5 %}{{ text }}{% endif %} ").fill(ROW, "row")
+        PromptTemplate("{% if n > 5 %}{{ text }}{% endif %} ").fill(row)
 
 
 @pytest.mark.parametrize(

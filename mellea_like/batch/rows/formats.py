@@ -60,19 +60,31 @@ _SUFFIXES = {
 class Row(dict[str, Any]):
     """A row of an input file: its values by name, all of which JSON can express.
 
-    ``number`` is the line on which the row begins or, in Parquet, the number of the row, from 1.
+    ``number`` is the number of the line on which the row begins or, in Parquet, of the row, from 1.
     If the row was read from the results of an earlier run, ``id`` is its position in that run; else
     ``id`` is None. If several processes share the rows, ``place`` is this row's position in the
     file, from 0; else ``place`` is None.
     """
 
-    __slots__ = ("id", "number", "place")
+    __slots__ = ("id", "number", "place", "word")
 
-    def __init__(self, fields: dict[str, Any], number: int, id: int | None = None) -> None:  # noqa: A002 (the result's word)
+    def __init__(
+        self,
+        fields: dict[str, Any],
+        number: int,
+        id: int | None = None,  # noqa: A002 (the result's word)
+        word: str = "line",
+    ) -> None:
         super().__init__(fields)
         self.number = number
+        self.word = word
         self.id = id
         self.place: int | None = None
+
+    @property
+    def where(self) -> str:
+        """The row's number for errors, such as "line 7"."""
+        return f"{self.word} {self.number}"
 
 
 class BadRow(ValueError):
@@ -138,14 +150,14 @@ def of_results(names: Sequence[str]) -> bool:
     return last == list(RESULT_FIELDS)
 
 
-def input_of(row: Row, place: str) -> Row | None:
+def input_of(row: Row) -> Row | None:
     """Return a result's input, or None if the result passed; raise if the row isn't a result."""
     told: Mapping[str, Any] = row
     names = list(row)
     given: Any = row.get("input")
     if not (isinstance(given, dict) and {"id", "line", "success"} <= row.keys()):
         if not of_results(names):
-            msg = f"{place} {row.number} isn't a result of mellea-like batch"
+            msg = f"{row.where} isn't a result of mellea-like batch"
             raise BadRow(msg, row.number)
         before = len(names) - len(RESULT_FIELDS)
         told = dict(zip(RESULT_FIELDS, list(row.values())[before:], strict=True))
@@ -154,7 +166,7 @@ def input_of(row: Row, place: str) -> Row | None:
             given = json.loads(row["input"])
     if told["success"] in {True, "true"}:
         return None
-    return Row(cast("dict[str, Any]", given), int(told["line"]), int(told["id"]))
+    return Row(cast("dict[str, Any]", given), int(told["line"]), int(told["id"]), row.word)
 
 
 def result_columns(columns: Mapping[str, str] | None) -> dict[str, str]:

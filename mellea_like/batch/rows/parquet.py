@@ -53,7 +53,7 @@ def read_parquet(file: BinaryIO) -> Generator[Row | BadRow]:
                 except ValueError as exc:
                     yield BadRow(f"row {number} {exc}", number)
                 else:
-                    yield Row(fields, number)
+                    yield Row(fields, number, word="row")
     except (OSError, pa.ArrowException) as exc:
         msg = f"the Parquet file can't be read beyond row {number}: {exc}"
         raise ValueError(msg) from exc

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, cast
 
@@ -57,17 +57,6 @@ EPILOG = (
     " 3 a backend, configuration, file or journal error, 130 interrupted,"
     " 143 terminated (SIGTERM)."
 )
-
-JOB_OPTIONS = (
-    "direct_below",
-    "canary",
-    "job_requests",
-    "jobs_at_once",
-    "enqueued_tokens",
-    "job_hours",
-    "poll",
-)
-"""The options for ``--batch-api`` alone; `JobsUpstream` has fields of the same names."""
 
 OnBadLine = Literal["stop", "skip"]
 Keep = Literal["all", "passed", "failed"]
@@ -318,9 +307,9 @@ class BatchOptions(TemplatedChecks, DrawOptions):
     def _check_no_jobs(self) -> None:
         """Refuse options for jobs, which would change nothing without ``--batch-api``."""
         names = option_names(BatchOptions)
-        for name in JOB_OPTIONS:
-            if getattr(self, name) != getattr(BatchOptions, name):
-                msg = f"{names[name]} is for a batch API: add --batch-api NAME"
+        for one in (f for f in fields(self) if f.metadata["typer"].rich_help_panel == JOBS):
+            if getattr(self, one.name) != one.default:
+                msg = f"{names[one.name]} is for a batch API: add --batch-api NAME"
                 raise Problem(msg, Exit.USAGE)
 
     def _check_jobs(self) -> None:

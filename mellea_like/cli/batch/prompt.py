@@ -43,51 +43,46 @@ class PromptTemplate:
         self._checks = [_template("--check", one) for one in checks]
         self._early = early
 
-    def fill(self, row: Row, place: str = "line") -> Asked | Conversation:
-        """Make the prompt for a row, with the row's own requirements.
-
-        ``place`` is the word before the row's number in errors: ``"line"`` or ``"row"``.
-        """
-        must_hold = self.requirements_of(row, place)
+    def fill(self, row: Row) -> Asked | Conversation:
+        """Make the prompt for a row, with the row's own requirements."""
+        must_hold = self.requirements_of(row)
         if self._template is None:
-            messages = self._messages(row, place)
+            messages = self._messages(row)
             return Conversation(tuple(messages), must_hold) if must_hold else messages
-        prompt = _filled(self._template, "the prompt", row, place)
+        prompt = _filled(self._template, "the prompt", row)
         if not prompt.strip():
-            raise _bad(row, place, "the prompt is empty")
+            raise _bad(row, "the prompt is empty")
         if self.system is None and not must_hold:
             return prompt
         return Instruction(prompt, self.system, must_hold)
 
-    def requirements_of(self, row: Row, place: str = "line") -> tuple[Requirement, ...]:
+    def requirements_of(self, row: Row) -> tuple[Requirement, ...]:
         """Make the row's own requirements from the checks that are templates."""
-        return tuple(self._check(template, row, place) for template in self._checks)
+        return tuple(self._check(template, row) for template in self._checks)
 
-    def _check(self, template: RowTemplate, row: Row, place: str) -> Requirement:
-        text = _filled(template, "a check", row, place)
+    def _check(self, template: RowTemplate, row: Row) -> Requirement:
+        text = _filled(template, "a check", row)
         try:
             return parse_check(
                 text, early=self._early, code=True, name=template.text, check_only=True
             )
         except ValueError as exc:
-            raise _bad(row, place, one_line(str(exc))) from exc
+            raise _bad(row, one_line(str(exc))) from exc
 
-    def _messages(self, row: Row, place: str) -> list[Message]:
+    def _messages(self, row: Row) -> list[Message]:
         """Return a row's messages from its field ``messages``: a list, or JSON in a text column."""
         if "messages" not in row:
-            raise _bad(row, place, "the row has no field 'messages', and there is no --prompt")
+            raise _bad(row, "the row has no field 'messages', and there is no --prompt")
         try:
             given: Any = row["messages"]
             messages = list(
                 map(Message.from_dict, json.loads(given) if isinstance(given, str) else given)
             )
         except (AttributeError, KeyError, TypeError, ValueError) as exc:
-            raise _bad(
-                row, place, f"the row's messages can't be read: {one_line(str(exc))}"
-            ) from exc
+            raise _bad(row, f"the row's messages can't be read: {one_line(str(exc))}") from exc
         if not messages or messages[-1].role == "assistant":
             why = "end with a reply: remove it" if messages else "are empty"
-            raise _bad(row, place, f"the row's messages {why}")
+            raise _bad(row, f"the row's messages {why}")
         if self.system is not None and messages[0].role != "system":
             messages.insert(0, Message("system", self.system))
         return messages
@@ -101,7 +96,7 @@ def _template(option: str, text: str) -> RowTemplate:
         raise Problem(msg, Exit.USAGE) from exc
 
 
-def _filled(template: RowTemplate, what: str, row: Row, place: str) -> str:
+def _filled(template: RowTemplate, what: str, row: Row) -> str:
     try:
         return template.fill(row)
     except UndefinedError as exc:
@@ -109,11 +104,11 @@ def _filled(template: RowTemplate, what: str, row: Row, place: str) -> str:
         wrong = f"{what} can't be filled in: {one_line(str(exc))}; the row's fields: {fields}"
     except Exception as exc:  # noqa: BLE001 (a template may do anything)
         wrong = f"{what} can't be filled in: {one_line(f'{type(exc).__name__}: {exc}')}"
-    raise _bad(row, place, wrong)
+    raise _bad(row, wrong)
 
 
-def _bad(row: Row, place: str, wrong: str) -> BadRow:
-    return BadRow(f"{place} {row.number}: {wrong}", row.number)
+def _bad(row: Row, wrong: str) -> BadRow:
+    return BadRow(f"{row.where}: {wrong}", row.number)
 
 
 def read_text(option: str, argument: str | None) -> str | None:

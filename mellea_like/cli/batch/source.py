@@ -106,7 +106,6 @@ class RowSource:
             except ValueError as exc:
                 msg = f"INPUT: {exc}"
                 raise Problem(msg, Exit.USAGE) from exc
-        self._place = "row" if self._format is RowFormat.PARQUET else "line"
         self._file: BufferedReader | None = None
         self._rest: Iterator[Row] = iter(())
         self._reading = False
@@ -160,7 +159,8 @@ class RowSource:
                         self._name_columns(parquet_columns(file))
                     self.total = found = sum(1 for _ in self._good(file))
         if self.bad and not found:
-            msg = f"{self._name}: not a single {self._place} can be read"
+            what = "row" if self._format is RowFormat.PARQUET else "line"
+            msg = f"{self._name}: not a single {what} can be read"
             raise Problem(msg)
         if not found:
             which = " that did not pass" if self._again else ""
@@ -197,11 +197,11 @@ class RowSource:
                 if self._most is None and not self._has(place):
                     continue
                 try:
-                    asked = input_of(row, self._place) if self._again else row
+                    asked = input_of(row) if self._again else row
                     if asked is not None and self._share is not None:
                         asked.place = place
                     if asked is not None:
-                        self._template.fill(asked, self._place)
+                        self._template.fill(asked)
                         yield asked
                 except BadRow as exc:
                     bad(exc)
