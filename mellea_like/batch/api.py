@@ -69,10 +69,7 @@ if TYPE_CHECKING:
     # them.
 
     class Items(Protocol[I_co, T_co]):
-        """An iterable of texts or actions.
-
-        The type parameters are the type of the items and the type that replies are parsed to.
-        """
+        """An iterable of texts or actions, generic in their type and in that of parsed replies."""
 
         def __iter__(self) -> ItemIterator[I_co, T_co]: ...
 
@@ -319,10 +316,7 @@ def sample_many(
 
 
 def check_takes_one(name: str, function: object, what: str) -> None:
-    """Raise a TypeError unless an argument is None or a plain function of one parameter.
-
-    The message is: ``name`` must be a plain function that takes ``what``.
-    """
+    """Raise a TypeError unless an argument is None or a plain function that takes ``what``."""
     if function is None or (callable(function) and not is_async(function) and takes(function, 1)):
         return
     msg = f"{name} must be a plain function that takes {what}, not {function!r}"

@@ -240,10 +240,7 @@ class BatchRun(Generic[T, I]):
                 intake.job_done()
 
     async def _sample(self, job: Job, call: Call) -> Paused | None:
-        """Sample an item with ``call``, and store its result, or end the batch with an error.
-
-        Return the item's state if it is paused until a later round, else None.
-        """
+        """Sample an item, and store its result, or return its state if it is paused."""
         recorder = None
         if self._open_journal is not None:
             recorder = ItemRecorder(self._open_journal, job, self._work.format, self._abort)

@@ -22,11 +22,7 @@ if TYPE_CHECKING:
 
 
 class HandOut:
-    """Hands results to the consumer as they become ready.
-
-    At most ``places`` items are between the source and the consumer. So a slow consumer slows down
-    the source.
-    """
+    """Hands out results as they become ready; ``places`` bounds the items that are under way."""
 
     def __init__(self, places: int, tally: Tally) -> None:
         self.window = anyio.Semaphore(places, fast_acquire=True)

@@ -85,10 +85,7 @@ class Backends:
         return None if self._spec.asks_directly else price.halved()
 
     def prices(self, models: Iterable[str | None]) -> dict[str, Price] | None:
-        """Map models to their known prices; return None if no price is known.
-
-        ``models`` contains None for a model of unknown name, which is left out.
-        """
+        """Map models of known name and price to their prices; return None if there are none."""
         bigger = {str(one.model): one.price for one in self._bigger}
         found: dict[str, Price] = {}
         for model in models:
@@ -349,10 +346,7 @@ def _named(options: DrawOptions) -> BackendName | Literal["jobs"] | None:
 def openai_upstream(
     model: str | None, base_url: str | None, names: Mapping[str, str], **limits: Any
 ) -> OpenAIUpstream:
-    """Return the settings of an OpenAI-compatible server, after checking them.
-
-    ``names`` maps each setting to the option that errors should name.
-    """
+    """Return a server's checked settings; ``names`` maps them to options, for errors."""
     if base_url is None:
         base_url = os.environ.get("OPENAI_BASE_URL") or OFFICIAL_URL
         names = {**names, "base_url": "OPENAI_BASE_URL"}

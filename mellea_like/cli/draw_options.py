@@ -330,10 +330,7 @@ class DrawOptions:
 def requirements_of(
     spec: StrategySpec, checks: Iterable[str], schema: Path | None
 ) -> list[Requirement]:
-    """Make the requirements in ``spec``, and those for the code checks among ``checks``.
-
-    ``schema`` is the path of the JSON Schema. The schema's requirement is named after this file.
-    """
+    """Make the requirements of ``spec`` and code checks; a schema's is named after its file."""
     made = spec.make_requirements(schema_name="" if schema is None else f"schema:{schema.name}")
     try:
         code = [parse_check(one, code=True) for one in checks if is_code_check(one)]
@@ -409,10 +406,7 @@ def parse_extra(given: Iterable[str]) -> dict[str, Any]:
 
 
 def parse_judge_options(given: Iterable[str]) -> dict[str, Any]:
-    """Parse the values of ``--judge-option``, such as ``temperature=1``.
-
-    A name that occurs twice is refused.
-    """
+    """Parse the values of ``--judge-option``, such as ``temperature=1``; a name may occur once."""
     found: dict[str, Any] = {}
     extra: dict[str, Any] = {}
     for text in given:
@@ -444,10 +438,7 @@ def _json_or_text(value: str) -> Any:
 
 
 def parse_budget(given: Iterable[str]) -> dict[str, float]:
-    """Parse the values of ``--budget``, such as ``requests=20``, to arguments of `Budget`.
-
-    A kind that occurs twice is refused.
-    """
+    """Parse the values of ``--budget``, such as ``requests=20``; a kind may occur once."""
     found: dict[str, float] = {}
     for text in given:
         kind, _, amount = (part.strip() for part in text.partition("="))

@@ -33,10 +33,7 @@ FILES = ("json_schema", "gguf", "corpus")
 
 
 def option(default: Any, names: str, about: str, panel: str | None = None, **more: Any) -> Any:
-    """Make a dataclass field for an option.
-
-    ``names`` is, for example, ``"--output -o FILE"``, or ``"--force"`` for a flag.
-    """
+    """Make a field for an option; ``names`` is, for example, ``--output -o FILE``."""
     given: Any = ... if default is REQUIRED else [] if default is list else default
     *flags, last = names.split()
     if last.startswith("-"):

@@ -47,10 +47,7 @@ class SignalHandler:
         return Exit.TERMINATED if others else Exit.INTERRUPTED
 
     def run(self, function: Callable[..., Awaitable[T]], *arguments: Any) -> T:
-        """Run a function in an event loop, and return its result.
-
-        If a signal cancels the function, raise ``KeyboardInterrupt``.
-        """
+        """Run a function in an event loop; raise ``KeyboardInterrupt`` if a signal cancels it."""
 
         async def cancellable() -> list[T]:
             with anyio.CancelScope() as scope:
@@ -67,10 +64,7 @@ class SignalHandler:
         return results[0]
 
     def receive(self, number: int, _frame: FrameType | None) -> None:
-        """Cancel the running function at the first signal; end the process at the second.
-
-        If no function is running at the first signal, raise ``KeyboardInterrupt``.
-        """
+        """Cancel the function, or raise without one; at the second signal, end the process."""
         self._received.append(number)
         if len(self._received) > 1:
             self._leave()

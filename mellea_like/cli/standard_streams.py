@@ -30,10 +30,7 @@ def ready_streams() -> None:
 
 
 def write(text: str, stream: TextIO) -> None:
-    """Write to a stream, and flush it.
-
-    If nobody reads the stream's pipe any more, discard the text without an error.
-    """
+    """Write to a stream and flush it; without a reader of its pipe, discard the text."""
     try:
         stream.write(text)
         stream.flush()

@@ -309,10 +309,7 @@ class _Findings:
             self.alone[lacks[0]] += 1
 
     def bottleneck(self) -> Bottleneck | None:
-        """Return the requirement that failed most often.
-
-        If several did, it is the one that most often was the only one to fail.
-        """
+        """Return the requirement that failed most often or, of several, most often alone."""
         worst = max(self.failed, key=lambda what: (self.failed[what], self.alone[what]), default="")
         if not self.failed[worst]:
             return None

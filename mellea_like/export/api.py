@@ -243,10 +243,7 @@ def check_arguments(
     details: bool,
     options: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Refuse arguments of `export` that are out of range or contradict each other.
-
-    ``options`` maps the arguments to the command line's options, for use in errors.
-    """
+    """Refuse arguments of `export` that don't fit; ``options`` are their names for errors."""
     names = {name: options.get(name, name) for name in (*how._fields, "format", "details")}
     check_one_of(names["format"], format, KINDS)
     how.check(options)

@@ -101,10 +101,7 @@ class ExampleRules(NamedTuple):
     prompt: Prompt = "sent"
 
     def check(self, options: Mapping[str, str] = MappingProxyType({})) -> None:
-        """Refuse values that are out of range or contradict each other.
-
-        ``options`` maps the fields to the command line's options, for use in errors.
-        """
+        """Refuse values that don't fit; ``options`` maps fields to options, for errors."""
         names = {name: options.get(name, name) for name in self._fields}
         for name, value, known in (
             ("pairs", self.pairs, get_args(Pairs)),

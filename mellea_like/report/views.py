@@ -230,10 +230,7 @@ class TraceView:
 
     @cached_property
     def questions(self) -> dict[int, Hashable]:
-        """A key for the prompt of each draw, by its iteration; the same for equal prompts.
-
-        The draws' own rounds of tools are no part of their prompts.
-        """
+        """A key for each draw's prompt, by iteration, without the draw's own rounds of tools."""
         ends = [messages_in(self.prompts[s.prompt])[-1:] for s in self.slices]
         if not any(message["role"] == "tool" for end in ends for message in end):
             return {s.iteration: s.prompt for s in self.slices}

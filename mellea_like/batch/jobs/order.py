@@ -145,10 +145,7 @@ class ByJobs:
 
 
 def _with_marks(job: Job, marks: dict[int, Any]) -> Job:
-    """Add the selection's marks (scores or vote keys) of an item's draws.
-
-    If a draw that passed has no mark, leave out this draw and all later draws: they are repeated.
-    """
+    """Add the marks of earlier draws; from the first pass without a mark on, draws are repeated."""
     for place, slice_ in enumerate(job.earlier):
         if slice_.passed and slice_.iteration not in marks:
             earlier = job.earlier[:place]

@@ -120,10 +120,7 @@ def _known(job: StoredJob) -> KnownJob:
 
 
 def _money(spent: dict[str, Usage], prices: Any) -> tuple[float, str] | None:
-    """Return the total cost and its currency, or None if a price is unknown.
-
-    ``spent`` is the usage at each `BatchJobs.place`.
-    """
+    """Return the cost of all usage and its currency; None if a price is unknown."""
     models = {place: f"{place.split(' ')[1]}{IN_A_JOB}" for place in spent}
     found = [price_for(model, prices) for model in models.values()] if prices else [None]
     if not found or None in found:
@@ -139,11 +136,7 @@ async def cancel_jobs(
     poll: float,
     tell: Callable[[str], object] = lambda _: None,
 ) -> None:
-    """Cancel the jobs of a run that isn't running now, and keep the answers that they already have.
-
-    When the run is resumed, it uses those answers, and submits the other requests again. ``api_at``
-    makes the API for a `BatchJobs.place`, and ``tell`` gets a sentence about each step.
-    """
+    """Cancel the jobs of a run that isn't running now, and keep the answers that they have."""
     do = OneThread()
 
     def opened() -> tuple[JournalLock, JobStore]:

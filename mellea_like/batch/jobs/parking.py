@@ -46,11 +46,7 @@ other tasks can make their own requests."""
 
 
 class Parking:
-    """Answers the requests of one item's call, and sets the call aside if they wait for jobs.
-
-    ``charged`` are the iterations whose draws are repeated, and whose cost an earlier session of
-    the run has recorded.
-    """
+    """Answers the requests of one item's call, and sets the call aside if they wait for jobs."""
 
     def __init__(
         self,
@@ -69,7 +65,7 @@ class Parking:
         self._rounds = rounds
         self._item = job.id
         self._answers = answers
-        self._charged = charged
+        self._charged = charged  # Iterations to repeat, whose cost is already recorded.
         self._listener = listener
         self._asked: Counter[str] = Counter()
         self._parked = self._busy = 0

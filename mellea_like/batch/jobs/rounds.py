@@ -180,10 +180,7 @@ class JobRounds:
         return False
 
     async def _directly(self) -> set[int]:
-        """Choose the items whose requests ``BatchJobs.direct`` answers next.
-
-        These are the first item, as a trial, or the last ones, if they are too few for a job.
-        """
+        """Choose the items that ``direct`` answers next: the first, as a trial, or the last few."""
         items = set[int]()
         direct = set[str]()
         under_way = await self._under_way()
@@ -419,10 +416,7 @@ def _fitting(
     *,
     alone: bool,
 ) -> tuple[list[Waiting], set[int]]:
-    """Return the requests for the next job, and the items with a request too large for any job.
-
-    If ``alone``, no other job is under way, and the first request may exceed ``room``.
-    """
+    """Return the requests for the next job, and the items with a request too large for any job."""
     requests: list[Waiting] = []
     hopeless = set[int]()
     size = tokens = 0
@@ -438,6 +432,7 @@ def _fitting(
             continue
         if len(requests) >= most or size + own > backend.bytes_per_job:
             break
+        # The first request may exceed the room if no other job is under way.
         if room is not None and tokens + request.input_tokens > room and (requests or not alone):
             break
         requests.append(request)

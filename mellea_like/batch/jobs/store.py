@@ -271,10 +271,7 @@ class JobStore:
         return int(count)
 
     def waiting_items(self, api: str, most: int = 1) -> list[int]:
-        """Return the items of this session's requests to ``api`` that wait for a job.
-
-        Only the first ``most`` requests count. An item with several requests occurs several times.
-        """
+        """Return the items of the first ``most`` requests to ``api`` that wait for a job."""
         with self._reading() as db:
             rows = db.execute(
                 f"SELECT item FROM requests WHERE {_WAITING} ORDER BY item LIMIT ?",  # noqa: S608
@@ -374,10 +371,7 @@ class JobStore:
             _back(db, job.id, tried=tried)
 
     def take(self, job: StoredJob, results: Sequence[tuple[JobResult, Usage]]) -> None:
-        """Store a job's results with their costs; keep only the first answer to each request.
-
-        A failure that another try may avoid is no answer: the request goes into another job.
-        """
+        """Store a job's results with their costs; keep only the first answer to each request."""
         ours = re.compile(f"{self.prefix}{job.id}-([0-9]{{1,18}})")
         with self._writing() as db:
             for (custom_id, outcome), usage in results:
@@ -491,9 +485,6 @@ def _written(state: JobState) -> str:
 
 
 def _back(db: sqlite3.Connection, job: int, *, tried: bool) -> None:
-    """Let a job's unanswered requests wait for another job.
-
-    ``tried`` is whether the job that they leave counts as a try.
-    """
+    """Let a job's unanswered requests wait for another job; ``tried`` counts this one as a try."""
     tries = "" if tried else ", tries = tries - 1"
     db.execute(f"UPDATE requests SET job = NULL{tries} WHERE job = ? AND answer IS NULL", (job,))  # noqa: S608 (a constant)

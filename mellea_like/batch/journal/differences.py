@@ -48,11 +48,7 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[Diff
 
 
 def has_more_turns(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    """Return whether failed items of the earlier run can continue with more draws.
-
-    They can if a higher loop budget is the only difference, and the strategy makes its draws one
-    after another, without a schedule or a selection object.
-    """
+    """Return whether only the loop budget has grown, so that failed items can continue."""
     old, new = _object(before.get("strategy")), _object(now.get("strategy"))
     was, is_ = old.get("loop_budget"), new.get("loop_budget")
     return (

@@ -78,10 +78,7 @@ def identity_of(
     *,
     backend: Backend | None = None,
 ) -> dict[str, Json]:
-    """Return a description of a run, by which it can be compared with another run.
-
-    Settings that don't affect the results are left out, such as limits, plugins and timeouts.
-    """
+    """Return the settings that affect the results of a run, for comparison with another run."""
     settings = strategy.settings
     asked = Options.of(options, settings.options)
     generator = settings.backend if backend is None else backend

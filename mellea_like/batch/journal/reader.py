@@ -182,10 +182,7 @@ def read_block(
     unfinished: bool = False,
     parts: bool = True,
 ) -> list[StoredItem]:
-    """Read items in one snapshot; ``which`` is (first id, end id, limit).
-
-    With ``unfinished``, read only items without a result. Without ``parts``, leave out large data.
-    """
+    """Read items in one snapshot; ``which`` is (first id, end id, limit)."""
     first, end, limit = which
     with journal_errors(path), _snapshot(connection):
         rows = connection.execute(_ITEMS, (first, end, unfinished, limit)).fetchall()

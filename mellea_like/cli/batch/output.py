@@ -27,10 +27,7 @@ LONGEST_HEAD = 100_000
 
 
 class Output:
-    """Writes a batch's results to standard output or to a file.
-
-    A file has a temporary name until it has results to keep.
-    """
+    """Writes results to standard output, or to a file whose name is temporary at first."""
 
     def __init__(self, option: str, given: str, *, replace: bool, renew: bool = False) -> None:
         self.path = None if given == STANDARD else Path(os.path.realpath(given))
@@ -68,10 +65,7 @@ class Output:
         return self._format is RowFormat.PARQUET
 
     def begin(self, columns: Mapping[str, str] | None, *, at_once: bool) -> None:
-        """Open the output. With ``at_once``, a file gets its final name after its first row.
-
-        A Parquet file always keeps its temporary name until it is complete.
-        """
+        """Open the output. With ``at_once``, a file gets its final name after its first row."""
         with writing(self._name):
             if self.path is None:
                 self._file = io.BytesIO()
@@ -107,11 +101,7 @@ class Output:
             self._beside = None
 
     async def close(self, *, keep: bool) -> None:
-        """Close the output.
-
-        If the file still has its temporary name, it gets its final name with ``keep``, and is
-        removed without ``keep``.
-        """
+        """Close the output; without ``keep``, a file that has no final name yet is removed."""
         file, writer, self._writer = self._file, self._writer, None
         if file is None or writer is None:
             return

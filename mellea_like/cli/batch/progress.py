@@ -95,10 +95,7 @@ class BatchView:
             self._live.stop()
 
     def update(self, progress: Progress) -> None:
-        """Store the current progress.
-
-        If progress is shown in lines, not in a live view, write a line every few seconds.
-        """
+        """Store the progress; without a live view, show it in a line every few seconds."""
         self.progress, self._updated = progress, time.monotonic()
         due = self._updated - self._told >= self._every
         if self._lines and due and progress.done != progress.total:

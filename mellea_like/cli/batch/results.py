@@ -92,10 +92,7 @@ def _journal(options: BatchOptions, backends: Backends) -> Journal | None:
 
 
 def with_options(error: Exception, options: BatchOptions) -> Exception:
-    """Return the error, reworded to name options in place of the library's settings.
-
-    Only a `JournalError` that lists changed settings is reworded.
-    """
+    """Return the error; one that lists changed settings names options in their place."""
     if not isinstance(error, JournalError) or not error.differences:
         return error
     from mellea_like.batch.unique import UNIQUE  # noqa: PLC0415 (few runs need it)
