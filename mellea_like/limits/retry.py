@@ -4,53 +4,34 @@ from __future__ import annotations
 
 import math
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
-
-import anyio
+from typing import TYPE_CHECKING, TypeVar
 
 from mellea_like.core.argument_checks import real_number, whole_number
 from mellea_like.core.backend import BackendWrapper
 from mellea_like.core.connection_errors import is_of_backend
-from mellea_like.core.display import add_note, error_text
-from mellea_like.core.generation import Generation
 from mellea_like.errors import (
-    BackendError,
-    BackendUnavailable,
     MalformedResponse,
-    RateLimited,
 )
 from mellea_like.limits.backoff_gate import (
-    JITTER,
     TRIP_AFTER,
-    Patience,
-    come_back_in,
     gate_before,
     gate_of,
-    spread_after,
-    told_to_wait,
-    too_long,
 )
 from mellea_like.limits.base import noting
 from mellea_like.runtime.event_loops import cancellation_lost, native_cancel_requests
-from mellea_like.runtime.logs import inform
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 
-    from tenacity import RetryCallState
-
     from mellea_like.core.backend import Backend, Request
-    from mellea_like.core.generation import Meter
+    from mellea_like.core.generation import Generation, Meter
     from mellea_like.limits.backoff_gate import BackoffGate
 
 __all__ = ["Retry", "RetryBackend"]
 
 T = TypeVar("T")
-
-MOST_DOUBLINGS = 65
-"""Waits stop doubling after this number of failures, so that no number overflows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,13 +111,10 @@ class Retry:
     @property
     def longest_wait(self) -> float:
         """The longest total time of all waits between a request's tries, in seconds."""
-        doubling = range(1, min(self.attempts, MOST_DOUBLINGS))
-        rest = max(self.attempts - MOST_DOUBLINGS, 0) * self.backoff(MOST_DOUBLINGS, 1.0)
-        return sum(self.backoff(failures, 1.0) for failures in doubling) + rest
-
-    def backoff(self, failures: int, chance: float) -> float:
-        """Return the seconds to wait after some failures: the longest wait times ``chance``."""
-        return chance * min(self.maximum, self.initial * 2.0 ** (min(failures, MOST_DOUBLINGS) - 1))
+        total, wait, left = 0.0, self.initial, self.attempts - 1
+        while left and 0 < wait < self.maximum:
+            total, wait, left = total + wait, 2 * wait, left - 1
+        return total + left * min(wait, self.maximum)
 
 
 class RetryBackend(BackendWrapper):
@@ -226,167 +204,10 @@ async def send_with_retries(
         if not is_of_backend(exc):
             raise
         error = exc
+    from mellea_like.limits.retry_loop import try_again  # noqa: PLC0415 (it imports tenacity)
+
     # This is outside the handler, so that the first error isn't the context of all others.
     try:
         return await try_again(send, request, error, policy, gate, lost)
     finally:
         del error  # Break the cycle between frame and exception.
-
-
-async def try_again(
-    send: Callable[[Request], Awaitable[T]],
-    request: Request,
-    error: Exception,
-    policy: Retry | None,
-    gate: BackoffGate,
-    lost: Callable[[], bool],
-) -> T:
-    """Retry a request after its first error; return the result, or raise the last error.
-
-    Each further try has its own meter, which is part of the request's meter, and its number in
-    ``meta.retry``. A note on the last error tells how often the request was tried, and why there
-    was no further try. Permanent errors, and all errors if there is no policy, are raised again,
-    and so is an error that replaces a cancellation (``lost``).
-    """
-    state: RetryCallState | None = None
-    try:
-        gate.heard(error, policy)
-        if policy is None or not policy.transient(error):
-            raise error
-        # This is imported here because most programs never need it.
-        from tenacity import AsyncRetrying, retry_if_exception  # noqa: PLC0415
-
-        stop, patience = _Stop(policy, request.meta.deadline), Patience(policy)
-        async for attempt in AsyncRetrying(
-            retry=retry_if_exception(lambda exc: policy.transient(exc) and not lost()),
-            wait=partial(_wait, policy),
-            stop=stop,
-            before_sleep=partial(_before_sleep, gate),
-            sleep=anyio.sleep,
-            retry_error_callback=partial(_back_off, gate),
-        ):
-            state = attempt.retry_state
-            if state.attempt_number == 1:  # The caller has made this try.
-                with attempt:
-                    raise error
-                continue
-            if told_to_wait(error) is None:
-                patience.spend(state.upcoming_sleep)
-            request.meter.finish(None)
-            probe = False
-            try:
-                probe = await gate.wait(request, policy, patience)
-                await request.meter.readmit(request, error)
-                with attempt:
-                    return await _send_again(send, request, state.attempt_number - 1, policy, gate)
-            except BackendError as exc:
-                if exc is not error:
-                    exc.__cause__ = error  # The gate refused the request after the last try.
-                raise
-            finally:
-                if probe:
-                    gate.probe_ended()
-            error = _error_of(state)
-        raise _given_up(error, stop.why, policy.max_retry_after)
-    finally:
-        # Break the cycles between the last error and the frames in its traceback.
-        del error
-        if state is not None:
-            state.outcome = None
-
-
-def _wait(policy: Retry, state: RetryCallState) -> float:
-    """Return the seconds until the next try: those that the server asks for, or a backoff."""
-    chance, asked = JITTER.random(), told_to_wait(_error_of(state))
-    if asked is None:
-        return policy.backoff(state.attempt_number, chance)
-    return asked + chance * spread_after(asked)
-
-
-class _Stop:
-    """Decides after each try whether it was the last one; if so, ``why`` says why."""
-
-    def __init__(self, policy: Retry, deadline: float | None) -> None:
-        self.why = ""
-        self._policy = policy
-        self._deadline = deadline
-        self._refusals = 0  # Tries that got a 429.
-
-    def __call__(self, state: RetryCallState) -> bool:
-        policy, error = self._policy, _error_of(state)
-        tried, pause = state.attempt_number, state.upcoming_sleep
-        self._refusals += isinstance(error, RateLimited)
-        refusals = self._refusals
-        if (asked := told_to_wait(error) or 0.0) > policy.max_retry_after:
-            self.why = f"{come_back_in(asked)}: {too_long(policy.max_retry_after)}"
-        elif refusals >= policy.rate_limit_attempts:
-            limit = policy.rate_limit_attempts
-            self.why = f"refused {_times(refusals)} (rate_limit_attempts={limit})"
-        elif tried - refusals >= policy.attempts:
-            self.why = f"tried {_times(tried)} (attempts={policy.attempts})"
-        elif self._deadline is not None and anyio.current_time() + pause > self._deadline:
-            self.why = (
-                f"tried {_times(tried)}: the next try would have to wait {pause:.3g} s, but the"
-                " call's time is up before then"
-            )
-        return bool(self.why)
-
-
-def _before_sleep(gate: BackoffGate, state: RetryCallState) -> None:
-    """Log an error that would otherwise vanish in the next try."""
-    _back_off(gate, state)
-    error, tried, pause = _error_of(state), state.attempt_number, state.upcoming_sleep
-    kind = type(error).__name__
-    inform("try %d failed: %s: %s; retrying in %.3g s", tried, kind, error, pause)
-
-
-def _back_off(gate: BackoffGate, state: RetryCallState) -> None:
-    """After a 429 without ``Retry-After``, make other requests wait as long as this one."""
-    error = _error_of(state)
-    if isinstance(error, RateLimited) and told_to_wait(error) is None:
-        gate.close(state.upcoming_sleep)
-
-
-async def _send_again(
-    send: Callable[[Request], Awaitable[T]],
-    request: Request,
-    retry: int,
-    policy: Retry,
-    gate: BackoffGate,
-) -> T:
-    """Send a request with a separate meter, and report the outcome to the gate."""
-    meter = request.meter.attempt()
-    meta = replace(request.meta, retry=request.meta.retry + retry)
-    try:
-        reply = await send(replace(request, meter=meter, meta=meta))
-    except BaseException as exc:
-        gate.heard(exc, policy)
-        meter.finish(None)
-        raise
-    gate.answered(anyio.current_time())
-    if isinstance(reply, Generation):
-        meter.finish(reply)
-    return reply
-
-
-def _given_up(error: Exception, why: str, cap: float) -> Exception:
-    """Return the error to raise if there is no further try: the last one, with the reason."""
-    if isinstance(error, BackendError) and (asked := told_to_wait(error) or 0.0) > cap:
-        kind = RateLimited if isinstance(error, RateLimited) else BackendUnavailable
-        msg = f"{error_text(error)}; {why}"
-        refused = kind(msg, status=error.status, retryable=False, retry_after=asked)
-        refused.__cause__ = error
-        return refused
-    if why not in getattr(error, "__notes__", ()):
-        add_note(error, why)
-    return error
-
-
-def _error_of(state: RetryCallState) -> Exception:
-    outcome: Any = state.outcome
-    error: Exception = outcome.exception()
-    return error
-
-
-def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count} times"

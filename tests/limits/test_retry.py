@@ -7,6 +7,8 @@ import gc
 import math
 import weakref
 from contextlib import suppress
+from dataclasses import replace
+from itertools import pairwise
 
 import anyio
 import pytest
@@ -27,7 +29,7 @@ from mellea_like.errors import (
     MalformedResponse,
     RateLimited,
 )
-from mellea_like.limits.backoff_gate import BackoffGate, told_to_wait
+from mellea_like.limits.backoff_gate import JITTER, BackoffGate, told_to_wait
 from mellea_like.limits.retry import Retry, RetryBackend, send_with_retries
 
 DOWN = BackendUnavailable
@@ -49,6 +51,17 @@ async def failure(backend, request, policy=None, gate=None) -> BackendError:
 
 def refuses(*errors: BaseException | type[BaseException]) -> ScriptedBackend:
     return ScriptedBackend([*errors, "good"])
+
+
+class Down:
+    """Fails, and remembers when."""
+
+    def __init__(self) -> None:
+        self.came: list[float] = []
+
+    async def generate(self, request):
+        self.came.append(anyio.current_time())
+        raise DOWN("503")
 
 
 # --- the policy's decisions, in tables -----------------------------------------------------------
@@ -99,23 +112,6 @@ def test_only_retryable_errors_of_backends_and_connections_are_tried_again(error
 )
 def test_what_a_server_asks_for_is_seconds_that_make_sense(given, seconds):
     assert told_to_wait(RateLimited("429", retry_after=given)) == seconds
-
-
-@pytest.mark.parametrize(
-    ("failures", "chance", "seconds"),
-    [
-        (1, 1.0, 0.5),
-        (1, 0.0, 0.0),
-        (2, 1.0, 1.0),
-        (3, 1.0, 2.0),
-        (3, 0.25, 0.5),
-        (5, 1.0, 8.0),
-        (6, 1.0, 8.0),
-        (10**6, 1.0, 8.0),
-    ],
-)
-def test_waits_double_up_to_the_maximum(failures, chance, seconds):
-    assert Retry().backoff(failures, chance) == seconds
 
 
 # --- tries -------------------------------------------------------------------------------------
@@ -171,12 +167,62 @@ async def test_a_try_that_the_gate_refuses_tells_of_the_error_before_it(virtual_
     assert refused.__cause__ is error
 
 
+async def test_the_waits_before_tries_count_as_waiting_for_a_server_that_is_down(
+    virtual_clock, monkeypatch
+):
+    monkeypatch.setattr(JITTER, "random", lambda: 1.0)
+    gate, backend = BackoffGate(), Down()
+
+    async def others_fail() -> None:
+        await anyio.sleep(0.9)
+        for _ in range(3):
+            gate.heard(DOWN("others"), Retry())
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(others_fail)
+        refused = await failure(backend, ask(), Retry(2, initial=1), gate)
+    assert isinstance(refused, CircuitOpen)
+    assert "this request can wait 0 s" in str(refused)
+    assert (len(backend.came), virtual_clock.now) == (1, 1)
+
+
 async def test_an_error_that_is_raised_again_and_again_is_noted_once(virtual_clock):
     error = DOWN("always the same")
     backend = ScriptedBackend([error], cycle=True)
     await failure(backend, ask())
     await failure(backend, ask())
     assert error.__notes__ == ["tried 3 times (attempts=3)"]
+
+
+@pytest.mark.parametrize("chance", [0.0, 0.25, 1.0])
+async def test_waits_double_up_to_the_maximum(virtual_clock, monkeypatch, chance):
+    monkeypatch.setattr(JITTER, "random", lambda: chance)
+    backend = Down()
+    await failure(backend, ask(), Retry(7, trip_after=None))
+    waits = [after - before for before, after in pairwise(backend.came)]
+    assert waits == pytest.approx([chance * longest for longest in (0.5, 1, 2, 4, 8, 8)])
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        Retry(1),
+        Retry(),
+        Retry(9),
+        Retry(9, initial=0),
+        Retry(9, initial=0.3, maximum=7),
+        Retry(4, initial=1, maximum=0.25),
+        Retry(1100),
+    ],
+)
+async def test_the_longest_wait_is_what_the_longest_backoffs_take(
+    virtual_clock, monkeypatch, policy
+):
+    monkeypatch.setattr(JITTER, "random", lambda: 1.0)
+    backend = Down()
+    await failure(backend, ask(), replace(policy, trip_after=None))
+    assert len(backend.came) == policy.attempts
+    assert virtual_clock.now == pytest.approx(policy.longest_wait)
 
 
 async def test_refusals_have_a_count_of_their_own(virtual_clock):
@@ -230,17 +276,23 @@ class Traceable(BackendUnavailable):
     """May be weakly referenced, as any exception class of Python code."""
 
 
-@pytest.mark.parametrize("tries", [1, 3])
-async def test_an_error_is_gone_without_the_garbage_collector(virtual_clock, tries):
-    seen: list[weakref.ref] = []
+class Permanent(InvalidRequest):
+    """May be weakly referenced, too."""
 
-    def remembered(error):
-        seen.append(weakref.ref(error))
-        return error
+
+@pytest.mark.parametrize("last", [Traceable, Permanent])
+@pytest.mark.parametrize("tries", [1, 3])
+async def test_an_error_is_gone_without_the_garbage_collector(virtual_clock, tries, last):
+    seen: list[weakref.ref] = []
 
     class Fails:
         async def generate(self, request):
-            raise remembered(Traceable("503"))
+            error = last("400") if len(seen) == tries - 1 else Traceable("503")
+            seen.append(weakref.ref(error))
+            try:
+                raise error
+            finally:
+                del error
 
     backend = RetryBackend(Fails(), Retry(tries))
     gc.disable()
@@ -253,12 +305,15 @@ async def test_an_error_is_gone_without_the_garbage_collector(virtual_clock, tri
         gc.enable()
 
 
-async def test_a_wait_above_the_cap_fails_now_and_says_when_to_come_back(virtual_clock):
-    error = RateLimited("slow down", status=429, retry_after=121)
+@pytest.mark.parametrize(("kind", "status"), [(RateLimited, 429), (BackendUnavailable, 503)])
+async def test_a_wait_above_the_cap_fails_now_and_says_when_to_come_back(
+    virtual_clock, kind, status
+):
+    error = kind("slow down", status=status, retry_after=121)
     backend = refuses(error)
     raised = await failure(backend, ask())
-    assert type(raised) is RateLimited
-    assert (raised.status, raised.retryable, raised.retry_after) == (429, False, 121.0)
+    assert type(raised) is kind
+    assert (raised.status, raised.retryable, raised.retry_after) == (status, False, 121.0)
     assert "slow down; come back in 121 s" in str(raised)
     assert raised.__cause__ is error
     assert virtual_clock.now == 0
