@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -190,18 +191,18 @@ def storm(session: nox.Session) -> None:
     The examples are the same each time; with ``STORM=new`` in the environment they are new.
     """
     environment = Environment(session, "test")
-    # Many more random calls, cancellations and limits than the tests make up; and thousands of
+    # Many more random examples, cancellations and limits than the tests make up; and thousands of
     # calls at once, and what they leave behind.
-    storms = [*(ROOT / "tests" / name for name in ("storm", "limits", "schedules"))]
-    storms += sorted((ROOT / "tests").glob("*/test_*storm*.py"))
-    # The last ones are draws that are replayed, and simulations.
-    more = ["batch/test_sample_many_properties", "selections/test_selections_benchmark"]
-    more += ["requirements/test_agreement", "engine/test_recorded_calls", "core/test_sequential"]
-    more += ["selections/test_estimate"]
-    storms += [ROOT / "tests" / f"{name}.py" for name in more]
+    storms = [path for path in sorted((ROOT / "tests").rglob("test_*.py")) if _storms(path)]
     session.env["STORM"] = os.environ.get("STORM") or "1"
     wanted = ("-m", "(hypothesis or steps or storm) and not (alone or kill)", "--durations=10")
     environment.run("pytest", "--numprocesses=auto", "--dist=loadgroup", *wanted, *storms)
+
+
+def _storms(path: Path) -> bool:
+    """Return whether a file has tests that try more in a storm."""
+    text = path.read_text(encoding="utf-8")
+    return re.search(r"from hypothesis import|mark\.st(orm|eps)\b", text) is not None
 
 
 @nox.session

@@ -47,7 +47,7 @@ settings.register_profile(
         HealthCheck.data_too_large,
         HealthCheck.function_scoped_fixture,
     ],
-    max_examples=50,
+    max_examples=20,
 )
 settings.register_profile("ci", settings.get_profile("default"), derandomize=True)
 settings.register_profile("storm", settings.get_profile("ci"), max_examples=100)

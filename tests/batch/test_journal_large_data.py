@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from batch_kit import results_of
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from journal_kit import execute, items_of
 from messages import CALLS, MESSAGES, SOME, WORDS
@@ -47,7 +47,6 @@ GENERATIONS = st.builds(
 )
 
 
-@settings(max_examples=25)
 @given(st.lists(MESSAGES, min_size=1, max_size=3), GENERATIONS)
 def test_what_was_said_comes_back_from_records_and_journals(messages, reply):
     backend = FunctionBackend(lambda _: reply, inline=True)
@@ -72,7 +71,6 @@ def test_what_was_said_comes_back_from_records_and_journals(messages, reply):
         )
 
 
-@settings(max_examples=25)
 @given(st.lists(MESSAGES, min_size=1, max_size=3))
 def test_a_row_of_messages_comes_back_as_it_was(messages):
     plain = [message.as_dict() for message in messages]

@@ -11,7 +11,7 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 from batch_kit import ids, into, results_of
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from journal_kit import items_of, run_of
 
@@ -576,7 +576,6 @@ async def test_results_of_items_that_a_source_no_longer_gives_are_not_lost_silen
     assert ids(seen) == [0]
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     fates=st.lists(st.integers(0, LOOP), min_size=1, max_size=8),
     requests=st.integers(1, 40),

@@ -7,7 +7,7 @@ import json
 import time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rows_kit import result
 
@@ -244,7 +244,6 @@ def test_a_column_of_the_input_keeps_its_name_and_the_results_gives_way():
     assert len(set(names)) == len(names)
 
 
-@settings(max_examples=25)
 @given(st.text())
 def test_any_text_comes_back_from_json(text):
     line = as_json({"a": text})
@@ -252,7 +251,6 @@ def test_any_text_comes_back_from_json(text):
     assert json.loads(line.encode("utf-8")) == {"a": text}
 
 
-@settings(max_examples=25)
 @given(st.text(st.characters(exclude_categories=["Cs"])))
 def test_any_text_comes_back_from_csv(text):
     data = written(CSV, [result(output=text)], {"a": "text"}).encode("utf-8")

@@ -213,14 +213,14 @@ async def play_and_resume(case: Case) -> None:
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "trio"])
-@examples(20, 250)
+@examples(10, 250)
 @given(case=cases)
 def test_random_batches_lose_nothing_and_leave_nothing(loop, case):
     run_virtual(lambda: play(case), backend=loop)
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "trio"])
-@examples(20, 250)
+@examples(10, 250)
 @given(case=cases)
 def test_random_batches_with_a_journal_go_on_where_they_were(loop, case):
     run_virtual(lambda: play_and_resume(case), backend=loop)

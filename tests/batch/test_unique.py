@@ -16,7 +16,7 @@ import report_kit
 from anyio.lowlevel import checkpoint
 from batch_kit import results_of
 from engine_kit import votes_of
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 from report_kit import trace_of
@@ -283,7 +283,6 @@ def check_index(threshold: float) -> None:
     assert replies.claim(2, 1, STORY) == 1
 
 
-@settings(max_examples=20, deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 8))
 def test_whatever_is_drawn_no_two_winners_are_alike(seed, concurrency):
     chance = random.Random(seed)

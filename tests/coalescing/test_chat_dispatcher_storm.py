@@ -249,7 +249,7 @@ def check_start(story: Story, ran: Ran, before: float) -> None:
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @given(rules=SETTINGS, events=EVENTS, closing=CLOSINGS)
-@examples(50, 500)
+@examples(25, 500)
 def test_whatever_happens_the_promises_hold(backend, rules, events, closing):
     logging.getLogger("mellea_like").setLevel(logging.CRITICAL)
     played = Play(rules)

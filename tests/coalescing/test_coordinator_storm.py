@@ -29,7 +29,7 @@ from mellea_like.errors import BackendUnavailable, Expired, MissingAnswer, Shutd
 from mellea_like.testing import run_virtual
 
 pytestmark = pytest.mark.timeout(900)
-storm = examples(50, 500)
+storm = examples(25, 500)
 
 # Eighths, which floats hold exactly.
 seconds = st.integers(0, 40).map(lambda eighths: eighths / 8)

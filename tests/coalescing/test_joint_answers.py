@@ -6,7 +6,7 @@ import json
 import time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mellea_like.coalescing.coordinator.joint_prompt import MAX_CHARACTERS, read_answers, until_stop
@@ -183,7 +183,6 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=50)
 @given(st.text(alphabet='[]{}":,01 \\ \nabk`', max_size=60), json_values, st.text(max_size=10))
 def test_no_reply_raises_and_none_without_the_keys_answers(before, value, after):
     keys = ["7e2a", "91bc"]

@@ -19,7 +19,7 @@ from mellea_like.errors import Expired, Refused, ShutdownError
 from mellea_like.testing import run_virtual
 
 pytestmark = pytest.mark.timeout(600)
-storm = examples(50, 500)
+storm = examples(25, 500)
 
 # Eighths, which floats hold exactly.
 seconds = st.integers(0, 32).map(lambda eighths: eighths / 8)

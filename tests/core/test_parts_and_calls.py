@@ -6,7 +6,7 @@ import base64
 import pickle
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from mellea_like.core.backend import Request, texts_only
 from mellea_like.core.conversation import Context, Conversation, Message, as_action
@@ -114,7 +114,6 @@ def test_a_text_has_placeholders_for_what_is_none(message, text):
         assert message.text == text
 
 
-@settings(max_examples=60)
 @given(MESSAGES)
 def test_a_message_comes_back_from_its_dict(message):
     again = Message.from_dict(message.as_dict())

@@ -171,7 +171,7 @@ json_values = st.recursive(
 )
 
 
-@examples(30, 500)
+@examples(20, 500)
 @given(st.dictionaries(st.text(max_size=3), json_values, max_size=4), st.randoms())
 def test_equal_calls_are_canonically_equal_in_whatever_order(arguments, random):
     shuffled = list(arguments.items())

@@ -7,7 +7,7 @@ from functools import partial
 import anyio
 import pytest
 from engine_kit import a_slice, says, yes
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mellea_like import (
@@ -289,7 +289,6 @@ async def test_wrong_rules_are_refused():
 # --- any escalation
 
 
-@settings(max_examples=60)
 @given(st.data())
 def test_any_escalation_draws_what_a_loop_by_hand_draws(data):
     """One subsample: turn by turn, within each stage's budget."""

@@ -7,7 +7,7 @@ from typing import Any
 import anyio
 import pytest
 from engine_kit import outcomes, yes
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mellea_like import BestOf, RejectionSamplingStrategy, Requirement
@@ -261,7 +261,6 @@ DRAWS = st.tuples(WORDS, st.integers(0, 5), st.sampled_from(["whole", "whole", "
     st.sampled_from([None, "yes"]),
     LOOPS,
 )
-@settings(max_examples=40, deadline=None)
 def test_what_is_released_is_always_the_beginning_of_the_one_reply_that_wins(
     draws, width, word, loop
 ):

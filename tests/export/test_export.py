@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from export_kit import RunOf, item_of, lines, sampled
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mellea_like import MultiTurnStrategy, RejectionSamplingStrategy, Requirement
@@ -273,7 +273,6 @@ TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=3
 REPLIES = TEXTS.filter(str.strip)  # White space alone is no reply.
 
 
-@settings(max_examples=25, deadline=None)
 @given(good=REPLIES, bad=REPLIES, label=TEXTS)
 def test_any_text_comes_back_from_every_format(good, bad, label):
     item = {**item_of({"text": good}, {"text": bad, "met": 0.5}), "label": label, "data": [label]}

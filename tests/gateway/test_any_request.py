@@ -6,7 +6,8 @@ import copy
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mellea_like.gateway.chat.request import read_chat
@@ -108,7 +109,7 @@ JSON = FLAT | st.lists(FLAT, max_size=2) | st.dictionaries(WORDS | st.text(), FL
 
 
 @pytest.mark.parametrize(("body", "read"), [(CHAT, read_chat), (RESPONSE, read_response)])
-@settings(max_examples=150, deadline=None)
+@examples(50, 500)
 @given(data=st.data())
 def test_a_request_is_read_or_refused(body, read, data):
     place = data.draw(st.sampled_from(places(body)))

@@ -305,7 +305,7 @@ SCHEDULES = st.sampled_from(["nothing", "pooled", "staggered", "hedged", "repair
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-@examples(30, 500)
+@examples(20, 500)
 @given(SCRIPTS, st.sampled_from(sorted(SELECTIONS)), SCHEDULES)
 def test_whatever_comes_the_winner_and_the_requests_are_what_the_oracle_says(
     backend, script, name, around

@@ -10,7 +10,7 @@ from itertools import combinations, pairwise
 from statistics import fmean
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mellea_like.estimate import (
@@ -212,7 +212,6 @@ def test_needed_is_the_smallest_number_that_is_enough():
         assert needed == 1 or curve.at(needed - 1).share < target
 
 
-@settings(max_examples=30)
 @given(st.lists(st.tuples(st.integers(1, 30), st.floats(0, 1)), min_size=1, max_size=12))
 @example([(23, 0.5625), (23, 0.4375), (9, 0.875), (13, 0.3125), (13, 0.3125)])
 def test_coverage_grows_with_the_draws_whatever_was_seen(drawn):

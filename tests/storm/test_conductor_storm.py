@@ -31,7 +31,7 @@ from mellea_like.schedules.base import CallProgress, Go
 from mellea_like.testing.virtual_clock import run_virtual
 
 pytestmark = pytest.mark.timeout(3600)
-storm = examples(75, 500)
+storm = examples(25, 500)
 Fate = Literal["failed", "errored", "broken", "passed"]
 
 

@@ -39,7 +39,7 @@ from mellea_like.schedules.giving_up import FEWEST, bug_of, times_seen
 from mellea_like.selections import BaseSelection, Consensus, Tournament
 
 pytestmark = pytest.mark.timeout(3600)
-storm = examples(75, 400)
+storm = examples(30, 400)
 
 
 class FatalCheck(Exception):
@@ -521,7 +521,7 @@ def test_a_call_keeps_the_rules_on_trio(call):
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-@examples(50, 400)
+@examples(25, 400)
 @given(SELECTING)
 def test_a_call_that_selects_keeps_the_rules(backend, call):
     assume(backend == "asyncio" or call.leaving.mode == "scope")

@@ -25,7 +25,7 @@ from mellea_like.schedules import Staggered
 from mellea_like.testing.virtual_clock import run_virtual
 
 pytestmark = pytest.mark.timeout(3600)
-storm = examples(80, 400)
+storm = examples(30, 400)
 
 
 def run_scene(scene: Scene, backend: Any) -> None:
@@ -63,7 +63,7 @@ DRAWS = st.lists(st.builds(Draw, KINDS, st.integers(1, 40).map(lambda n: n / 8))
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-@examples(25, 300)
+@examples(15, 300)
 @given(DRAWS, st.integers(1, 3), st.integers(1, 4), st.sampled_from([0.2, 1.0, 3.0, 100.0]))
 @example([Draw("transient", 1 / 8)] * 4, 2, 3, 1.0)
 def test_the_winner_of_an_ordered_call_does_not_depend_on_when_its_chains_start(

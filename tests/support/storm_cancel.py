@@ -21,7 +21,7 @@ from mellea_like.limits import LimitedBackend
 Scenes = Mapping[str, Callable[[], Scene]]
 
 STORM = bool(os.environ.get("STORM"))
-FIRST_STEPS, STRIDE = 6, 16
+FIRST_STEPS, STRIDE = 6, 40
 """Without ``STORM=1``, each of the first steps is tried, and then about one in so many."""
 
 
