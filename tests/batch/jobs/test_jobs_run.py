@@ -84,6 +84,7 @@ async def finish(strategy, items, path, **given):
 
 
 def jobs(provider, model="small", *, limits=LIMITS, keys=True, **settings):
+    settings = {"poll": 150.0} | settings  # The fake provider's jobs take 300 s.
     return BatchJobs(FakeAPI(provider, model, limits=limits, keys=keys), **settings)
 
 
@@ -240,7 +241,10 @@ async def test_a_job_may_be_listed_late_after_a_slow_upload(provider, path, fate
         pytest.param({"most": 5}, {"poll": 600}, 20, id="a job is too large by itself"),
         pytest.param({"cut": 3}, {}, 9, id="downloads are cut"),
         pytest.param(
-            {"seconds": 10**9}, {"deadline": 3600, "tries": 20}, 8, id="a late job is cancelled"
+            {"seconds": 10**9},
+            {"deadline": 3600, "tries": 20, "poll": 600},
+            8,
+            id="a late job is cancelled",
         ),
     ],
 )
