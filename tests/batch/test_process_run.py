@@ -5,8 +5,9 @@ from __future__ import annotations
 import anyio
 import process_kit
 import pytest
+from forked_command import can_fork, stand_in
 
-from mellea_like.batch import read_run, sample_in_processes
+from mellea_like.batch import processes, read_run, sample_in_processes
 from mellea_like.errors import JournalError, LimitExceeded, MelleaError
 from mellea_like.limits import Budget, SQLiteStore
 
@@ -27,8 +28,21 @@ def outcomes(items=ITEMS, make=process_kit.make, library="asyncio", **arguments)
     return anyio.run(main, backend=library)
 
 
+@pytest.fixture
+def forked(tmp_path_factory, monkeypatch):
+    """Fork the processes."""
+    if can_fork():
+        script = tmp_path_factory.mktemp("script") / "script.py"
+        script.write_text(processes.COMMAND[-1], encoding="utf-8")
+        monkeypatch.setattr(processes, "COMMAND", stand_in(script))
+
+
 @pytest.mark.parametrize("library", ["asyncio", "trio"])
-def test_each_item_is_done_once_and_a_run_goes_on_with_its_journals(tmp_path, library, capfd):
+def test_each_item_is_done_once_and_a_run_goes_on_with_its_journals(
+    tmp_path, library, capfd, request
+):
+    if library == "trio":  # On asyncio, they are started as in a user's program.
+        request.getfixturevalue("forked")
     folder = tmp_path / "run"
     found = outcomes(library=library, journal=folder)
     assert sorted(found) == list(range(11))
@@ -44,6 +58,7 @@ def test_each_item_is_done_once_and_a_run_goes_on_with_its_journals(tmp_path, li
         outcomes([{"text": "else"}] * 11, journal=folder)
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_budget_in_a_store_is_for_all(tmp_path):
     store = SQLiteStore(tmp_path / "limits")
     with pytest.raises(LimitExceeded, match="'all': 5 of 5"):
@@ -52,6 +67,7 @@ def test_a_budget_in_a_store_is_for_all(tmp_path):
     store.close()
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_process_that_dies_is_told_of_when_the_others_have_ended(tmp_path):
     items = [{"text": "die" if n == 3 else f"number {n}"} for n in range(11)]
     with pytest.raises(MelleaError, match=r"process 2 of 2 was killed \(SIGKILL\)"):
@@ -61,6 +77,7 @@ def test_a_process_that_dies_is_told_of_when_the_others_have_ended(tmp_path):
     assert passed[1] < 5
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_function_that_fails_ends_all():
     with pytest.raises(MelleaError, match="TypeError: make_strategy returned 'no strategy'"):
         outcomes(make=process_kit.make_badly)

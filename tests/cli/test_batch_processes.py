@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 
 import pytest
 from command_line import start
-from forked_command import stand_in
+from forked_command import can_fork, stand_in
 from http_server import Answer, OpenAIServer
 from leftovers import children, is_gone, wait_until
 from rows_kit import QUICK, asked, echo, half, lines, records, write_rows
@@ -20,14 +19,26 @@ from mellea_like.batch import processes, read_run
 ROWS = 40
 
 
+COMMAND = """
+from mellea_like.__main__ import main
+from mellea_like.batch import processes
+
+processes.COMMAND = {}
+raise SystemExit(main())
+"""
+
+
 @pytest.fixture(autouse=True)
-def _forked(tmp_path_factory, monkeypatch):
-    """Fork the processes of runs in this process; those of real commands aren't forked."""
-    if sys.platform != "linux" or any(name.startswith("COV") for name in os.environ):
-        return
-    script = tmp_path_factory.mktemp("script") / "script.py"
+def forked(tmp_path_factory, monkeypatch):
+    """Fork the processes of runs in this process, and of commands that run this script."""
+    if not can_fork():
+        return None
+    folder = tmp_path_factory.mktemp("scripts")
+    script, command = folder / "process.py", folder / "command.py"
     script.write_text(processes.COMMAND[-1], encoding="utf-8")
     monkeypatch.setattr(processes, "COMMAND", stand_in(script))
+    command.write_text(COMMAND.format(processes.COMMAND), encoding="utf-8")
+    return str(command)
 
 
 @pytest.fixture
@@ -46,8 +57,10 @@ def arguments(tmp_path):
     return of
 
 
-def begun(*arguments):
-    return start(*arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def begun(*arguments, script=None):
+    return start(
+        *arguments, script=script, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
 
 
 def counts(tmp_path):
@@ -132,11 +145,11 @@ def test_one_budget_and_one_rate_are_for_all(arguments, command, tmp_path):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_run_that_is_ended_leaves_no_process_and_goes_on_with_the_same_command(
-    arguments, command, tmp_path, number
+    arguments, command, tmp_path, number, forked
 ):
     out = tmp_path / "out.jsonl"
     with OpenAIServer(choose=half) as server:
-        with begun(*arguments(server)) as process:
+        with begun(*arguments(server), script=forked) as process:
             wait_until(lambda: lines(out) == QUICK and server.in_flight == 8)
             pids = children(process.pid)
             assert len(pids) == 2

@@ -18,7 +18,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, Self
 
-from forked_command import Forked
+from forked_command import Forked, can_fork
 
 COMMAND = (sys.executable, "-m", "mellea_like")
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -57,7 +57,7 @@ def start(
     """
     streams = {"stdin": stdin, "stdout": stdout, "stderr": stderr}
     more = {"env": environment() if env is None else env, "cwd": cwd, "text": text}
-    if any(name.startswith("COV") for name in os.environ):
+    if not can_fork():
         command = COMMAND if script is None else (sys.executable, "-W", "error", script)
         return subprocess.Popen([*command, *arguments], start_new_session=True, **streams, **more)
     with pathlib.Path(os.devnull).open("r+b") as nowhere:

@@ -163,6 +163,11 @@ def stand_in(script):
     return (sys.executable, "-I", "-S", "-c", STAND_IN, _address()[1:], str(script))
 
 
+def can_fork():
+    """Whether processes may be forked: not where coverage is measured, nor where there is none."""
+    return sys.platform == "linux" and not any(name.startswith("COV") for name in os.environ)
+
+
 def _stop(process, ours):
     ours.close()
     process.wait()

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx2
+from command_line import start
 
 
 class JobsServer:
@@ -41,14 +39,17 @@ def jobs_server(
     provider: str, file: Path, *, speed: float = 1.0, **settings: Any
 ) -> Iterator[JobsServer]:
     """Serve a provider's batch API, whose state is in a file; time is so many times as fast."""
-    command = [
-        *(sys.executable, "-m", "batch_servers", provider, "--file", str(file)),
-        *("--speed", str(speed), "--settings", json.dumps(settings)),
-    ]
-    env = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as server:
+    arguments = (provider, "--file", str(file), "--speed", str(speed))
+    with start(
+        *arguments, "--settings", json.dumps(settings), script=__file__, text=True, stderr=2
+    ) as server:
         try:
-            assert server.stdout is not None
             yield JobsServer(server.stdout.readline().strip())
         finally:
             server.kill()
+
+
+if __name__ == "__main__":
+    from batch_servers.__main__ import main
+
+    main()
