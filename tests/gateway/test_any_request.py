@@ -6,10 +6,10 @@ import copy
 from typing import Any
 
 import pytest
-from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
+from examples import examples
 from mellea_like.gateway.chat.request import read_chat
 from mellea_like.gateway.chat.responses_request import read_response
 from mellea_like.gateway.chat.tools import tools_of
