@@ -15,6 +15,7 @@ import ssl
 import subprocess
 import threading
 import time
+import zlib
 from pathlib import Path
 
 import anyio
@@ -101,11 +102,31 @@ def _may_have_tests(path):
     return (path.is_dir() and any(path.rglob("test_*.py"))) or path.match("test_*.py")
 
 
+ON_ONE_LOOP = {
+    Path(__file__).parent / name
+    for name in ("backends", "batch", "gateway", "requirements", "selections")
+}
+"""The folders whose tests run on one event loop, by turns; a storm runs them on the other, too."""
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     """All workers have the tests in the same order again."""
     if "PYTEST_XDIST_WORKER" in os.environ:
         items.sort(key=lambda item: item.path)
+    _take_turns(item for item in items if ON_ONE_LOOP.intersection(item.path.parents))
+
+
+def _take_turns(items):
+    """Leave an event loop to the storm, where a test would run on both."""
+    cases = {}
+    for item in items:
+        if hasattr(item, "callspec") and (loop := item.callspec.params.get("anyio_backend")):
+            cases.setdefault(item.nodeid.replace(loop, "", 1), {})[loop] = item
+    for case, loops in cases.items():
+        if len(loops) > 1:
+            turn = zlib.crc32(case.encode()) % 2
+            loops["asyncio" if turn else "trio"].add_marker("storm")
 
 
 def pytest_collection_finish():
