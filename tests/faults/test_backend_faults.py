@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
 import sys
-from pathlib import Path
 
 import anyio
+import big_reply
 import pytest
 from big_reply import event, flood
+from command_line import start
 from http_server import Answer, OpenAIServer, Send
 from limiter_kit import ask
 
@@ -221,14 +221,9 @@ async def test_an_endless_list_of_models_is_given_up():
     [("asyncio", "emoji"), ("trio", "comments"), ("asyncio", "one line"), ("trio", "error")],
 )
 def test_an_answer_of_128_mebibytes_takes_less_than_48(library, kind):
-    support = Path(__file__).parents[1] / "support"
-    done = subprocess.run(
-        [sys.executable, support / "big_reply.py", library, kind],
-        capture_output=True,
-        text=True,
-        timeout=180,
-        check=True,
-    )
-    answer = json.loads(done.stdout)
+    with start(library, kind, script=big_reply.__file__, text=True) as process:
+        out, err = process.communicate(timeout=180)
+    assert process.returncode == 0, err
+    answer = json.loads(out)
     assert answer["said"].startswith(("MalformedResponse", "BackendUnavailable"))
     assert answer["grown"] < 48
