@@ -3,18 +3,34 @@
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Awaitable
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
+
+import anyio
 
 from mellea_like.core.display import quoted
 from mellea_like.core.requirement import Requirement
 from mellea_like.lazy import needs_extra
+from mellea_like.runtime.threads import run_in_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Callable, Generator, Sequence
 
     from mellea_like.core.requirement import OnError
     from mellea_like.core.validation import Candidate, StreamCheck, ValidationResult, Verdict
+
+LONG = 2**17
+"""The most characters of a reply to check inline, which takes about 0.1 s.
+
+Longer replies are checked in a thread.
+"""
+
+LONG_SECONDS = 10.0
+"""The time limit for a check in a thread, in seconds. Checking 10 MiB takes less."""
+
+Decision: TypeAlias = "ValidationResult | Awaitable[ValidationResult]"
 
 
 class CheckSettings(TypedDict, total=False):
@@ -42,17 +58,34 @@ def package(name: str, user: str) -> Any:
 def check(
     name: str,
     description: str,
-    validator: Callable[[Candidate], ValidationResult | Awaitable[ValidationResult]],
+    validator: Callable[[Candidate], Decision],
     settings: CheckSettings,
     stream: StreamCheck | None = None,
 ) -> Requirement:
-    """Return an inline requirement."""
+    """Return an inline requirement that checks long replies in a thread, with a time limit."""
     asked: CheckSettings = {"name": name, **settings}
 
-    def decide(candidate: Candidate) -> ValidationResult | Awaitable[ValidationResult]:
-        return validator(candidate)  # Journals know the validators of all checks by this name.
+    def decide(candidate: Candidate) -> Decision:
+        if len(candidate.text) <= LONG:
+            return validator(candidate)
+        return _InThread(partial(validator, candidate))
 
     return Requirement(description, decide, inline=True, stream=stream, **asked)
+
+
+class _InThread:
+    """An awaitable verdict, which is computed in a thread when it is awaited."""
+
+    def __init__(self, decide: Callable[[], Decision]) -> None:
+        self._decide = decide
+
+    def __await__(self) -> Generator[Any, Any, ValidationResult]:
+        return self._run().__await__()
+
+    async def _run(self) -> ValidationResult:
+        with anyio.fail_after(LONG_SECONDS):
+            decision = await run_in_thread(self._decide)
+            return await decision if isinstance(decision, Awaitable) else decision
 
 
 def folded(text: str, *, ignore_case: bool) -> str:

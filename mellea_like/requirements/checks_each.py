@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Literal, Unpack
 from mellea_like.core.display import quoted
 from mellea_like.core.requirement import CheckStage, Requirement, ready_made
 from mellea_like.core.validation import ValidationResult, ValidationStatus
-from mellea_like.requirements.checks_common import CheckSettings, check, listed
+from mellea_like.requirements.checks_common import CheckSettings, Decision, check, listed
 from mellea_like.requirements.checks_counts import sentences_of
 from mellea_like.requirements.staged_validation import StagedValidation
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
     from mellea_like.core.validation import Candidate
 
@@ -79,7 +79,7 @@ def each(part: Part, check_of_part: Requirement, **settings: Unpack[CheckSetting
         raise ValueError(msg)
     split, staged = _PARTS[part], StagedValidation([inner])
 
-    def validate(candidate: Candidate) -> ValidationResult | Awaitable[ValidationResult]:
+    def validate(candidate: Candidate) -> Decision:
         texts = split(candidate.text)
         asked = [replace(candidate, text=text, value=text) for text in texts]
         begun = [staged.begin(one, True) for one in asked]

@@ -1,13 +1,15 @@
-"""Ready-made checks of long replies take linear time."""
+"""Ready-made checks of long replies take linear time and don't block the event loop."""
 
 from __future__ import annotations
 
 import time
 
+import anyio
 import pytest
 from engine_kit import candidate
 
-from mellea_like.requirements import checks
+from mellea_like.requirements import checks, checks_common
+from mellea_like.requirements.staged_validation import StagedValidation
 
 CHECKS = [
     checks.word_count(at_most=3),
@@ -41,3 +43,34 @@ def test_the_time_of_a_check_is_linear_in_the_length_of_the_reply(check):
         short = max(seconds(part, 5_000), 0.001)
         # 10 times, and 100 if it were quadratic. The garbage collector may take its time in one.
         assert any(seconds(part, 50_000) < 40 * short for _ in range(3)), part
+
+
+async def _no_judge(*_: object) -> None:
+    raise AssertionError
+
+
+@pytest.mark.anyio
+async def test_a_very_long_reply_does_not_hold_the_event_loop_up():
+    ticks = 0
+
+    async def tick() -> None:
+        nonlocal ticks
+        while True:
+            await anyio.sleep(0.001)
+            ticks += 1
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(tick)
+        reply = candidate("ab " * 300_000)
+        [verdict] = await StagedValidation([checks.word_count(at_most=3)]).check(reply, _no_judge)
+        tasks.cancel_scope.cancel()
+    assert verdict.reason.startswith("it has 300000 words")
+    assert ticks > 1
+
+
+@pytest.mark.anyio
+async def test_a_check_has_a_time_limit_of_its_own(monkeypatch):
+    monkeypatch.setattr(checks_common, "LONG_SECONDS", 0.001)
+    reply = candidate("ab " * 300_000)
+    [verdict] = await StagedValidation([checks.word_count(at_most=3)]).check(reply, _no_judge)
+    assert verdict.status.value == "errored"
