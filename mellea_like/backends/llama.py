@@ -21,7 +21,7 @@ from mellea_like.core.argument_checks import real_number
 from mellea_like.core.backend import texts_only
 from mellea_like.errors import BackendError, BackendTimeout, BackendUnavailable
 from mellea_like.lazy import needs_extra
-from mellea_like.runtime.threads import run_in_thread
+from mellea_like.runtime.threads import run_in_thread, run_to_its_end
 
 NEEDS = "LlamaCppBackend needs llama.cpp"
 
@@ -31,7 +31,7 @@ with needs_extra("llama", NEEDS):  # It speaks to its server through the SDK.
     from mellea_like.backends.openai_server import OpenAIServer
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+    from collections.abc import AsyncGenerator, Generator, Mapping
 
     from mellea_like.backends.openai_connection import Incoming
     from mellea_like.core.backend import Options, Request
@@ -263,17 +263,17 @@ class LlamaCppBackend(OpenAIBackend):
     async def __aenter__(self) -> Self:
         steps = self._start()
         try:
-            while await _whole(next, steps, False):  # noqa: ASYNC110 (a process sets no event)
+            while await run_to_its_end(next, steps, False):  # noqa: ASYNC110 (no event)
                 await anyio.sleep(POLL_SECONDS)
         except BaseException:
-            await _whole(steps.close)
+            await run_to_its_end(steps.close)
             raise
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
         with anyio.CancelScope(shield=True):
             await self.aclose()
-        await _whole(self._stop)
+        await run_to_its_end(self._stop)
 
     def __enter__(self) -> Self:
         with closing(self._start()) as steps:
@@ -334,14 +334,6 @@ class LlamaCppBackend(OpenAIBackend):
         except BackendError as exc:
             error = await _explained(exc, server)
         raise error
-
-
-async def _whole(function: Callable[..., object], *arguments: object) -> object:
-    """Run a function to its end in a thread, even if the caller is cancelled; return the result."""
-    result: object = None
-    with anyio.CancelScope(shield=True):
-        result = await run_in_thread(function, *arguments)
-    return result  # noqa: RET504 (a scope may swallow)
 
 
 async def _explained(exc: BackendError, process: ServerProcess) -> BackendError:

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
 import anyio
 from anyio.lowlevel import current_token
 
-from mellea_like.runtime.threads import run_in_thread
+from mellea_like.runtime.threads import run_to_its_end
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -51,13 +51,12 @@ class _LoopClient(Generic[T]):
         """Return the client, made if necessary; with ``close``, close it when the loop ends."""
         async with self._lock:
             if self.client is None:
-                with anyio.CancelScope(shield=True):
-                    self.client = await run_in_thread(make)
+                self.client = await run_to_its_end(make)
                 if close:
-                    self._closing = _close_when_resumed(cast("T", self.client))
+                    self._closing = _close_when_resumed(self.client)
                     await anext(self._closing)  # This runs to the yield without waiting.
                     _suspended.setdefault(current_token().native_token, set()).add(self._closing)
-            return cast("T", self.client)
+            return self.client
 
     async def stop(self) -> None:
         """Close the client, if this library made it."""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextvars import Context
 
-__all__ = ["ThreadStatistics", "run_in_thread", "thread_statistics"]
+__all__ = ["ThreadStatistics", "run_in_thread", "run_to_its_end", "thread_statistics"]
 
 T = TypeVar("T")
 
@@ -219,6 +219,13 @@ async def run_in_thread(function: Callable[..., T], *args: object, name: str | N
         finally:
             del job
     return job.result  # type: ignore[return-value]
+
+
+async def run_to_its_end(function: Callable[..., T], *args: object) -> T:
+    """Call a function in a thread, and wait for its result even if the caller is cancelled."""
+    with anyio.CancelScope(shield=True):
+        return await run_in_thread(function, *args)
+    raise AssertionError  # For the type checkers: a scope may swallow what is raised in it.
 
 
 def thread_statistics() -> ThreadStatistics:

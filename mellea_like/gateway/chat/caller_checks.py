@@ -12,7 +12,7 @@ from collections import defaultdict
 from contextlib import asynccontextmanager, suppress
 from functools import lru_cache, partial
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 
@@ -24,7 +24,7 @@ from mellea_like.errors import RequirementError
 from mellea_like.gateway.refusal import refuse
 from mellea_like.requirements.checks import ForeignSchema, json_schema
 from mellea_like.requirements.expressions import parse_check
-from mellea_like.runtime.threads import run_in_thread
+from mellea_like.runtime.threads import run_in_thread, run_to_its_end
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
     _Process: TypeAlias = subprocess.Popen[bytes]
 
-T = TypeVar("T")
 
 PROCESSES = max(1, (os.cpu_count() or 2) // 2)
 """The maximum number of check processes: half the CPUs, so that the gateway can use the others."""
@@ -79,7 +78,7 @@ class Workers:
 
     async def __aexit__(self, *_: object) -> None:
         while self._idle:
-            await _shielded(_end, self._idle.pop())
+            await run_to_its_end(_end, self._idle.pop())
 
     @asynccontextmanager
     async def turn(self, key: str) -> AsyncGenerator[None]:
@@ -89,13 +88,13 @@ class Workers:
 
     async def ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
         """Run a check in a process, and return the result. Call this only within `turn`."""
-        process = self._idle.pop() if self._idle else await _shielded(_start)
+        process = self._idle.pop() if self._idle else await run_to_its_end(_start)
         line = b""
         try:
             line = await run_in_thread(_ask, process, json.dumps(question).encode("ascii"))
         finally:
             if not line:
-                await _shielded(_end, process)
+                await run_to_its_end(_end, process)
         if line:
             self._idle.append(process)
             answer: dict[str, Any] = json.loads(line)
@@ -104,12 +103,6 @@ class Workers:
             raise TooCostly(SPENT)
         msg = f"the process for callers' checks ended with status {process.returncode}"
         raise RuntimeError(msg)
-
-
-async def _shielded(function: Callable[..., T], *args: Any) -> T:
-    with anyio.CancelScope(shield=True):
-        return await run_in_thread(function, *args)
-    raise AssertionError  # For the type checkers: a scope may swallow what is raised in it.
 
 
 def _start() -> _Process:

@@ -13,7 +13,7 @@ import warnings
 import weakref
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import anyio
 from anyio.lowlevel import RunVar
@@ -21,16 +21,13 @@ from anyio.lowlevel import RunVar
 from mellea_like.core.argument_checks import check_one_of, real_number, whole_number
 from mellea_like.errors import RequirementError
 from mellea_like.requirements.code.plain import encode
-from mellea_like.runtime.threads import run_in_thread
+from mellea_like.requirements.code.report import described, report
+from mellea_like.runtime.threads import run_in_thread, run_to_its_end
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from mellea_like.requirements.code.report import CodeJob, CodeReport
-
-from mellea_like.requirements.code.report import described, report
-
-T = TypeVar("T")
 
 BOOT = """\
 import builtins, json, sys, types
@@ -172,7 +169,7 @@ class Sandbox:
 
     async def aclose(self) -> None:
         """End the template processes. A later run starts a new one."""
-        await _to_its_end(_end_all, self._servers)
+        await run_to_its_end(_end_all, self._servers)
 
     async def describe(self) -> str:
         """Return a text about the limits in force, and about the things a program can still reach.
@@ -243,7 +240,7 @@ class Sandbox:
             if found:
                 self._servers.append(server)
             else:
-                await _to_its_end(server.end)
+                await run_to_its_end(server.end)
 
     async def _server(self) -> _Server:
         """Return the connection to an idle template process, or to a new one."""
@@ -251,11 +248,11 @@ class Sandbox:
             server = self._servers.pop()
             if server.owner == os.getpid() and server.process.poll() is None:
                 return server
-            await _to_its_end(server.end)
+            await run_to_its_end(server.end)
         trouble: list[str] = []
         for way in (self._way,) if self._way else WAYS[self._config["isolation"]]:
             try:
-                server = await _to_its_end(_Server, self._config, way)
+                server = await run_to_its_end(_Server, self._config, way)
             except OSError as exc:
                 trouble.append(str(exc))
                 continue
@@ -264,7 +261,7 @@ class Sandbox:
                     await server.begin()
             finally:
                 if not server.holds:
-                    await _to_its_end(server.end)
+                    await run_to_its_end(server.end)
             if server.holds:
                 self._way = way
                 return server
@@ -393,13 +390,6 @@ def _wrapped(way: str, shown: Sequence[str], links: Sequence[str]) -> list[str]:
     for link in links:
         command += ["--symlink", "/box", link]
     return [*command, "--remount-ro", "/"]
-
-
-async def _to_its_end(function: Callable[..., T], *given: object) -> T:
-    """Call a function in a thread and return its result, even if the caller is cancelled."""
-    with anyio.CancelScope(shield=True):
-        return await run_in_thread(function, *given)
-    raise AssertionError  # For the type checkers: a scope may swallow what is raised in it.
 
 
 def _made(config: dict[str, Any]) -> Sandbox:
