@@ -14,21 +14,7 @@ from mellea_like.core.requirement import Requirement, ready_made
 from mellea_like.core.validation import ValidationResult
 from mellea_like.errors import RequirementError
 from mellea_like.requirements.checks_common import CheckSettings, check
-from mellea_like.runtime.logs import warn
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from typing_extensions import TypeForm
-
-    from mellea_like.core.tools import CallWatch
-    from mellea_like.core.validation import Candidate, StreamCheck
-
-from mellea_like.requirements.json_arriving import (
-    OTHERS_STEPS,
-    call_watch,
-    watching_json,
-)
+from mellea_like.requirements.json_arriving import OTHERS_STEPS, call_watch, watching_json
 from mellea_like.requirements.json_schemas import (
     OF_THE_REST,
     TooCostly,
@@ -39,6 +25,15 @@ from mellea_like.requirements.json_schemas import (
     unknown_names,
     validator_of,
 )
+from mellea_like.runtime.logs import warn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from typing_extensions import TypeForm
+
+    from mellea_like.core.tools import CallWatch
+    from mellea_like.core.validation import Candidate, StreamCheck
 
 MAX_STEPS = 100_000
 """The most schema keywords to evaluate in one validation; this many take about two seconds."""

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
     _Process: TypeAlias = subprocess.Popen[bytes]
 
-
 PROCESSES = max(1, (os.cpu_count() or 2) // 2)
 """The maximum number of check processes: half the CPUs, so that the gateway can use the others."""
 

@@ -17,6 +17,7 @@ from mellea_like.requirements.code.extract import fenced
 from mellea_like.requirements.code.plain import decode, encode, same
 from mellea_like.requirements.code.report import CLIPPED, ENDED, CodeJob, CodeReport
 from mellea_like.requirements.code.sandbox import Sandbox
+from mellea_like.requirements.code.syntax import python_problem
 from mellea_like.runtime.threads import run_in_thread
 
 if TYPE_CHECKING:
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
     from mellea_like.requirements.code.report import CodeAnswer, CodeRunner
 
     Run = Callable[..., Awaitable[CodeReport]]
-
-from mellea_like.requirements.code.syntax import python_problem
 
 SHOWN = 3
 """The most failed tests to show in a reason."""
