@@ -27,10 +27,9 @@ from mellea_like.cli.draw_options import (
 )
 from mellea_like.cli.errors import in_options, problems_of
 from mellea_like.cli.exit_codes import Exit, Problem
-from mellea_like.cli.judge_options import JUDGE, JudgeOptions
+from mellea_like.cli.judge_options import JUDGE, JudgeOptions, opened, rows_of
 from mellea_like.cli.option_fields import argument, option, option_names, read_section
 from mellea_like.cli.outages import watched_servers
-from mellea_like.cli.reply_rows import opened, rows_of
 from mellea_like.cli.standard_streams import STANDARD, warn, write_output
 from mellea_like.core.display import one_line, plural, printable
 from mellea_like.core.generation import Usage

@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Literal, get_args
 
 from mellea_like.batch import BatchJobs
+from mellea_like.batch.jobs.records import JobStage
 from mellea_like.cli.draw_options import BatchAPIName
 from mellea_like.cli.exit_codes import Exit, Problem
 from mellea_like.core.display import plural
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from mellea_like.backends import BatchAPI, JobState
-    from mellea_like.batch.jobs.overview import JobFile, KnownJob
+    from mellea_like.batch.jobs.overview import JobFile
+    from mellea_like.batch.jobs.records import StoredJob
     from mellea_like.core.backend import Backend
 
 MISTRAL_URL = "https://api.mistral.ai/v1"
@@ -146,8 +148,12 @@ def describe(file: JobFile) -> Iterator[str]:
             yield f"{what}: {plural(usage.requests, 'request')}, {tokens}{price}."
 
 
-def _row(job: KnownJob) -> tuple[str, ...]:
-    name, model, _ = job.place.split(" ", 2)
+def _row(job: StoredJob) -> tuple[str, ...]:
+    name, model, _ = job.api.split(" ", 2)
     age = seconds(max(0.0, round(time.time() - job.noted)))
-    answered = f"{job.answered:,}/{job.requests:,}"
-    return job.provider_id or "(unknown)", f"{name} {model}", job.status, answered, age
+    answered = job.state.get("succeeded", 0) + job.state.get("failed", 0)
+    status: str = job.stage.value
+    if job.stage is JobStage.AT_WORK:
+        status = job.state.get("status", "unknown") + ", cancelled" * job.cancelled
+    told = f"{answered:,}/{job.requests:,}"
+    return job.provider_id or "(unknown)", f"{name} {model}", status, told, age

@@ -23,9 +23,8 @@ from mellea_like.cli.console import live_view
 from mellea_like.cli.draw_options import COSTS, DEBUG, OUTPUT, parse_budget
 from mellea_like.cli.errors import in_options
 from mellea_like.cli.exit_codes import Exit, Problem
-from mellea_like.cli.judge_options import JUDGE, JudgeOptions
+from mellea_like.cli.judge_options import JUDGE, JudgeOptions, field_of, opened, rows_of
 from mellea_like.cli.option_fields import REQUIRED, argument, option
-from mellea_like.cli.reply_rows import field_of, opened, rows_of
 from mellea_like.cli.standard_streams import write_output
 from mellea_like.core.display import one_line, plural, printable
 from mellea_like.errors import LimitExceeded

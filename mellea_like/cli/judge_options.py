@@ -2,26 +2,67 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
+from mellea_like.batch.rows.files import read_rows
+from mellea_like.batch.rows.formats import RowFormat, format_of
 from mellea_like.cli.backends import openai_upstream
 from mellea_like.cli.draw_options import COSTS, JUDGING, PRICE, parse_budget, parse_judge_options
 from mellea_like.cli.errors import BUDGETS
-from mellea_like.cli.exit_codes import Exit, Problem
+from mellea_like.cli.exit_codes import Exit, Problem, os_errors
 from mellea_like.cli.option_fields import option, option_names, read_section
-from mellea_like.cli.reply_rows import REPLIES, field_of
+from mellea_like.cli.standard_streams import STANDARD
+from mellea_like.core.display import one_line
 from mellea_like.limits import Budget
 from mellea_like.report.numbers import money
 from mellea_like.specification.strategy import StrategySpec
 from mellea_like.specification.upstream import OpenAIUpstream, read_price
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Generator, Iterator, Mapping, Sequence
 
     from mellea_like.core.generation import Usage
     from mellea_like.limits import Price
+
+
+REPLIES = ("reply", "output", "response", "completion", "answer", "text")
+"""The fields that may contain the reply without ``--reply``; the first that exists is used."""
+
+
+@contextlib.contextmanager
+def opened(source: str) -> Generator[BinaryIO]:
+    """Open the file of replies, or standard input if ``source`` is ``-``."""
+    if source == STANDARD:
+        yield sys.stdin.buffer
+        return
+    with os_errors(f"{source} can't be read"):
+        file = Path(source).open("rb")  # noqa: SIM115 (errors while it is read are others)
+    with file:
+        yield file
+
+
+def rows_of(source: str, file: BinaryIO) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a file. The name ``source`` determines the format; ``-`` means JSONL."""
+    try:
+        format = RowFormat.JSONL if source == STANDARD else format_of(source)
+        yield from read_rows(file, format)
+    except ValueError as exc:
+        msg = f"{source}: {one_line(str(exc))}"
+        raise Problem(msg) from exc
+
+
+def field_of(row: dict[str, Any], name: str, flag: str) -> Any:
+    """Return a field of a row; ``flag`` is the option that names the field, for errors."""
+    if name not in row:
+        msg = f"there is no field {name!r}, only {', '.join(row)}: name one with {flag} FIELD"
+        raise Problem(msg)
+    return row[name]
+
 
 JUDGE = "Judge"
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
 from mellea_like.backends import JobState
 from mellea_like.batch.jobs.records import UNDER_WAY, JobStage
-from mellea_like.batch.jobs.results import collect
-from mellea_like.batch.jobs.rounds import intention_of
+from mellea_like.batch.jobs.rounds import collect, intention_of
 from mellea_like.batch.jobs.store import JobStore, OneThread, jobs_path
 from mellea_like.batch.journal.reader import read_run
 from mellea_like.batch.journal.writer import JournalLock
@@ -37,25 +36,13 @@ It is too high to be reached, so no request is given up because its job was canc
 """
 
 
-class KnownJob(NamedTuple):
-    """A job of a run, in its recorded state or in the state that `JobFile.refresh` found."""
-
-    place: str
-    provider_id: str | None
-    stage: JobStage
-    status: str
-    requests: int
-    answered: int
-    noted: float
-
-
 @dataclass
 class JobFile:
     """The jobs of a run and their costs, as read from the file of jobs and the run's journal."""
 
     path: Path
     counts: Mapping[str, int]
-    jobs: list[KnownJob]
+    jobs: list[StoredJob]
     waiting: int
     reserved: Usage
     reserved_cost: tuple[float, str] | None
@@ -82,7 +69,7 @@ class JobFile:
             return cls(
                 path,
                 run.counts,
-                [_known(job) for job in jobs if job.stage is not JobStage.VOID],
+                [job for job in jobs if job.stage is not JobStage.VOID],
                 store.count_waiting(),
                 sum(reserved.values(), Usage()),
                 _money(reserved, prices),
@@ -94,11 +81,9 @@ class JobFile:
     async def refresh(self, place: str, api: BatchAPI) -> None:
         """Ask the provider for the states of the jobs with this `BatchJobs.place`."""
         for n, job in enumerate(self.jobs):
-            if job.place == place and job.stage is JobStage.AT_WORK and job.provider_id:
+            if job.api == place and job.stage is JobStage.AT_WORK and job.provider_id:
                 state = await api.look(job.provider_id)
-                self.jobs[n] = job._replace(
-                    status=state.status, answered=state.succeeded + state.failed
-                )
+                self.jobs[n] = job._replace(state=state._asdict(), cancelled=False)
 
 
 def _run_with_jobs(path: Path) -> RunView:
@@ -108,15 +93,6 @@ def _run_with_jobs(path: Path) -> RunView:
         msg = f"{path} has no jobs: only runs with a batch API (--batch-api) have them"
         raise JournalError(msg)
     return run
-
-
-def _known(job: StoredJob) -> KnownJob:
-    state = job.state
-    answered = state.get("succeeded", 0) + state.get("failed", 0)
-    status = state.get("status", "unknown") if job.stage is JobStage.AT_WORK else job.stage.value
-    if job.cancelled and job.stage is JobStage.AT_WORK:
-        status = f"{status}, cancelled"
-    return KnownJob(job.api, job.provider_id, job.stage, status, job.requests, answered, job.noted)
 
 
 def _money(spent: dict[str, Usage], prices: Any) -> tuple[float, str] | None:

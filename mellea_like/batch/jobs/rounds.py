@@ -18,10 +18,10 @@ import anyio
 from mellea_like.backends import Intention, JobState
 from mellea_like.batch.jobs.backend import BatchJobs, check_alike
 from mellea_like.batch.jobs.records import UNDER_WAY, JobStage
-from mellea_like.batch.jobs.results import collect
 from mellea_like.batch.jobs.store import JobStore, OneThread
 from mellea_like.core.backend import Options
-from mellea_like.errors import BackendError, InvalidRequest, LimitExceeded
+from mellea_like.core.display import plural
+from mellea_like.errors import BackendError, InvalidRequest, LimitExceeded, MalformedResponse
 from mellea_like.limits import reserve_round
 from mellea_like.runtime.logs import warn
 
@@ -29,12 +29,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
+    from mellea_like.backends import BatchAPI, JobResult
     from mellea_like.batch.jobs.records import Ask, StoredJob, Waiting
     from mellea_like.core.generation import Usage
     from mellea_like.limits import Budget, ReservedRound
 
+
 MANY = 500
-"""The number of requests to write in one transaction."""
+"""The number of requests or results to write in one transaction."""
 
 PACKAGING = 256
 """The bytes to allow for a request in a job's file in addition to its body: id, method, path."""
@@ -447,3 +449,51 @@ def _write(path: Path, lines: Iterable[str]) -> None:
     path.touch(mode=0o600)
     with path.open("w", encoding="utf-8", newline="\n") as file:
         file.writelines(f"{line}\n" for line in lines)
+
+
+DOWNLOADS = 6
+"""The most attempts to download a job's results."""
+
+PAUSE = 2.0
+"""The seconds before an interrupted download is tried again; doubled each time."""
+
+
+async def collect(
+    store: JobStore,
+    job: StoredJob,
+    api: BatchAPI,
+    state: JobState,
+    do: OneThread,
+    *,
+    tries: int,
+    patient: bool,
+) -> None:
+    """Store the results of a job that has ended; if a download is cut off, fetch them again.
+
+    ``do`` runs a function in the store's thread. After ``tries`` jobs without an answer, a request
+    is given up. Even the last download may be incomplete. With ``patient``, that is an error,
+    because the missing results may still come. Without it, their requests go into another job,
+    although they may have been paid for.
+    """
+    for download in range(1, DOWNLOADS + 1):
+        chunk: list[tuple[JobResult, Usage]] = []
+        try:
+            async with api.results(state) as results:
+                async for result in results:
+                    chunk.append((result, api.usage(result.outcome)))
+                    if len(chunk) >= MANY:
+                        await do(store.take, job, chunk)
+                        chunk = []
+            await do(store.take, job, chunk)
+            break
+        except BackendError as exc:
+            await do(store.take, job, chunk)
+            last = download == DOWNLOADS
+            if last and not patient and isinstance(exc, MalformedResponse):
+                warn("%r: missing results of job %s go into another job: %s", api, state.id, exc)
+                break
+            if last or not exc.retryable:
+                raise
+            warn("%r: fetching the results of job %s again: %s", api, state.id, exc)
+            await anyio.sleep(PAUSE * 2 ** (download - 1))
+    await do(store.collected, job, state, tries, f"no answer in {plural(tries, 'job')}")

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
     from mellea_like.cli.batch.options import BatchOptions
-    from mellea_like.cli.batch.records import RowResult
+    from mellea_like.cli.batch.results import RowResult
     from mellea_like.cli.signals import SignalHandler
 
 MOST_ERRORS_TOLD = 5
@@ -218,7 +218,11 @@ class _Batch:
         if not options.quiet:
             warn(f"Backend: {self._backends.description}")
         return await stack.enter_async_context(
-            row_results(options, self._backends, self._source, template, self._settings, view)
+            row_results(
+                *(options, self._backends, self._source, template, self._settings),
+                update=view.update,
+                tell=view.tell,
+            )
         )
 
     async def _take(self, row: RowResult) -> None:

@@ -21,8 +21,7 @@ from mellea_like.batch.processes import Lost, Processes
 from mellea_like.batch.progress import Progress
 from mellea_like.cli.backends import Backends
 from mellea_like.cli.batch.prompt import PromptTemplate
-from mellea_like.cli.batch.records import RowResult
-from mellea_like.cli.batch.results import row_results, with_options
+from mellea_like.cli.batch.results import RowResult, row_results, with_options
 from mellea_like.cli.batch.source import RowSource
 from mellea_like.cli.errors import code_of, logs, sentence
 from mellea_like.cli.exit_codes import Problem, os_errors
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 
     from mellea_like.batch.processes import Sender
     from mellea_like.cli.batch.options import BatchOptions
-    from mellea_like.cli.batch.results import View
+    from mellea_like.cli.batch.progress import BatchView
 
 _NAME = re.compile(r"shard-(\d+)-of-(\d+)\.db")
 
@@ -149,7 +148,7 @@ def _count(folder: Path) -> int:
 
 @asynccontextmanager
 async def shard_results(
-    parts: Sequence[Part], view: View, total: int | None, *, ordered: bool
+    parts: Sequence[Part], view: BatchView, total: int | None, *, ordered: bool
 ) -> AsyncGenerator[AsyncIterator[RowResult]]:
     """Start the processes, and yield the results of their rows."""
     async with (
@@ -160,7 +159,7 @@ async def shard_results(
 
 
 async def _results(
-    processes: Processes, count: int, view: View, total: int | None, *, ordered: bool
+    processes: Processes, count: int, view: BatchView, total: int | None, *, ordered: bool
 ) -> AsyncGenerator[RowResult]:
     """Yield the results that the processes send, and show the sums of their progress."""
     began = anyio.current_time()
@@ -205,19 +204,6 @@ _SUMS = tuple(one.name for one in fields(Progress) if one.name not in {"total", 
 # --- in each of them -----------------------------------------------------------------------------
 
 
-class _View:
-    """Sends messages and progress to the process that started this one."""
-
-    def __init__(self, sender: Sender) -> None:
-        self._sender = sender
-
-    def update(self, progress: Progress) -> None:
-        self._sender.post(progress)
-
-    def tell(self, line: str) -> None:
-        self._sender.post(line)
-
-
 async def sample_shard(part: Part, sender: Sender) -> None:
     """Sample one process's share of the rows, and send the results to its parent."""
     options = part.options
@@ -234,7 +220,7 @@ async def sample_shard(part: Part, sender: Sender) -> None:
 
 
 async def _sample(part: Part, sender: Sender) -> None:
-    options, view = part.options, _View(sender)
+    options = part.options
     store = None if part.store is None else SQLiteStore(part.store)
     backends = Backends(options, store=store)
     template = PromptTemplate(*part.prompt, options.row_checks, early=options.early)
@@ -248,9 +234,12 @@ async def _sample(part: Part, sender: Sender) -> None:
     )
     async with backends.open():
         if not options.quiet:
-            view.tell(f"Backend: {backends.description}")
-        settings = part.settings
-        async with row_results(options, backends, source, template, settings, view) as results:
+            sender.post(f"Backend: {backends.description}")
+        async with row_results(
+            *(options, backends, source, template, part.settings),
+            update=sender.post,
+            tell=sender.post,
+        ) as results:
             async for row in results:
                 sender.post(row)
                 await sender.drain()
