@@ -8,9 +8,11 @@ import os
 import pathlib
 import subprocess
 import sys
+from functools import partial
 
 import pytest
-from command_line import COMMAND, environment, python, start
+from command_line import COMMAND, environment, run, start
+from forked_command import can_fork, stand_in
 from http_server import Answer, OpenAIServer
 from rich.text import Text
 
@@ -51,10 +53,23 @@ def test_on_a_terminal_it_says_that_it_reads(command):
     assert err.startswith("Reading the instruction from the terminal; press Ctrl-D to finish.\n")
 
 
-def without(package, *arguments):
-    """Run the command as if a package weren't installed."""
-    code = f"import sys; sys.modules[{package!r}] = None; from mellea_like.cli.main import main"
-    return python(f"{code}; sys.exit(main(sys.argv[1:]))", *arguments)
+@pytest.fixture
+def without(tmp_path):
+    """Return a function that runs the command as if a package weren't installed."""
+    script = tmp_path / "without.py"
+    script.write_text(
+        """
+import sys
+package = sys.argv.pop(1)
+for name in list(sys.modules):  # Where it is forked, they are imported already.
+    if name.startswith(("mellea_like", f"{package}.")):
+        del sys.modules[name]
+sys.modules[package] = None
+from mellea_like.cli.main import main
+sys.exit(main(sys.argv[1:]))
+"""
+    )
+    return partial(run, script=str(script))
 
 
 BATCH = ("-p", "Say {{ text }}", "-o", "out.jsonl", "--backend", "markov")
@@ -74,7 +89,9 @@ BATCH = ("-p", "Say {{ text }}", "-o", "out.jsonl", "--backend", "markov")
         ("starlette", ["serve", "-c", "FILE"], "serve"),
     ],
 )
-def test_a_missing_package_is_a_sentence_that_names_the_extra(tmp_path, package, arguments, extra):
+def test_a_missing_package_is_a_sentence_that_names_the_extra(
+    without, tmp_path, package, arguments, extra
+):
     for name in ("file", "file.parquet"):
         (tmp_path / name).write_text("{}")
     done = without(package, *(one.replace("FILE", f"{tmp_path}/file") for one in arguments))
@@ -83,7 +100,7 @@ def test_a_missing_package_is_a_sentence_that_names_the_extra(tmp_path, package,
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_an_error_that_nobody_foresaw_is_a_sentence_too():
+def test_an_error_that_nobody_foresaw_is_a_sentence_too(without):
     done = without("pydoc_data", "sample", "x", "-q", "--backend", "markov")
     assert (done.returncode, done.stdout) == (3, "")
     assert done.stderr.startswith("mellea-like: RuntimeError: ")
@@ -91,12 +108,12 @@ def test_an_error_that_nobody_foresaw_is_a_sentence_too():
     assert len(done.stderr.splitlines()) == 1
 
 
-def shell(script, **env):
+def shell(script, *command):
     """Run a shell script in which ``"$@"`` is the command."""
     return subprocess.run(
-        ["bash", "-c", script, "bash", *COMMAND],
+        ["bash", "-c", script, "bash", *(command or COMMAND)],
         capture_output=True,
-        env=environment(**env),
+        env=environment(),
         check=False,
         text=True,
         timeout=50,
@@ -165,18 +182,31 @@ def test_a_closed_standard_input_does_not_matter_unless_it_is_read():
 
 
 def test_a_reader_that_leaves_early_is_no_error():
-    done = shell('"$@" sample x --json --explain 2>&1 | head -c 10; echo; echo ${PIPESTATUS[0]}')
+    script = '"$@" sample x --json --explain 2>&1 | head -c 10; echo; echo ${PIPESTATUS[0]}'
+    done = shell(script, *(stand_in() if can_fork() else ()))
     assert done.stdout.splitlines()[1:] == ["0"]
 
 
-def test_a_corpus_and_a_schema_may_come_through_pipes():
-    corpus = "<(echo The heron waits beside the water.)"
-    done = shell(f'"$@" sample x -q --corpus {corpus} --check contains:heron')
-    assert done.returncode == 0, done.stderr
-    with OpenAIServer(Answer('{"name": "Ada"}')) as server:
-        schema = '<(echo \'{"type": "object"}\')'
-        done = shell(f'"$@" sample x -q --base-url {server.url} --schema {schema}')
-    assert (done.returncode, done.stdout) == (0, '{"name": "Ada"}\n'), done.stderr
+@contextlib.contextmanager
+def pipe_of(text):
+    """Return the path of a pipe that a text comes through, as a shell's ``<(echo text)``."""
+    reader, writer = os.pipe()
+    os.write(writer, text)
+    os.close(writer)
+    yield f"/dev/fd/{reader}"
+    os.close(reader)
+
+
+def test_a_corpus_and_a_schema_may_come_through_pipes(command):
+    with pipe_of(b"The heron waits beside the water.") as corpus:
+        code, _, err = command("sample", "x", "-q", "--corpus", corpus, "--check=contains:heron")
+    assert code == 0, err
+    with (
+        OpenAIServer(Answer('{"name": "Ada"}')) as server,
+        pipe_of(b'{"type": "object"}') as schema,
+    ):
+        code, out, err = command("sample", "x", "-q", "--base-url", server.url, "--schema", schema)
+    assert (code, out) == (0, '{"name": "Ada"}\n'), err
     assert server.requests[0]["response_format"]["type"] == "json_schema"
 
 

@@ -145,7 +145,8 @@ def _address():
 STAND_IN = """
 import json, os, socket, sys
 read, write = os.pipe()
-request = {"arguments": [], "env": dict(os.environ), "cwd": os.getcwd(), "script": sys.argv[2]}
+script, *arguments = sys.argv[2:]
+request = {"arguments": arguments, "env": dict(os.environ), "cwd": os.getcwd(), "script": script}
 with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as forker:
     forker.connect("\\0" + sys.argv[1])
     socket.send_fds(forker, [json.dumps(request).encode()], [0, 1, 2, write])
@@ -157,8 +158,8 @@ os.kill(os.getpid(), -code) if code < 0 else os._exit(code)
 """
 
 
-def stand_in(script):
-    """The command of a process that has a script run in a forked one, and ends as that does."""
+def stand_in(script=""):
+    """The command of a process that has a forked one run the command or a script, and ends so."""
     _forker()
     return (sys.executable, "-I", "-S", "-c", STAND_IN, _address()[1:], str(script))
 
@@ -304,10 +305,10 @@ if __name__ == "__main__":
             importlib.import_module(name)
     import typer
 
-    from mellea_like.backends.markov import MarkovBackend
+    from mellea_like.backends import markov
     from mellea_like.cli.app import COMMANDS, app, command
 
-    MarkovBackend()
+    markov._of_help_pages()
     typer.main.get_command(app)
     for name in COMMANDS:
         command(name)
