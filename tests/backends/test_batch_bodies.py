@@ -12,8 +12,8 @@ from batch_servers.kit import PROVIDERS, ask, make_api, make_server, scene
 from batch_servers.world import World
 from pydantic import BaseModel
 
-from mellea_like import Message, Tool
-from mellea_like.backends import AnthropicBatches, MistralBatches, OpenAIBackend, OpenAIBatches
+from mellea_like import Message, Tool, backends
+from mellea_like.backends import OpenAIBackend, OpenAIBatches
 from mellea_like.backends.batch_api import JobOutcome
 from mellea_like.core.backend import JUDGE_DEFAULTS, Options, Request
 from mellea_like.core.generation import Generation, RequestMeter, Usage
@@ -172,7 +172,7 @@ def test_an_older_version_of_anthropics_api_takes_temperatures():
     older = {"anthropic-version": "2023-06-01"}
     http = httpx2.AsyncClient()
     client = anthropic.AsyncAnthropic(api_key="k", default_headers=older, http_client=http)
-    api = AnthropicBatches("m", client=client)
+    api = backends.AnthropicBatches("m", client=client)
     body = api.body(WARM)
     assert (body["temperature"], body["top_p"]) == (0.7, 0.9)
     with pytest.raises(InvalidRequest, match="temperature must be between 0 and 1"):
@@ -305,9 +305,13 @@ def test_a_line_is_one_line_whatever_is_in_it(provider):
 
 # --- what is wrong at once ------------------------------------------------------------------------
 
+# Importing Anthropic's SDK takes long, and each process of the tests collects this file.
+KINDS = ["OpenAIBatches", "AnthropicBatches", "MistralBatches"]
 
-@pytest.mark.parametrize("kind", [OpenAIBatches, AnthropicBatches, MistralBatches])
-def test_wrong_arguments_are_told_at_once(kind):
+
+@pytest.mark.parametrize("name", KINDS)
+def test_wrong_arguments_are_told_at_once(name):
+    kind = getattr(backends, name)
     with pytest.raises(TypeError, match="model's name"):
         kind("")
     with pytest.raises(TypeError, match="client must be"):
@@ -326,7 +330,7 @@ def test_wrong_arguments_of_one_provider():
     with pytest.raises(ValueError, match="api must be 'chat' or"):
         OpenAIBatches("m", api="completions")
     with pytest.raises(ValueError, match="timeout_hours"):
-        MistralBatches("m", timeout_hours=1000)
+        backends.MistralBatches("m", timeout_hours=1000)
 
 
 @every_provider
@@ -358,10 +362,11 @@ def test_azure_is_known_by_its_name_too():
     assert json.loads(api.line("a", {}))["url"] == "/chat/completions"
 
 
-@pytest.mark.parametrize("kind", [OpenAIBatches, AnthropicBatches, MistralBatches])
-async def test_a_missing_key_is_told(kind, monkeypatch):
-    for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "MISTRAL_API_KEY"):
-        monkeypatch.delenv(name, raising=False)
+@pytest.mark.parametrize("name", KINDS)
+async def test_a_missing_key_is_told(name, monkeypatch):
+    kind = getattr(backends, name)
+    for key in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "MISTRAL_API_KEY"):
+        monkeypatch.delenv(key, raising=False)
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
     monkeypatch.delenv("ANTHROPIC_BASE_URL", raising=False)
     with pytest.raises(BackendError, match="no API key"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 from typing import Any
@@ -11,7 +12,7 @@ from gateway_kit import config_for, running
 from http_server import Answer, OpenAIServer, response_parts, serving
 from hypothesis import given
 from hypothesis import strategies as st
-from openai.types.responses import ResponseStreamEvent
+from open_responses import OPENAI_EVENT
 from openai.types.responses.response_create_params import ResponseCreateParamsStreaming
 from pydantic import BaseModel, TypeAdapter
 
@@ -24,8 +25,12 @@ from mellea_like.errors import BackendUnavailable, InvalidRequest, MalformedResp
 
 pytestmark = pytest.mark.anyio
 
-EVENTS: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
-BODY: TypeAdapter[Any] = TypeAdapter(ResponseCreateParamsStreaming)
+
+@functools.cache
+def body_adapter() -> TypeAdapter[Any]:
+    return TypeAdapter(ResponseCreateParamsStreaming)
+
+
 PNG = b"\x89PNG\r\n\x1a\n and more"
 CLOCK = Tool("clock", "Tells the time.")
 
@@ -64,7 +69,7 @@ THOUGHT = {"item_id": "i", "output_index": 0}
 def event(kind: str, **fields: Any) -> str:
     """An event that the SDK's types accept."""
     data = {"type": kind, "sequence_number": 1, **fields}
-    EVENTS.validate_python(data)
+    OPENAI_EVENT.validate_python(data)
     return json.dumps(data)
 
 
@@ -83,7 +88,7 @@ def responding(*events: str, **fields: Any) -> Any:
 
 def test_the_test_servers_events_are_those_of_the_sdk():
     for data in itertools.chain(*response_parts("m", Answer("a b", usage=(3, 2)))):
-        EVENTS.validate_json(data)
+        OPENAI_EVENT.validate_json(data)
 
 
 async def test_what_is_asked_is_written_as_the_api_has_it():
@@ -101,7 +106,7 @@ async def test_what_is_asked_is_written_as_the_api_has_it():
         await backend.generate(ask(tools=(CLOCK,), tool_choice="none"))
     first, second = server.requests
     for body in server.requests:
-        BODY.validate_python(body)
+        body_adapter().validate_python(body)
     system, user, assistant, call, output, last = first["input"]
     assert system == {"role": "system", "content": "Be brief."}
     assert [part["type"] for part in user["content"]] == [
@@ -194,7 +199,7 @@ async def test_what_the_output_tool_is_called_with_is_the_text(again):
     assert texts == ['{"x"', ": 1", "}"]
     assert (whole.text, whole.finish_reason, whole.tool_calls) == ('{"x": 1}', "stop", ())
     (body,) = server.requests
-    BODY.validate_python(body)
+    body_adapter().validate_python(body)
     assert body["tool_choice"] == {"type": "function", "name": "Point"}
     assert body["tools"][0]["parameters"] == Point.model_json_schema()
 
@@ -212,7 +217,7 @@ async def test_typed_output_steps_down_where_the_server_refuses_it():
     assert whole.text == '{"x": 1}'
     assert server.requests[-1]["text"] == {"format": {"type": "json_object"}}
     for body in server.requests:
-        BODY.validate_python(body)
+        body_adapter().validate_python(body)
 
 
 async def test_what_a_server_says_only_at_the_end_is_read_there():

@@ -14,10 +14,8 @@ from http_server import Answer, OpenAIServer, Send
 from messages import PNG
 from pydantic import BaseModel
 from pydantic_ai.messages import ModelResponse, TextPart, ThinkingPart
-from pydantic_ai.models.anthropic import AnthropicModel
 from pydantic_ai.models.function import FunctionModel
 from pydantic_ai.models.openai import OpenAIChatModel
-from pydantic_ai.providers.anthropic import AnthropicProvider
 from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.usage import RequestUsage
 
@@ -48,7 +46,10 @@ def openai_model(server: OpenAIServer, **more) -> OpenAIChatModel:
     return OpenAIChatModel("gpt-test", provider=provider, **more)
 
 
-def anthropic_model(server: OpenAIServer) -> AnthropicModel:
+def anthropic_model(server):
+    from pydantic_ai.models.anthropic import AnthropicModel
+    from pydantic_ai.providers.anthropic import AnthropicProvider
+
     provider = AnthropicProvider(base_url=server.url.removesuffix("/v1"), api_key=KEY)
     return AnthropicModel("claude-sonnet-5-5", provider=provider)
 

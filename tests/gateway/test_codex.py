@@ -9,8 +9,8 @@ from typing import Any, get_args, get_type_hints
 import pytest
 from gateway_kit import calling
 from http_server import Answer
-from openai.types.responses import ResponseStreamEvent, response_input_item_param
-from pydantic import TypeAdapter
+from open_responses import OPENAI_EVENT
+from openai.types.responses import response_input_item_param
 from strict_upstream import calls, strict_upstream
 
 from mellea_like.gateway.chat.responses_request import ITEMS
@@ -19,7 +19,6 @@ from mellea_like.gateway.chat.responses_tools import HOSTED_ITEMS, function_name
 pytestmark = pytest.mark.usefixtures("warm_checks")
 
 LITERAL = re.compile(r"'(\w+)'")
-EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 
 
 def function(name: str, **properties: str) -> dict[str, Any]:
@@ -84,7 +83,7 @@ async def turn(caller, items, *more, **fields) -> list[dict[str, Any]]:
     answer = await caller.ask("/v1/responses", body)
     assert answer.status == 200, answer.json
     for event in answer.events:
-        EVENT.validate_python(event)
+        OPENAI_EVENT.validate_python(event)
     assert answer.events[-1]["type"] == "response.completed", answer.events[-1]
     done = [e["item"] for e in answer.events if e["type"] == "response.output_item.done"]
     assert answer.events[-1]["response"]["output"] == done

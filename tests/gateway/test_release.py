@@ -7,9 +7,8 @@ from dataclasses import replace
 import anyio
 import pytest
 from gateway_kit import calling
+from open_responses import OPENAI_EVENT
 from openai.types.chat import ChatCompletionChunk
-from openai.types.responses import ResponseStreamEvent
-from pydantic import TypeAdapter
 
 from mellea_like.backends.scripted import Reply, ScriptedBackend
 from mellea_like.core.generation import Generation, Usage
@@ -19,7 +18,6 @@ from mellea_like.gateway.chat import caller_checks
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
 
-EVENTS = TypeAdapter(ResponseStreamEvent)
 PREFIX = {"streaming": {"release": "prefix", "keep_alive": 5}}
 
 
@@ -107,7 +105,7 @@ async def test_a_reply_that_breaks_after_some_text_ends_with_an_error(ask):
     assert last["error"]["code"] == "reply_broken"
     assert answer.ended
     if ask is respond:
-        EVENTS.validate_python(last)
+        OPENAI_EVENT.validate_python(last)
         assert (last["type"], last["code"]) == ("error", "reply_broken")
         assert last["sequence_number"] == len(answer.events) - 1
 
@@ -238,7 +236,7 @@ async def test_a_response_flows_as_it_is_written_and_ends_as_the_whole_one():
     assert texts(answer) == [(1, "a "), (2, "b "), (3, "c")]
     assert [event["sequence_number"] for event in answer.events] == list(range(len(answer.events)))
     for event in answer.events:
-        EVENTS.validate_python(event)
+        OPENAI_EVENT.validate_python(event)
     kinds = [event["type"].removeprefix("response.") for event in answer.events]
     assert kinds == [
         *("created", "in_progress", "output_item.added", "content_part.added"),

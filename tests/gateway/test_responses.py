@@ -7,8 +7,9 @@ import json
 import openai
 import pytest
 from gateway_kit import InTurn, calling
-from openai.types.responses import Response, ResponseStreamEvent
-from pydantic import BaseModel, TypeAdapter
+from open_responses import OPENAI_EVENT
+from openai.types.responses import Response
+from pydantic import BaseModel
 
 from mellea_like.backends.function import FunctionBackend
 from mellea_like.backends.scripted import Reply, ScriptedBackend
@@ -22,7 +23,6 @@ from mellea_like.gateway.refusal import Refusal
 
 pytestmark = pytest.mark.usefixtures("warm_checks")
 
-EVENTS = TypeAdapter(ResponseStreamEvent)
 
 PARAMETERS = {
     "type": "object",
@@ -125,7 +125,7 @@ async def test_a_stream_has_the_apis_events_and_ends_with_the_same_response(repl
     ]
     assert [event["sequence_number"] for event in answer.events] == list(range(len(frames)))
     for event in answer.events:
-        EVENTS.validate_python(event)
+        OPENAI_EVENT.validate_python(event)
     whole = answer.events[-1]["response"]
     assert answer.events[-1]["type"] == last
     assert [e["item"] for e in answer.events if e["type"].endswith("item.done")] == whole["output"]
@@ -168,7 +168,7 @@ async def test_what_fails_after_a_stream_began_is_its_last_event(virtual_clock):
     async with calling(backend, **config) as caller:
         answer = await caller.ask("/v1/responses", body)
     [event] = answer.events
-    EVENTS.validate_python(event)
+    OPENAI_EVENT.validate_python(event)
     assert (event["type"], event["code"]) == ("error", "nothing_passed")
     assert event["error"]["mellea_like"]["best"]["content"] == "a b c"
 

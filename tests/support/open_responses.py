@@ -11,6 +11,7 @@ from functools import reduce
 from operator import or_
 from typing import Annotated, Any, Literal
 
+from openai.types.responses import ResponseStreamEvent
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, create_model
 
 
@@ -108,3 +109,8 @@ EVENT: TypeAdapter[Any] = TypeAdapter(
     )
 )
 """Reads an event, or raises ``ValidationError``."""
+
+OPENAI_EVENT: TypeAdapter[Any] = TypeAdapter(
+    ResponseStreamEvent, config=ConfigDict(defer_build=True)
+)
+"""Reads an event as OpenAI's SDK has it."""
