@@ -204,10 +204,31 @@ async def send_with_retries(
         if not is_of_backend(exc):
             raise
         error = exc
-    from mellea_like.limits.retry_loop import try_again  # noqa: PLC0415 (it imports tenacity)
-
     # This is outside the handler, so that the first error isn't the context of all others.
     try:
         return await try_again(send, request, error, policy, gate, lost)
+    finally:
+        del error  # Break the cycle between frame and exception.
+
+
+async def try_again(
+    send: Callable[[Request], Awaitable[T]],
+    request: Request,
+    error: Exception,
+    policy: Retry | None,
+    gate: BackoffGate,
+    lost: Callable[[], bool],
+) -> T:
+    """Retry a request after its first error, if the policy allows it; else raise the error again.
+
+    ``lost`` returns whether an error replaces a cancellation. Such an error is raised again, too.
+    """
+    try:
+        gate.heard(error, policy)
+        if policy is None or not policy.transient(error):
+            raise error
+        from mellea_like.limits.retry_loop import further_tries  # noqa: PLC0415 (needs tenacity)
+
+        return await further_tries(send, request, error, policy, gate, lost)
     finally:
         del error  # Break the cycle between frame and exception.

@@ -1,6 +1,6 @@
-"""The tries of a request after its first error, with tenacity.
+"""The tries of a request after a transient error, with tenacity.
 
-This module is imported when a first request has failed, because most programs don't need tenacity.
+This module is imported after the first such error, because most programs don't need tenacity.
 """
 
 from __future__ import annotations
@@ -39,26 +39,22 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-async def try_again(
+async def further_tries(
     send: Callable[[Request], Awaitable[T]],
     request: Request,
     error: Exception,
-    policy: Retry | None,
+    policy: Retry,
     gate: BackoffGate,
     lost: Callable[[], bool],
 ) -> T:
-    """Retry a request after its first error; return the result, or raise the last error.
+    """Retry a request after a transient error; return the result, or raise the last error.
 
     Each further try has its own meter, which is part of the request's meter, and its number in
     ``meta.retry``. A note on the last error tells how often the request was tried, and why there
-    was no further try. Permanent errors, and all errors if there is no policy, are raised again,
-    and so is an error that replaces a cancellation (``lost``).
+    was no further try. An error that replaces a cancellation (``lost``) is raised again.
     """
     state: RetryCallState | None = None
     try:
-        gate.heard(error, policy)
-        if policy is None or not policy.transient(error):
-            raise error
         wait, patience = _Wait(policy), Patience(policy)
         retrying = AsyncRetrying(
             retry=retry_if_exception(lambda exc: policy.transient(exc) and not lost()),
@@ -131,7 +127,7 @@ async def _send(
 def _hold_back(
     error: Exception, pause: float, policy: Retry, gate: BackoffGate, patience: Patience
 ) -> None:
-    """Have other requests wait after a 429, too; raise an error if the server asks for too much."""
+    """Close the gate after a 429; raise an error if the server asks for too long a wait."""
     asked = told_to_wait(error)
     if asked is None:
         patience.spend(pause)

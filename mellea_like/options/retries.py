@@ -11,6 +11,7 @@ from mellea_like.core.display import add_note
 from mellea_like.errors import LimitExceeded
 from mellea_like.kernel.ports import Option
 from mellea_like.limits.backoff_gate import gate_before
+from mellea_like.limits.retry import try_again
 from mellea_like.runtime.event_loops import scope_cancelled
 
 if TYPE_CHECKING:
@@ -64,8 +65,6 @@ class _Retried(BackendWrapper):
             if (draw := self.call.draw_of(request)) is not None:
                 # If the draw's time runs out before another try, this is the cause.
                 draw.tried = exc
-            from mellea_like.limits.retry_loop import try_again  # noqa: PLC0415 (it imports tenacity)
-
             try:
                 return await try_again(send, request, exc, self.policy, gate, self._lost)
             except LimitExceeded as refusal:
