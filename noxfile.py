@@ -1,8 +1,8 @@
 """The project's tasks, by name: ``nox -s tests``, ``nox -s lint`` and so on.
 
 The sessions share one virtual environment, ``.nox/dev``, so that the package and its extras are
-installed once; other libraries (``clients``, ``peers``) have their own. Each session adds the
-dependency group of the same name and skips what is installed.
+installed once; other libraries (``clients``, ``peers``, ``trainers``) have their own. Each session
+adds the dependency group of the same name and skips what is installed.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ class ExportOptions:
     pairs: Pairs = option(
         "best-worst",
         "--pairs WHICH",
-        "Pairs to make of an item: best-worst, all, or a random one.",
+        "Pairs of an item: best-worst; one, the best reply with a random worse one; or all.",
         CHOICE,
     )
     min_margin: float = option(
