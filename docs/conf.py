@@ -6,6 +6,7 @@ import functools
 import inspect
 import operator
 import os
+import sys
 from importlib.metadata import version as installed_version
 from pathlib import Path
 from types import UnionType
@@ -32,12 +33,14 @@ sentence = (
     " requirements, and stop paying for the rest."
 )
 
+sys.path.append(str(Path(__file__).parent))  # search_weights.py
 extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "sphinx_copybutton",
     "sphinxext.opengraph",
+    "search_weights",
 ]
 root_doc = "index"
 exclude_patterns = ["_build", "_templates"]
@@ -47,7 +50,6 @@ html_title = project
 templates_path = ["_templates"]
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
-html_search_scorer = str(Path(__file__).parent / "search_scorer.js")
 html_baseurl = os.environ.get("DOCS_URL", "https://mellea-like.github.io/mellea-like/")
 html_copy_source = False
 html_theme_options = {

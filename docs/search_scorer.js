@@ -1,12 +1,25 @@
-// Guides come before objects of the API, unless somebody searches for a name.
+// Guides come first, in the order of their words' weights (search_weights.py), then the API. But an
+// object comes first of all if the query is its name, and the name has more than one word.
 var Scorer = {
   score: ([docname, title, anchor, descr, score, filename, kind]) => {
-    const query = new URLSearchParams(window.location.search).get("q") || "";
-    if (/[._A-Z]/.test(query.trim().slice(1))) return score;
-    if (kind === "object" || docname.startsWith("api/")) return score - 30;
-    const page = title.split(" > ")[0].toLowerCase();
-    const named = query.toLowerCase().split(/\s+/).some((word) => word && page.includes(word));
-    return named ? score + 30 : score;
+    const query = (new URLSearchParams(window.location.search).get("q") || "").trim();
+    if (kind === "object") {
+      const name = title.split(".").slice(-query.split(".").length).join(".");
+      const named = name.toLowerCase() === query.toLowerCase() && /[._]|[a-z][A-Z]/.test(name);
+      return named ? score + 1000 : score - 1000;
+    }
+    if (docname.startsWith("api/")) return score - 1000;
+    const words = splitQuery(query.toLowerCase()).filter((word) => !stopwords.has(word));
+    const page = GUIDES.indexOf(docname);
+    return words.reduce((sum, word) => sum + Scorer.weight(word, page), score / 100);
+  },
+  // A part of a word weighs as much as the word that weighs most.
+  weight: (word, page) => {
+    const stem = new Stemmer().stemWord(word);
+    const stems = Object.hasOwn(WEIGHTS, stem)
+      ? [stem]
+      : Object.keys(WEIGHTS).filter((other) => other.includes(stem));
+    return Math.max(0, ...stems.map((s) => WEIGHTS[s][page] || 0));
   },
   objNameMatch: 11,
   objPartialMatch: 6,
