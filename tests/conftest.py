@@ -9,6 +9,7 @@ import importlib
 import inspect
 import ipaddress
 import os
+import shutil
 import signal
 import socket
 import ssl
@@ -63,6 +64,11 @@ settings.load_profile(
     else "default"
 )
 
+
+# Thousands of commits to small databases would wait for a disk.
+MEMORY = Path("/dev/shm")
+if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 2**30:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 # Reading the certificates takes 20 ms, and hundreds of tests make a client.
 ssl.create_default_context = functools.cache(ssl.create_default_context)
