@@ -170,11 +170,11 @@ class BatchRun(Generic[T, I]):
         """Run the tasks of the reader and the workers until they end."""
         send, receive = anyio.create_memory_object_stream[Job](inf)  # The window bounds it.
         intake = Intake(
-            self._work,
-            self._source,
+            work=self._work,
+            source=self._source,
             journal=self._open_journal,
             results=self._results,
-            queue=send,
+            jobs=send,
             tally=self._tally,
             abort=self._abort,
         )

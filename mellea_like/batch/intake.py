@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterable, Iterable, Sized
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 from inspect import isasyncgen, isgenerator
 from typing import TYPE_CHECKING, Any, Final
@@ -99,28 +100,20 @@ async def _each(items: Any) -> AsyncGenerator[Any]:
             source.close()
 
 
+@dataclass(kw_only=True)
 class Intake:
     """Takes items from the source, as far as the window has room, and queues them as jobs."""
 
-    def __init__(
-        self,
-        work: Work,
-        source: Source,
-        *,
-        journal: OpenJournal | None,
-        results: HandOut,
-        queue: MemoryObjectSendStream[Job],
-        tally: Tally,
-        abort: Callable[[Exception], None],
-    ) -> None:
-        self.work = work
-        self.source = source
-        self.journal = journal
-        self.window = results.window
-        self.tally = tally
-        self.abort = abort
-        self._queue = queue
-        self._results = results
+    work: Work
+    source: Source
+    journal: OpenJournal | None
+    results: HandOut
+    jobs: MemoryObjectSendStream[Job]
+    tally: Tally
+    abort: Callable[[Exception], None]
+
+    def __post_init__(self) -> None:
+        self.window = self.results.window
         self._unfinished = 0
         self._done = anyio.Event()
 
@@ -132,7 +125,7 @@ class Intake:
     def queue(self, job: Job) -> None:
         """Queue a job for the workers. The caller has acquired the job's place in the window."""
         self._unfinished += 1
-        self._queue.send_nowait(job)
+        self.jobs.send_nowait(job)
         self.tally.changed()
 
     def job_done(self) -> None:
@@ -174,7 +167,7 @@ class Intake:
                 if stored is None:
                     self.queue(job)
                 elif stored.finished:
-                    self._results.replay(job, stored, self.work)
+                    self.results.replay(job, stored, self.work)
                 elif (again := resume(job, stored)) is not None:
                     self.tally.waiting += again.waited
                     self.queue(again)

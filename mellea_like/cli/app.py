@@ -68,7 +68,11 @@ class Commands(TyperGroup):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.commands = {name: listed(name) for name in COMMANDS}
+        # For the list of commands; `command` makes the command itself.
+        self.commands = {
+            name: TyperCommand(name, help=sentence, rich_markup_mode="rich")
+            for name, (_, sentence) in COMMANDS.items()
+        }
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: D102 (click's)
         if self.listing or cmd_name not in COMMANDS:
@@ -84,11 +88,6 @@ class Commands(TyperGroup):
     def format_help(self, ctx: Any, formatter: Any) -> None:  # noqa: D102 (click's)
         self.listing = True
         super().format_help(ctx, formatter)
-
-
-def listed(name: str) -> TyperCommand:
-    """Return a placeholder for a command: its name and help text, for the list of commands."""
-    return TyperCommand(name, help=COMMANDS[name][1], rich_markup_mode="rich")
 
 
 def command(name: str) -> Any:

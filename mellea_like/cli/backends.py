@@ -305,21 +305,19 @@ class Backends:
         """Return the settings of the judge; an empty list if the main backend judges."""
         options = self._options
         decides = options.requirements or options.spec.selection.judged
-        if not decides and options.judge_option:
-            msg = (
-                "--judge-option is for a judge, but there is nothing to judge: add --require TEXT,"
-                " or a --select that uses a judge"
-            )
-            raise Problem(msg, Exit.USAGE)
+        for given, name in (
+            (options.judge_option, "--judge-option is for"),
+            (options.judge_model, "--judge-model names"),
+            (options.judge_base_url, "--judge-base-url names"),
+        ):
+            if given and not decides:
+                msg = (
+                    f"{name} a judge, but there is nothing to judge: add --require TEXT, or a"
+                    " --select that uses a judge"
+                )
+                raise Problem(msg, Exit.USAGE)
         if options.judge_model is None and options.judge_base_url is None:
             return []
-        if not decides and (options.judge_model or options.judge_base_url):
-            given = "--judge-model" if options.judge_model else "--judge-base-url"
-            msg = (
-                f"{given} names a judge, but there is nothing to judge: add --require TEXT, or a"
-                " --select that uses a judge"
-            )
-            raise Problem(msg, Exit.USAGE)
         at, url = "--judge-base-url", options.judge_base_url
         if url is None:
             at, url = "--base-url", options.base_url

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path  # noqa: TC003 (Typer reads the annotations)
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -125,14 +125,6 @@ def run(options: CheckOptions, signals: SignalHandler) -> int:
     return _Checks(options).run(signals)
 
 
-@dataclass
-class _Count:
-    """The number of rows with each status, for one requirement."""
-
-    name: str
-    by_status: Counter[ValidationStatus] = field(default_factory=Counter[ValidationStatus])
-
-
 class _Checks:
     """Runs ``mellea-like check`` once. Creating it checks the options, but reads nothing."""
 
@@ -161,9 +153,10 @@ class _Checks:
             msg = "--budget and --price are for judges: add --require TEXT"
             raise Problem(msg, Exit.USAGE)
         self._budget = options.make_budget([options.judge])
-        self._counts = [_Count(name) for name in options.row_checks]
-        self._counts += [_Count(r.name) for r in self._requirements]
-        """The counts are in the order of a row's verdicts: the row's own checks come first."""
+        # In the order of a row's verdicts: the row's own checks come first.
+        names = [*options.row_checks, *(r.name for r in self._requirements)]
+        self._counts = [(name, Counter[ValidationStatus]()) for name in names]
+        """For each requirement, its name, and the number of rows with each status."""
         self._statuses: Counter[str] = Counter()
         self._unread = 0
         self._wrong: list[tuple[int, str]] = []
@@ -263,8 +256,8 @@ class _Checks:
         if record is not None:
             problems = problems_of(record)
             self._unread += not record.verdicts
-            for count, verdict in zip(self._counts, record.verdicts, strict=False):
-                count.by_status[verdict.status] += 1
+            for (_, counts), verdict in zip(self._counts, record.verdicts, strict=False):
+                counts[verdict.status] += 1
         if not item.success and len(self._wrong) < SHOWN:
             self._wrong.append((_number(item), one_line("; ".join(problems))))
 
@@ -278,9 +271,9 @@ class _Checks:
         names = ("passed", "failed", "errored", "skipped")
         for name in names:
             table.add_column(name, justify="right")
-        for count in self._counts:
-            row = [count.by_status[ValidationStatus(name)] for name in names]
-            table.add_row(printable(count.name), *(f"{n:,}" if n else "" for n in row))
+        for requirement, counts in self._counts:
+            row = [counts[ValidationStatus(name)] for name in names]
+            table.add_row(printable(requirement), *(f"{n:,}" if n else "" for n in row))
         others = [f"{n:,} {name}" for name in ("failed", "errored") if (n := self._statuses[name])]
         passed = f"{self._statuses['passed']:,} of {plural(total, 'row')} passed"
         line = ", ".join([passed, *others])

@@ -242,7 +242,4 @@ class Runs:
 
 def _send(process: Process, name: str) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
-        if hasattr(os, "killpg"):
-            os.killpg(process.pid, signal.Signals[name])
-        else:
-            process.kill()
+        os.killpg(process.pid, signal.Signals[name])

@@ -278,7 +278,8 @@ class DrawPlan:
         yield "Expected for each item, by attempts x lanes:"
         for split in self.splits:
             mark = "  <- suggested (least requests x seconds)" if split is self.suggestion else ""
-            yield f"{_budgets(split):>12}  {self._takes(split)}{mark}"
+            budgets = f"{split.loop_budget} x {split.concurrency_budget}"
+            yield f"{budgets:>12}  {self._takes(split)}{mark}"
 
     def _takes(self, split: Split) -> str:
         least = "" if self.complete else "≥ "
@@ -309,10 +310,6 @@ class DrawPlan:
             more = len(self.unsolved) - _LISTED
             if more > 0:
                 yield f"  ... and {count(more)} more"
-
-
-def _budgets(split: Split) -> str:
-    return f"{split.loop_budget} x {split.concurrency_budget}"
 
 
 def _between(low: float, high: float) -> str:

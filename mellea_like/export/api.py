@@ -28,11 +28,10 @@ from mellea_like.export.example_selection import (
 )
 from mellea_like.export.formats import (
     KINDS,
+    WORDS,
     Format,
     columns_of,
-    has_labels,
     rows_of,
-    words_needed,
 )
 from mellea_like.export.journaled_run import Run
 from mellea_like.report.views import ItemView, RunView
@@ -209,7 +208,7 @@ def export(
         columns = columns_of(format, how, details=details)
         writer = row_writer(file, _kind_of_file(format, path), columns)
         disputed: AbstractSet[int] = frozenset()
-        if has_labels(format):
+        if KINDS[format].replies in {"labelled", "paired"}:
             disputed = _disputed_replies(source, how)
         for item in map(ItemView, source.items()):
             with _damage(item):
@@ -304,7 +303,7 @@ def _run_of(run: Source | Iterable[Source]) -> Run:
 
 
 def _check_words(run: Run, format: Format) -> None:
-    if run.text not in (needed := words_needed(format)):
+    if run.text not in (needed := WORDS.get(KINDS[format].replies, ("all",))):
         whose = {"best": "only the words of each item's best draw", "none": "no prompts"}[run.text]
         wanted = " or ".join(f'text="{text}"' for text in needed)
         msg = (

@@ -124,20 +124,11 @@ KINDS: Mapping[Format, Kind] = {
 }
 
 
-def words_needed(format: Format) -> tuple[str, ...]:
-    """Return the values of a journal's setting ``text`` that keep the texts a format needs."""
-    match KINDS[format].replies:
-        case "all":
-            return "all", "best", "none"
-        case "kept":
-            return "all", "best"
-        case "labelled" | "paired":
-            return ("all",)
+WORDS = {"all": ("all", "best", "none"), "kept": ("all", "best")}
+"""The values of a journal's setting ``text`` with which it has the texts for replies of a kind.
 
-
-def has_labels(format: Format) -> bool:
-    """Return whether a format has both good and bad replies, as pairs or with labels."""
-    return KINDS[format].replies in {"labelled", "paired"}
+The other kinds of replies need ``"all"`` texts.
+"""
 
 
 def columns_of(format: Format, how: ExampleRules, *, details: bool) -> dict[str, str]:

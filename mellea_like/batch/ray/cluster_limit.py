@@ -118,14 +118,12 @@ class ClusterLimit:
 def limits_of(limit: ClusterLimit) -> list[Limit]:
     """Return the budget and the rate limiter, if given, in the order in which they are asked."""
     made: list[Limit] = []
-    most = (limit.requests, limit.input_tokens, limit.output_tokens, limit.money)
-    if most != (None, None, None, None):
+    names = ("requests", "input_tokens", "output_tokens", "money")
+    most: Any = {name: getattr(limit, name) for name in names}
+    if any(number is not None for number in most.values()):
         made.append(
             Budget(
-                requests=limit.requests,
-                input_tokens=limit.input_tokens,
-                output_tokens=limit.output_tokens,
-                money=limit.money,
+                **most,
                 prices=limit.prices,
                 assume_output_tokens=limit.assume_output_tokens,
                 cancelled=limit.cancelled,
