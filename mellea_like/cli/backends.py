@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic_core import core_schema
 
-from mellea_like.cli.exit_codes import Exit, Problem
+from mellea_like.cli.exit_codes import Problem, fail, misuse
 from mellea_like.cli.option_fields import option_names, read_section
 from mellea_like.cli.standard_streams import warn
 from mellea_like.core.backend import Options
@@ -61,11 +61,10 @@ class Backends:
         self.named = _named(options)
         self.kind = self.named or default
         if self.kind is None:
-            msg = (
+            misuse(
                 "batch needs a backend: add --model NAME, --base-url URL or --gguf FILE (--backend"
                 " markov understands nothing and is for trying things out)"
             )
-            raise Problem(msg, Exit.USAGE)
         self._check_options(self.kind)
         self._spec = self._read_spec(self.kind)
         self._judges = self._read_judges()
@@ -157,11 +156,10 @@ class Backends:
         """Make the budget of ``--budget``, named ``whose`` in errors; None without that option."""
         spec = self._options.spec
         if spec.budget is not None and spec.budget.money is not None and None in self.models:
-            msg = (
+            misuse(
                 "--budget cost needs to know the model beforehand: add --model NAME"
                 " (--judge-model NAME for a judge)"
             )
-            raise Problem(msg, Exit.USAGE)
         return spec.make_budget(self.prices(self.models), name=whose, store=self._store)
 
     def make_strategy(self, **settings: Any) -> BaseSamplingStrategy:
@@ -211,24 +209,20 @@ class Backends:
         ):
             if given and kind not in only:
                 known = " or ".join(one for one in only if one != "jobs")
-                msg = f"{option} is for --backend {known}, not for --backend {kind}"
-                raise Problem(msg, Exit.USAGE)
+                misuse(f"{option} is for --backend {known}, not for --backend {kind}")
         if kind == "llama" and options.gguf is None:
-            msg = "--backend llama needs a model file: add --gguf FILE"
-            raise Problem(msg, Exit.USAGE)
+            misuse("--backend llama needs a model file: add --gguf FILE")
         judged = options.judge_model or options.judge_base_url
         if options.requirements and kind == "markov" and not judged:
-            msg = (
+            fail(
                 "--require needs a model that can judge, and the markov text generator can't: add"
                 " --judge-model NAME, use --backend openai or llama, or write a --check instead"
             )
-            raise Problem(msg)
         if options.spec.selection.judged and kind == "markov" and not judged:
-            msg = (
+            misuse(
                 f"--select {options.select} needs a model that can judge, and the markov text"
                 " generator can't: add --judge-model NAME, or use --backend openai or llama"
             )
-            raise Problem(msg, Exit.USAGE)
 
     def _read_spec(self, kind: BackendName | Literal["jobs"]) -> Any:
         options, names = self._options, option_names(type(self._options))
@@ -243,10 +237,9 @@ class Backends:
                 return read_section(LlamaUpstream, llama, names)
             case "pydantic-ai":
                 if options.model is None:
-                    msg = (
+                    misuse(
                         "--backend pydantic-ai needs a provider's model: add --model PROVIDER:MODEL"
                     )
-                    raise Problem(msg, Exit.USAGE)
                 provider = {"kind": kind, "model": options.model, **limits}
                 return read_section(ProviderUpstream, provider, names)
             case _:
@@ -282,24 +275,20 @@ class Backends:
             return
         what = "--budget cost" if limited else "--escalate-when cheaper"
         if self._spec.price is None:
-            msg = f"{what} needs the price of tokens: add --price IN,OUT"
-            raise Problem(msg, Exit.USAGE)
+            misuse(f"{what} needs the price of tokens: add --price IN,OUT")
         if getattr(self._spec, "model", None) is None and self.kind == "openai":
-            msg = f"{what} needs to know the model beforehand: add --model NAME"
-            raise Problem(msg, Exit.USAGE)
+            misuse(f"{what} needs to know the model beforehand: add --model NAME")
         for one in self._bigger:
             if one.price is None:
-                msg = (
+                misuse(
                     f"{what} needs the price of {one.model}: write"
                     f" --escalate {one.model},price=IN,OUT"
                 )
-                raise Problem(msg, Exit.USAGE)
             if one.price.currency != self._spec.price.currency:
-                msg = (
+                misuse(
                     f"--escalate {one.model}: its price is in {one.price.currency}, but --price"
                     " isn't"
                 )
-                raise Problem(msg, Exit.USAGE)
 
     def _read_judges(self) -> list[OpenAIUpstream]:
         """Return the settings of the judge; an empty list if the main backend judges."""
@@ -311,11 +300,10 @@ class Backends:
             (options.judge_base_url, "--judge-base-url names"),
         ):
             if given and not decides:
-                msg = (
+                misuse(
                     f"{name} a judge, but there is nothing to judge: add --require TEXT, or a"
                     " --select that uses a judge"
                 )
-                raise Problem(msg, Exit.USAGE)
         if options.judge_model is None and options.judge_base_url is None:
             return []
         at, url = "--judge-base-url", options.judge_base_url
@@ -358,11 +346,11 @@ def openai_upstream(
     }
     spec = read_section(OpenAIUpstream, given, names)
     if spec.official and model is None:
-        msg = f"the openai backend needs a model name at {OFFICIAL_URL}: add {names['model']} NAME"
-        raise Problem(msg, Exit.USAGE)
+        misuse(
+            f"the openai backend needs a model name at {OFFICIAL_URL}: add {names['model']} NAME"
+        )
     if spec.official and not spec.key:
-        msg = f"no API key for {OFFICIAL_URL}: set OPENAI_API_KEY"
-        raise Problem(msg)
+        fail(f"no API key for {OFFICIAL_URL}: set OPENAI_API_KEY")
     return spec
 
 

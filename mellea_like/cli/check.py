@@ -26,7 +26,7 @@ from mellea_like.cli.draw_options import (
     requirements_of,
 )
 from mellea_like.cli.errors import in_options, problems_of
-from mellea_like.cli.exit_codes import Exit, Problem
+from mellea_like.cli.exit_codes import Exit, Problem, fail, misuse
 from mellea_like.cli.judge_options import JUDGE, JudgeOptions, opened, rows_of
 from mellea_like.cli.option_fields import argument, option, option_names, read_section
 from mellea_like.cli.outages import watched_servers
@@ -137,21 +137,17 @@ class _Checks:
         )
         self._template = PromptTemplate(None, checks=options.row_checks)
         if not self._requirements and not options.row_checks:
-            msg = "there is nothing to check: add --check, --require or --schema"
-            raise Problem(msg, Exit.USAGE)
+            misuse("there is nothing to check: add --check, --require or --schema")
         judged = [r.description for r in self._requirements if r.judged]
         if judged and options.judge is None and options.judge_base_url is None:
-            msg = (
+            misuse(
                 f"--require {judged[0]!r} needs a judge: add --judge MODEL or --judge-base-url URL"
             )
-            raise Problem(msg, Exit.USAGE)
         if not judged and (options.judge or options.judge_base_url or options.judge_option):
-            msg = "there is nothing to judge: add --require TEXT"
-            raise Problem(msg, Exit.USAGE)
+            misuse("there is nothing to judge: add --require TEXT")
         self._judge = options.upstream(options.judge) if judged else None
         if not judged and (options.budget or options.price):
-            msg = "--budget and --price are for judges: add --require TEXT"
-            raise Problem(msg, Exit.USAGE)
+            misuse("--budget and --price are for judges: add --require TEXT")
         self._budget = options.make_budget([options.judge])
         # In the order of a row's verdicts: the row's own checks come first.
         names = [*options.row_checks, *(r.name for r in self._requirements)]
@@ -165,8 +161,7 @@ class _Checks:
         self._output: Output | None = None
         if options.output is not None:
             if options.output != STANDARD and not options.output.endswith((".jsonl", ".ndjson")):
-                msg = f"--output: {options.output} does not end in .jsonl"
-                raise Problem(msg, Exit.USAGE)
+                misuse(f"--output: {options.output} does not end in .jsonl")
             self._output = Output("--output", options.output, replace=options.force)
 
     def run(self, signals: SignalHandler) -> int:
@@ -177,8 +172,7 @@ class _Checks:
         except LimitExceeded as error:
             spent = error
         if not self._statuses.total() and spent is None:
-            msg = f"{options.source} has no rows"
-            raise Problem(msg)
+            fail(f"{options.source} has no rows")
         if options.output != STANDARD and not options.quiet:
             self._show()
         if spent is not None:

@@ -9,7 +9,7 @@ from pathlib import Path  # noqa: TC003 (typer reads the annotations)
 from typing import TYPE_CHECKING, Any, Literal
 
 from mellea_like.cli.errors import BUDGETS
-from mellea_like.cli.exit_codes import Exit, Problem
+from mellea_like.cli.exit_codes import Exit, Problem, misuse
 from mellea_like.cli.option_fields import option, option_names, read_section
 from mellea_like.core.requirement import Requirement
 from mellea_like.requirements.expressions import CHECK_FORMS, CODE_FORMS, is_code_check, parse_check
@@ -291,11 +291,10 @@ class DrawOptions:
 
     def _check_budget(self, budget: Mapping[str, float]) -> None:
         if "money" in budget and self.price is None:
-            msg = (
+            misuse(
                 "--budget cost needs the price of tokens: add --price IN,OUT, in dollars (or"
                 " another currency: IN,OUT,EUR) per million input and output tokens"
             )
-            raise Problem(msg, Exit.USAGE)
         bounded = {"money": "cost", "output_tokens": "output-tokens"}
         for kind in budget:
             if kind in bounded and self.max_tokens is None:
@@ -373,8 +372,7 @@ def _read_bigger(text: str) -> Bigger:
         if wrong:
             unknown = f"{wrong[0]!r} isn't one of {', '.join(allowed)}"
             what = why_renamed(wrong[0], allowed) or unknown
-        msg = f"--escalate {text!r}: {what}, as in gpt-4.1,attempts=2,carry=best,price=2.00,8.00"
-        raise Problem(msg, Exit.USAGE)
+        misuse(f"--escalate {text!r}: {what}, as in gpt-4.1,attempts=2,carry=best,price=2.00,8.00")
     stage: dict[str, Any] = {name: found[name] for name in _OF_STAGE if name in found}
     if str(stage.get("attempts", "")).isdecimal():
         stage["attempts"] = int(stage["attempts"])
@@ -399,8 +397,7 @@ def parse_extra(given: Iterable[str]) -> dict[str, Any]:
         elif name in RESERVED:
             wrong = f"{name} is set by mellea-like itself"
         if wrong:
-            msg = f"--extra {text!r}: {wrong}"
-            raise Problem(msg, Exit.USAGE)
+            misuse(f"--extra {text!r}: {wrong}")
         found[name] = _json_or_text(value.strip())
     return found
 
@@ -448,11 +445,10 @@ def parse_budget(given: Iterable[str]) -> dict[str, float]:
         except ValueError:
             number = 0
         if name is None or name in found or not 0 < number <= MOST_MONEY:
-            msg = (
+            misuse(
                 f"--budget {text!r}: write a kind and an amount above 0, each kind once (--timeout"
                 " is for time)\nAllowed: requests=20  input-tokens=5000  output-tokens=5000"
                 "  cost=0.50"
             )
-            raise Problem(msg, Exit.USAGE)
         found[name] = number
     return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -30,6 +30,16 @@ class Problem(Exception):
         self.code = code
 
 
+def misuse(message: str) -> NoReturn:
+    """Raise a `Problem` with the command line itself."""
+    raise Problem(message, Exit.USAGE)
+
+
+def fail(message: str) -> NoReturn:
+    """Raise a `Problem` with anything but the command line, such as a file or a server."""
+    raise Problem(message)
+
+
 class ReaderLeft(Problem):
     """Raised when the program that reads standard output has closed it."""
 
@@ -50,5 +60,4 @@ def os_errors(what: str) -> Generator[None]:
 def needs_unix(command: str) -> None:
     """Refuse a command on Windows, which lacks the signals that it needs."""
     if sys.platform == "win32":
-        msg = f"{command} needs Unix signals, which Windows lacks: run it in WSL or in a container"
-        raise Problem(msg)
+        fail(f"{command} needs Unix signals, which Windows lacks: run it in WSL or in a container")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
-from mellea_like.cli.exit_codes import Exit, Problem
+from mellea_like.cli.exit_codes import Exit, Problem, fail, misuse
 from mellea_like.cli.option_fields import REQUIRED, argument, option, option_names
 from mellea_like.cli.standard_streams import STANDARD, warn, writing
 from mellea_like.core.display import one_line, printable
@@ -186,22 +186,18 @@ def _output(options: ExportOptions) -> Path | BinaryIO:
     """Check the output before doing any work, and return its path or stream."""
     if options.output == STANDARD:
         if options.format == "parquet":
-            msg = "Parquet can't be written to standard output: name a file"
-            raise Problem(msg, Exit.USAGE)
+            misuse("Parquet can't be written to standard output: name a file")
         terminal = sys.stdout.isatty()
         return cast("BinaryIO", _Terminal()) if terminal else sys.stdout.buffer
     path = Path(options.output)
     if path.is_dir():
-        msg = f"{path} is a directory: name the file to write"
-        raise Problem(msg)
+        fail(f"{path} is a directory: name the file to write")
     if not path.resolve().parent.is_dir():
-        msg = f"there is no directory {path.resolve().parent}"
-        raise Problem(msg)
+        fail(f"there is no directory {path.resolve().parent}")
     card = path.with_name(f"{path.name}.card.md")
     for file in (path,) if options.no_card else (path, card):
         if file.is_file() and not options.force:
-            msg = f"{file} already exists: name another file, or replace it with --force"
-            raise Problem(msg)
+            fail(f"{file} already exists: name another file, or replace it with --force")
     return path
 
 

@@ -22,7 +22,7 @@ from mellea_like.agreement import (
 from mellea_like.cli.console import live_view
 from mellea_like.cli.draw_options import COSTS, DEBUG, OUTPUT, parse_budget
 from mellea_like.cli.errors import in_options
-from mellea_like.cli.exit_codes import Exit, Problem
+from mellea_like.cli.exit_codes import Exit, Problem, fail, misuse
 from mellea_like.cli.judge_options import JUDGE, JudgeOptions, field_of, opened, rows_of
 from mellea_like.cli.option_fields import REQUIRED, argument, option
 from mellea_like.cli.standard_streams import write_output
@@ -138,24 +138,18 @@ class _Measurement:
         self._options = options
         asked = [one for one in (options.require, options.score, options.compare) if one]
         if len(asked) != 1:
-            msg = "add exactly one of --require TEXT, --score RUBRIC and --compare CRITERION"
-            raise Problem(msg, Exit.USAGE)
+            misuse("add exactly one of --require TEXT, --score RUBRIC and --compare CRITERION")
         if len(set(options.judge)) < len(options.judge):
-            msg = "--judge: name each model only once; to ask it several times, use --repeats N"
-            raise Problem(msg, Exit.USAGE)
+            misuse("--judge: name each model only once; to ask it several times, use --repeats N")
         if not options.require:
             if len(options.judge) > 1 or options.repeats > 1:
-                msg = "a panel of judges and --repeats are only for --require"
-                raise Problem(msg, Exit.USAGE)
+                misuse("a panel of judges and --repeats are only for --require")
             if options.score and options.judge_option:
-                msg = "--judge-option is only for --require and --compare"
-                raise Problem(msg, Exit.USAGE)
+                misuse("--judge-option is only for --require and --compare")
             if options.score and parse_budget(options.budget).keys() & {"money", "output_tokens"}:
-                msg = "with --score, --budget must be in requests or input-tokens"
-                raise Problem(msg, Exit.USAGE)
+                misuse("with --score, --budget must be in requests or input-tokens")
         if not 0 < options.confidence < 1:
-            msg = f"--confidence must be between 0 and 1, not {options.confidence:g}"
-            raise Problem(msg, Exit.USAGE)
+            misuse(f"--confidence must be between 0 and 1, not {options.confidence:g}")
         self._scale = _scale(options.scale)
         self._upstreams = {model: options.upstream(model) for model in options.judge}
         self._budget = options.make_budget(options.judge)
@@ -167,8 +161,7 @@ class _Measurement:
         with opened(options.source) as file:
             rows = list(rows_of(options.source, file))
         if not rows:
-            msg = f"{options.source} has no rows"
-            raise Problem(msg)
+            fail(f"{options.source} has no rows")
         labelled = [self._read(number, row) for number, row in enumerate(rows, 1)]
         found = signals.run(self._measure, labelled)
         if options.as_json:
@@ -180,8 +173,7 @@ class _Measurement:
             write_output("".join(f"{printable(line)}\n" for line in lines))
         reasons = _without_any(found)
         if reasons:
-            msg = f"nothing was decided: {one_line(reasons)}"
-            raise Problem(msg)
+            fail(f"nothing was decided: {one_line(reasons)}")
         return Exit.PASSED
 
     def _read(self, number: int, row: dict[str, Any]) -> Any:

@@ -14,7 +14,7 @@ from mellea_like.batch.rows.formats import RowFormat, format_of
 from mellea_like.cli.backends import openai_upstream
 from mellea_like.cli.draw_options import COSTS, JUDGING, PRICE, parse_budget, parse_judge_options
 from mellea_like.cli.errors import BUDGETS
-from mellea_like.cli.exit_codes import Exit, Problem, os_errors
+from mellea_like.cli.exit_codes import Exit, Problem, fail, misuse, os_errors
 from mellea_like.cli.option_fields import option, option_names, read_section
 from mellea_like.cli.standard_streams import STANDARD
 from mellea_like.core.display import one_line
@@ -59,8 +59,7 @@ def rows_of(source: str, file: BinaryIO) -> Iterator[dict[str, Any]]:
 def field_of(row: dict[str, Any], name: str, flag: str) -> Any:
     """Return a field of a row; ``flag`` is the option that names the field, for errors."""
     if name not in row:
-        msg = f"there is no field {name!r}, only {', '.join(row)}: name one with {flag} FIELD"
-        raise Problem(msg)
+        fail(f"there is no field {name!r}, only {', '.join(row)}: name one with {flag} FIELD")
     return row[name]
 
 
@@ -145,11 +144,10 @@ class JudgeOptions:
                 msg = "--budget cost needs to know the model beforehand: add --judge MODEL"
             raise Problem(msg, Exit.USAGE)
         if limits.keys() & {"money", "output_tokens"} and "max_tokens" not in self.request_options:
-            msg = (
+            misuse(
                 "--budget cost and output-tokens need to know how long a verdict may get: add"
                 " --judge-option max-tokens=N"
             )
-            raise Problem(msg, Exit.USAGE)
         prices: Mapping[str, Price] | None = None
         if price is not None:
             prices = {str(model): price for model in models}

@@ -8,7 +8,7 @@ from pathlib import Path  # noqa: TC003 (typer reads the annotations)
 from typing import TYPE_CHECKING
 
 from mellea_like.cli.errors import reading
-from mellea_like.cli.exit_codes import Exit, Problem
+from mellea_like.cli.exit_codes import Exit, misuse
 from mellea_like.cli.option_fields import argument, option
 from mellea_like.cli.standard_streams import write_output
 from mellea_like.core.display import printable
@@ -51,8 +51,7 @@ class PlanOptions:
 def run(options: PlanOptions, _signals: SignalHandler) -> int:
     """Run ``mellea-like plan``."""
     if not 0 < options.target < 1:
-        msg = f"--target must be between 0 and 1, not {options.target:g}"
-        raise Problem(msg, Exit.USAGE)
+        misuse(f"--target must be between 0 and 1, not {options.target:g}")
     from mellea_like.estimate.planner import plan  # noqa: PLC0415 (few commands need it)
 
     with reading(*options.sources):

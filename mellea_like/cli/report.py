@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from mellea_like.cli.errors import reading
-from mellea_like.cli.exit_codes import Exit, Problem, os_errors
+from mellea_like.cli.exit_codes import Exit, Problem, fail, misuse, os_errors
 from mellea_like.cli.option_fields import argument, option
 from mellea_like.cli.standard_streams import warn, write_output
 from mellea_like.core.conversation import Message
@@ -122,8 +122,7 @@ def _prices(given: Sequence[str]) -> dict[str, Any]:
             msg = f"--price {exc}, not {text!r}"
             raise Problem(msg, Exit.USAGE) from exc
     if len({price.currency for price in found.values()}) > 1:
-        msg = "--price: all prices must be in the same currency"
-        raise Problem(msg, Exit.USAGE)
+        misuse("--price: all prices must be in the same currency")
     return {"prices": {name: price.as_list() for name, price in found.items()}} if found else {}
 
 
@@ -132,16 +131,14 @@ def _of_one(options: ReportOptions, source: Path, prices: Mapping[str, Any]) -> 
     with reading(source), sys.stdin.buffer if source == STANDARD else source.open("rb") as file:
         begin = file.read(len(SQLITE))
         if begin == SQLITE and source == STANDARD:
-            msg = "a journal can't be read from standard input: name its file"
-            raise Problem(msg, Exit.USAGE)
+            misuse("a journal can't be read from standard input: name its file")
         if begin == SQLITE and options.item is None:
             return _of_run(options, prices)
         if begin == SQLITE:
             return _of_item(options, source, options.item)
         for wrong, name in ((options.item is not None, "--item"), (prices, "--price")):
             if wrong:
-                msg = f"{name} is for journals, but {source} isn't one"
-                raise Problem(msg, Exit.USAGE)
+                misuse(f"{name} is for journals, but {source} isn't one")
         return _of_trace(options, _read_trace(begin + file.read(MOST))), "a call"
 
 
@@ -153,8 +150,7 @@ def _of_run(options: ReportOptions, prices: Mapping[str, Any]) -> tuple[str, str
     from mellea_like.report.run_summary import run_text  # noqa: PLC0415
 
     if options.item is not None:
-        msg = "--item is for one journal: name the one that has the item"
-        raise Problem(msg, Exit.USAGE)
+        misuse("--item is for one journal: name the one that has the item")
     with reading(*options.sources):
         run = Run(*options.sources)
         items, about = run.items(parts=False), plural(RunView(run.facts).items, "item")
@@ -175,11 +171,9 @@ def _of_two(options: ReportOptions, other: Path, prices: Mapping[str, Any]) -> t
     from mellea_like.report.comparison import comparison_report, comparison_text  # noqa: PLC0415
 
     if options.item is not None:
-        msg = "--item can't be combined with --compare: it shows an item of a single run"
-        raise Problem(msg, Exit.USAGE)
+        misuse("--item can't be combined with --compare: it shows an item of a single run")
     if STANDARD in (*options.sources, other):
-        msg = "a journal can't be read from standard input: name its file"
-        raise Problem(msg, Exit.USAGE)
+        misuse("a journal can't be read from standard input: name its file")
     with reading(*options.sources):
         one = Run(*options.sources)
     with reading(other):
@@ -263,18 +257,15 @@ def _check_output(path: Path, source: Path) -> None:
     """Refuse a path that is a directory, the source, or a file with anything but a report."""
     with os_errors(f"{path} can't be written"):
         if path.is_dir():
-            msg = f"{path} is a directory: name the file to write"
-            raise Problem(msg)
+            fail(f"{path} is a directory: name the file to write")
         if not path.is_file():
             return
         if source.exists() and path.samefile(source):
-            msg = f"the report would overwrite its own source, {path}: name another file"
-            raise Problem(msg, Exit.USAGE)
+            misuse(f"the report would overwrite its own source, {path}: name another file")
         with path.open("rb") as file:
             begin = file.read(200)
     if begin and MADE_BY.encode() not in begin:
-        msg = f"{path} exists and isn't a report: name another file"
-        raise Problem(msg)
+        fail(f"{path} exists and isn't a report: name another file")
 
 
 def _save(made: str, path: Path) -> None:

@@ -8,7 +8,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, TextIO
 
-from mellea_like.cli.exit_codes import Problem, ReaderLeft, os_errors
+from mellea_like.cli.exit_codes import Problem, ReaderLeft, fail, os_errors
 from mellea_like.core.display import printable
 
 if TYPE_CHECKING:
@@ -59,11 +59,9 @@ def silence(stream: TextIO) -> None:
 def check_folder(option: str, path: Path) -> None:
     """Refuse a file whose folder doesn't exist or can't be written into."""
     if not os.path.isdir(path.parent):  # noqa: PTH112 (never raises)
-        msg = f"{option}: there is no directory {path.parent}"
-        raise Problem(msg)
+        fail(f"{option}: there is no directory {path.parent}")
     if not os.access(path.parent, os.W_OK):
-        msg = f"{option}: can't write into the directory {path.parent}"
-        raise Problem(msg)
+        fail(f"{option}: can't write into the directory {path.parent}")
 
 
 def write_output(text: str) -> None:

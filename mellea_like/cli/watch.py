@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import anyio
 from typer.core import TyperCommand
 
-from mellea_like.cli.exit_codes import Exit, Problem, needs_unix
+from mellea_like.cli.exit_codes import Exit, Problem, fail, misuse, needs_unix
 from mellea_like.cli.option_fields import argument, option
 from mellea_like.cli.standard_streams import warn
 from mellea_like.core.display import one_line
@@ -110,26 +110,22 @@ class WatchOptions:
 
     def __post_init__(self) -> None:
         if not self.command:
-            msg = "there is no command to run: add it after two dashes: watch PATHS -- COMMAND"
-            raise Problem(msg, Exit.USAGE)
+            misuse("there is no command to run: add it after two dashes: watch PATHS -- COMMAND")
         for name in ("quiet_seconds", "max_wait", "grace", "min_interval"):
             given: float = getattr(self, name)
             if not 0 <= given < math.inf:
                 flag = f"--{name.replace('_', '-')}"
-                msg = f"{flag} must be a finite number of seconds, at least 0, not {given:g}"
-                raise Problem(msg, Exit.USAGE)
+                misuse(f"{flag} must be a finite number of seconds, at least 0, not {given:g}")
 
 
 def run(options: WatchOptions, signals: SignalHandler) -> int:
     """Run the user's command when files change, until Ctrl-C."""
     needs_unix("watch")
     if shutil.which(options.command[0]) is None:
-        msg = f"can't run {options.command[0]}: there is no such command"
-        raise Problem(msg)
+        fail(f"can't run {options.command[0]}: there is no such command")
     for path in options.paths:
         if not os.path.exists(path):  # noqa: PTH110 (Path.exists raises where a name is too long)
-            msg = f"can't watch {path}: there is no such file or directory"
-            raise Problem(msg)
+            fail(f"can't watch {path}: there is no such file or directory")
     runs = Runs(options)
     signals.last_words, signals.at_once = runs.last_words, runs.kill
     if not options.quiet:

@@ -21,7 +21,7 @@ from mellea_like.cli.batch.results import row_results, with_options
 from mellea_like.cli.batch.shards import Shards, refuse_shards, shard_results
 from mellea_like.cli.batch.source import RowSource, digest_of
 from mellea_like.cli.errors import code_of, in_options, report
-from mellea_like.cli.exit_codes import Exit, Problem
+from mellea_like.cli.exit_codes import Exit, Problem, fail, misuse
 from mellea_like.cli.standard_streams import STANDARD, warn
 from mellea_like.core.display import plural
 from mellea_like.errors import JournalError, LimitExceeded
@@ -121,11 +121,10 @@ class _Batch:
         # Resuming checks the whole file.
         runs = [RunView(read_run(one, check=not options.resume)) for one in paths]
         if runs and not options.resume:
-            msg = (
+            fail(
                 f"the journal {path} already exists: continue its run with the same command and"
                 " --resume, or name another file"
             )
-            raise Problem(msg)
         for run in runs:
             self._earlier = run.identity
         return sum(run.finished for run in runs)
@@ -138,11 +137,10 @@ class _Batch:
             outputs.append(Output("--failed", options.failed, replace=options.force, renew=renew))
         for output in outputs:
             if output.whole_at_its_end and options.journal is None:
-                msg = (
+                misuse(
                     f"{output.path} can't be read until it is complete, so a crash would lose"
                     " everything: add --journal FILE, or write JSONL or CSV"
                 )
-                raise Problem(msg, Exit.USAGE)
         return outputs
 
     def _check_places(self) -> None:
@@ -160,8 +158,7 @@ class _Batch:
                 continue
             other = seen.setdefault(path, option)
             if other != option:
-                msg = f"{other} and {option} are the same file, {given}: name two different files"
-                raise Problem(msg, Exit.USAGE)
+                misuse(f"{other} and {option} are the same file, {given}: name two different files")
 
     def _read_settings(self) -> dict[str, Any]:
         """Return the settings that must be the same when a journal's run is resumed."""
@@ -264,8 +261,7 @@ class _Batch:
             self._view.tell(f"line {row.line}: {row.error}")
         if self._errors_in_a_row == most:
             in_a_row = f"{self._errors_in_a_row} consecutive rows ended in an error"
-            msg = f"{in_a_row}, the last with: {row.error}"
-            raise Problem(msg)
+            fail(f"{in_a_row}, the last with: {row.error}")
 
     def leave_at_once(self) -> None:
         """Remove temporary output files; called when a second signal ends the process."""

@@ -18,7 +18,7 @@ from mellea_like.cli.draw_options import (
     DrawOptions,
     TemplatedChecks,
 )
-from mellea_like.cli.exit_codes import Exit, Problem
+from mellea_like.cli.exit_codes import Exit, Problem, misuse
 from mellea_like.cli.option_fields import REQUIRED, argument, option, option_names
 from mellea_like.cli.standard_streams import STANDARD
 from mellea_like.export.example_selection import Drop, ExampleRules, Reasoning
@@ -269,11 +269,9 @@ class BatchOptions(TemplatedChecks, DrawOptions):
 
     def __post_init__(self) -> None:
         if self.resume and self.journal is None:
-            msg = "--resume needs the journal of the run: add --journal FILE"
-            raise Problem(msg, Exit.USAGE)
+            misuse("--resume needs the journal of the run: add --journal FILE")
         if self.journal is None and self.journal_text != "all":
-            msg = f"--journal-text {self.journal_text} is for a journal: add --journal FILE"
-            raise Problem(msg, Exit.USAGE)
+            misuse(f"--journal-text {self.journal_text} is for a journal: add --journal FILE")
         self._check_results()
         if self.batch_api is None:
             self._check_no_jobs()
@@ -292,34 +290,28 @@ class BatchOptions(TemplatedChecks, DrawOptions):
         except ValueError as exc:
             raise Problem(str(exc), Exit.USAGE) from exc
         if self.failed is not None and self.keep != "all":
-            msg = (
+            misuse(
                 f"--keep {self.keep} can't be combined with --failed, which keeps the rows that did"
                 " not pass: use one of them"
             )
-            raise Problem(msg, Exit.USAGE)
         if self.reasoning == "field" and self.output.lower().endswith((".csv", ".tsv", ".parquet")):
-            msg = "--reasoning field is for JSONL: use inline or drop"
-            raise Problem(msg, Exit.USAGE)
+            misuse("--reasoning field is for JSONL: use inline or drop")
         if self.reasoning == "inline" and self.json_schema is not None:
-            msg = "--reasoning inline would break the JSON of --schema: use field"
-            raise Problem(msg, Exit.USAGE)
+            misuse("--reasoning inline would break the JSON of --schema: use field")
 
     def _check_no_jobs(self) -> None:
         """Refuse options for jobs, which would change nothing without ``--batch-api``."""
         names = option_names(BatchOptions)
         for one in (f for f in fields(self) if f.metadata["typer"].rich_help_panel == JOBS):
             if getattr(self, one.name) != one.default:
-                msg = f"{names[one.name]} is for a batch API: add --batch-api NAME"
-                raise Problem(msg, Exit.USAGE)
+                misuse(f"{names[one.name]} is for a batch API: add --batch-api NAME")
 
     def _check_jobs(self) -> None:
         """Check the options that ``--batch-api`` needs or excludes; set ``breadth_first``."""
         if self.model is None:
-            msg = f"--batch-api {self.batch_api} needs the name of a model: add --model NAME"
-            raise Problem(msg, Exit.USAGE)
+            misuse(f"--batch-api {self.batch_api} needs the name of a model: add --model NAME")
         if self.journal is None:
-            msg = "--batch-api needs --journal FILE, so that no paid job is lost"
-            raise Problem(msg, Exit.USAGE)
+            misuse("--batch-api needs --journal FILE, so that no paid job is lost")
         _exclude(
             "--batch-api",
             (self.backend, "--backend"),
@@ -384,8 +376,7 @@ def _exclude(option: str, *others: tuple[object, str]) -> None:
     """
     for given, name in others:
         if given:
-            msg = f"{option} can't be combined with {name}"
-            raise Problem(msg, Exit.USAGE)
+            misuse(f"{option} can't be combined with {name}")
 
 
 def run(options: BatchOptions, signals: SignalHandler) -> int:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from mellea_like.batch.rows.files import begins_results, result_writer
 from mellea_like.batch.rows.formats import RowFormat, format_of, whole
-from mellea_like.cli.exit_codes import Exit, Problem
+from mellea_like.cli.exit_codes import Exit, Problem, fail
 from mellea_like.cli.standard_streams import STANDARD, check_folder, writing
 from mellea_like.core.display import printable
 from mellea_like.runtime.threads import run_in_thread
@@ -42,8 +42,7 @@ class Output:
         """The number of results with lone surrogates, replaced because UTF-8 can't encode them."""
         if self.path is None or (self.path.exists() and not self.path.is_file()):
             if self.path is not None and self.path.is_dir():
-                msg = f"{option}: {given} is a directory: name a file"
-                raise Problem(msg)
+                fail(f"{option}: {given} is a directory: name a file")
             return
         try:
             self._format = format_of(given)
@@ -52,11 +51,10 @@ class Output:
             raise Problem(msg, Exit.USAGE) from exc
         if self.path.exists() and not replace and not (renew and self._is_of_results()):
             what = " and doesn't hold the results of a batch" if renew else ""
-            msg = (
+            fail(
                 f"{option}: {given} already exists{what}: name another file, or replace it"
                 " with --force"
             )
-            raise Problem(msg)
         check_folder(option, self.path)
 
     @property

@@ -24,7 +24,7 @@ from mellea_like.cli.batch.prompt import PromptTemplate
 from mellea_like.cli.batch.results import RowResult, row_results, with_options
 from mellea_like.cli.batch.source import RowSource
 from mellea_like.cli.errors import code_of, logs, sentence
-from mellea_like.cli.exit_codes import Problem, os_errors
+from mellea_like.cli.exit_codes import Problem, fail, os_errors
 from mellea_like.errors import JournalError, LimitExceeded
 from mellea_like.limits import SQLiteStore
 from mellea_like.runtime.garbage_collector import relaxed_gc
@@ -67,22 +67,20 @@ class Shards:
         self._folder = folder = options.journal
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         if folder is not None and folder.exists() and not folder.is_dir():
-            msg = (
+            fail(
                 f"--journal {folder} is a file, but a run with --processes has a journal for each"
                 " process: name a folder"
             )
-            raise Problem(msg)
 
     def begun(self) -> list[Path]:
         """Return the journals that exist; refuse a run started with another number of processes."""
         assert self._folder is not None  # noqa: S101 (it is there)
         count = _count(self._folder)
         if count not in {0, self._options.processes}:
-            msg = (
+            fail(
                 f"the run in {self._folder} was started with --processes {count}: use the same"
                 " number, because each process has its own rows"
             )
-            raise Problem(msg)
         return [path for path in self._journals() if path.exists()]
 
     def close(self) -> None:
@@ -136,8 +134,7 @@ class Shards:
 def refuse_shards(path: Path) -> None:
     """Before a run in one process, refuse a folder with the journals of several processes."""
     if path.is_dir() and (count := _count(path)):
-        msg = f"the run in {path} was started with --processes {count}: use the same number"
-        raise Problem(msg)
+        fail(f"the run in {path} was started with --processes {count}: use the same number")
 
 
 def _count(folder: Path) -> int:

@@ -21,7 +21,7 @@ from mellea_like.batch.rows.formats import (
     input_of,
     of_results,
 )
-from mellea_like.cli.exit_codes import Exit, Problem, os_errors
+from mellea_like.cli.exit_codes import Exit, Problem, fail, misuse, os_errors
 from mellea_like.cli.standard_streams import STANDARD, warn
 from mellea_like.core.display import one_line
 from mellea_like.runtime.threads import run_in_thread
@@ -48,8 +48,7 @@ LARGE = 50 * 2**20
 def digest_of(option: str, path: Path, *, quiet: bool = True) -> str:
     """Return a digest of a file, by which another run recognizes the same file."""
     if not path.is_file():
-        msg = f"{option}: {path} is a pipe, but a journal needs a file that can be read again"
-        raise Problem(msg, Exit.USAGE)
+        misuse(f"{option}: {path} is a pipe, but a journal needs a file that can be read again")
     with os_errors(f"{option}: can't read {path}"), path.open("rb") as file:
         if not quiet:
             _tell_of_large(file)
@@ -121,8 +120,7 @@ class RowSource:
     def rows(self, *, often: bool = False) -> RowSource | AsyncGenerator[Row]:
         """Return the rows for a run; ``often`` means that the run reads them several times."""
         if self._piped and often:
-            msg = f"--breadth-first reads the rows in each round, but {self._name} is a pipe"
-            raise Problem(msg, Exit.USAGE)
+            misuse(f"--breadth-first reads the rows in each round, but {self._name} is a pipe")
         return self._pipe() if self._piped else self
 
     def digest(self, earlier: str | None = None) -> str | None:
@@ -160,8 +158,7 @@ class RowSource:
                     self.total = found = sum(1 for _ in self._good(file))
         if self.bad and not found:
             what = "row" if self._format is RowFormat.PARQUET else "line"
-            msg = f"{self._name}: not a single {what} can be read"
-            raise Problem(msg)
+            fail(f"{self._name}: not a single {what} can be read")
         if not found:
             which = " that did not pass" if self._again else ""
             warn(f"mellea-like: {self._name} has no rows{which}")
@@ -223,8 +220,7 @@ class RowSource:
     def _bad(self, row: BadRow) -> None:
         said = one_line(f"{self._name}: {row}")
         if self._on_bad == "stop":
-            msg = f"{said}\nFix the line or the prompt, or skip such lines with --on-bad-line skip"
-            raise Problem(msg)
+            fail(f"{said}\nFix the line or the prompt, or skip such lines with --on-bad-line skip")
         self.bad += 1
         if self.bad <= MOST_WARNINGS:
             warn(f"Left out: {said}")

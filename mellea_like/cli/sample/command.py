@@ -16,7 +16,7 @@ from mellea_like.cli.backends import Backends
 from mellea_like.cli.console import live_view, make_console
 from mellea_like.cli.draw_options import OUTPUT, DrawOptions
 from mellea_like.cli.errors import code_of, report
-from mellea_like.cli.exit_codes import Exit, Problem, os_errors
+from mellea_like.cli.exit_codes import Exit, Problem, fail, misuse, os_errors
 from mellea_like.cli.option_fields import argument, option
 from mellea_like.cli.sample.output import (
     as_record,
@@ -160,8 +160,7 @@ def _read_instruction(given: str) -> str:
     text = _read_standard_input() if given == STANDARD else given
     if not text.strip():
         source = "standard input" if given == STANDARD else "the instruction"
-        msg = f"{source} is empty: describe what to generate, in quotes"
-        raise Problem(msg, Exit.USAGE)
+        misuse(f"{source} is empty: describe what to generate, in quotes")
     return text
 
 
@@ -171,8 +170,7 @@ def _read_standard_input() -> str:
             warn("Reading the instruction from the terminal; press Ctrl-D to finish.")
         data = sys.stdin.buffer.read(LONGEST_INSTRUCTION + 1)
         if len(data) > LONGEST_INSTRUCTION:
-            msg = f"standard input is larger than {LONGEST_INSTRUCTION // 2**20} MB"
-            raise Problem(msg, Exit.USAGE)
+            misuse(f"standard input is larger than {LONGEST_INSTRUCTION // 2**20} MB")
         return data.decode("utf-8").rstrip("\r\n")
     except (OSError, ValueError) as exc:
         msg = f"standard input can't be read: {exc}; give the instruction in quotes"
@@ -230,12 +228,10 @@ def _report(options: SampleOptions, error: Exception) -> int:
 def _check_trace(path: Path) -> None:
     """Before anything is sent, refuse a ``--trace`` file that can't be written or replaced."""
     if os.path.exists(path) and not os.path.isfile(path):  # noqa: PTH110, PTH113 (never raise)
-        msg = f"--trace: {path} isn't a file"
-        raise Problem(msg)
+        fail(f"--trace: {path} isn't a file")
     check_folder("--trace", path)
     if os.path.isfile(path) and not _replaceable(path):  # noqa: PTH113 (never raises)
-        msg = f"--trace: {path} already exists and isn't the trace of a call: name another file"
-        raise Problem(msg, Exit.USAGE)
+        misuse(f"--trace: {path} already exists and isn't the trace of a call: name another file")
 
 
 def _replaceable(path: Path) -> bool:
