@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from typing import TYPE_CHECKING, Any, cast
 
 from pydantic_ai import exceptions
@@ -35,6 +34,7 @@ from mellea_like.errors import (
     MalformedResponse,
     RateLimited,
 )
+from mellea_like.runtime.event_loops import running_loop
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -356,7 +356,8 @@ class ModelTranslator(Translator):
 
     def _of_loop(self, exc: Exception) -> BackendError | None:
         asyncios = "event loop" in str(exc) or "asyncio" in str(exc)
-        if not asyncios or not isinstance(exc, RuntimeError | TypeError) or _on_asyncio():
+        on_asyncio = hasattr(running_loop(), "is_running")
+        if not asyncios or not isinstance(exc, RuntimeError | TypeError) or on_asyncio:
             return None
         return InvalidRequest(
             f"the client of {self._where} runs only on asyncio: run this on asyncio, or choose"
@@ -402,12 +403,3 @@ def _message(exc: exceptions.ModelAPIError) -> str:
             body = fields.get("message") or fields.get("error") or fields.get("detail") or fields
     hint = getattr(exc, "hint", None)
     return f"{body or exc.message}" + (f" ({hint})" if hint else "")
-
-
-def _on_asyncio() -> bool:
-    asyncio: Any = sys.modules.get("asyncio")
-    try:
-        asyncio.get_running_loop()
-    except (RuntimeError, AttributeError):
-        return False
-    return True

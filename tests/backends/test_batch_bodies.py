@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 import httpx2
+import openai
 import pytest
 from batch_servers.kit import PROVIDERS, ask, make_api, make_server, scene
 from batch_servers.world import World
@@ -115,14 +116,22 @@ def test_responses_have_no_seeds():
         make_api("openai", api="responses").body(ask(seed=7))
 
 
-def test_bodies_are_those_of_the_backend_without_its_stream():
+async def test_bodies_are_those_of_the_backend_without_its_stream():
+    sent: list[dict[str, Any]] = []
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        sent.append(json.loads(request.content))
+        return httpx2.Response(500)
+
     for asked in GOOD.values():
-        backend = OpenAIBackend("gpt-test", base_url="https://api.openai.com/v1", api_key="k")
+        http = httpx2.AsyncClient(transport=httpx2.MockTransport(answer))
+        client = openai.AsyncOpenAI(api_key="k", http_client=http)
+        with pytest.raises(BackendError):
+            await OpenAIBackend("gpt-test", client=client).generate(asked)
+        await client.close()
         api = OpenAIBatches("gpt-test", base_url="https://api.openai.com/v1", api_key="k")
-        output = api._demand(asked, asked.options)
-        direct = backend._body(asked, asked.options, "gpt-test", None, output)
         streamed = {"stream": True, "stream_options": {"include_usage": True}}
-        assert direct == {**api.body(asked), **streamed}
+        assert sent.pop() == {**api.body(asked), **streamed}
 
 
 WARM = ask(temperature=0.7, top_p=0.9)
