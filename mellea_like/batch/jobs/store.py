@@ -20,7 +20,13 @@ from anyio import CapacityLimiter, to_thread
 
 from mellea_like.backends import JobOutcome
 from mellea_like.batch.jobs.records import UNDER_WAY, Answer, JobStage, Known, StoredJob, Waiting
-from mellea_like.batch.journal.database import connect, is_there, journal_errors, make_durable
+from mellea_like.batch.journal.database import (
+    connect,
+    is_there,
+    journal_errors,
+    make_durable,
+    transaction,
+)
 from mellea_like.batch.journal.reader import read_run
 from mellea_like.core.display import plural
 from mellea_like.core.generation import Usage
@@ -176,15 +182,8 @@ class JobStore:
 
     @contextmanager
     def _writing(self) -> Generator[sqlite3.Connection]:
-        with self._using, journal_errors(self.path):
-            self._db.execute("BEGIN IMMEDIATE")
-            try:
-                yield self._db
-                self._db.execute("COMMIT")
-            finally:
-                if self._db.in_transaction:
-                    with suppress(sqlite3.Error):
-                        self._db.execute("ROLLBACK")
+        with self._using, journal_errors(self.path), transaction(self._db):
+            yield self._db
 
     @contextmanager
     def _reading(self) -> Generator[sqlite3.Connection]:

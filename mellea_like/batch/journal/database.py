@@ -9,7 +9,7 @@ import os
 import sqlite3
 import stat
 import tempfile
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -156,15 +156,27 @@ def connect(path: Path, mode: str) -> sqlite3.Connection:
     )
 
 
+@contextmanager
+def transaction(connection: sqlite3.Connection) -> Generator[None]:
+    """Enter a block whose changes are committed together; if it raises, none of them are."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    finally:
+        if connection.in_transaction:
+            with suppress(sqlite3.Error):
+                connection.execute("ROLLBACK")
+
+
 def raise_version(connection: sqlite3.Connection) -> None:
     """Upgrade an older journal to `FORMAT_VERSION`, before rows of this version are written."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version != FORMAT_VERSION:
-        connection.execute("BEGIN IMMEDIATE")
-        if version < WITH_PARTS:
-            connection.execute(TABLES["parts"])
-        connection.execute(f"PRAGMA user_version = {FORMAT_VERSION}")
-        connection.execute("COMMIT")
+        with transaction(connection):
+            if version < WITH_PARTS:
+                connection.execute(TABLES["parts"])
+            connection.execute(f"PRAGMA user_version = {FORMAT_VERSION}")
 
 
 def _has_log(path: Path) -> bool:

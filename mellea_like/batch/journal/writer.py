@@ -23,6 +23,7 @@ from mellea_like.batch.journal.database import (
     make_durable,
     opened,
     raise_version,
+    transaction,
 )
 from mellea_like.batch.journal.differences import differences, has_more_turns
 from mellea_like.batch.journal.reader import read_block, run_facts
@@ -201,17 +202,9 @@ class JournalFile:
 
     def commit(self, rows: Mapping[str, Sequence[Row]]) -> None:
         """Write rows, grouped by their SQL, in one transaction; return once they are on disk."""
-        connection = self._connection
-        with self._using, journal_errors(self._path):
-            try:
-                connection.execute("BEGIN IMMEDIATE")
-                for statement, of_statement in rows.items():
-                    connection.executemany(statement, of_statement)
-                connection.execute("COMMIT")
-            finally:
-                if connection.in_transaction:
-                    with suppress(sqlite3.Error):
-                        connection.execute("ROLLBACK")
+        with self._using, journal_errors(self._path), transaction(self._connection):
+            for statement, of_statement in rows.items():
+                self._connection.executemany(statement, of_statement)
         self._check_in_place()
 
     def _check_in_place(self) -> None:
