@@ -57,6 +57,13 @@ def python(code: str, *arguments: str, **more: str) -> str:
     return done.stdout
 
 
+def without_extras(code: str, *arguments: str) -> str:
+    """Run code in a process where packages that extras install seem to be missing."""
+    done = command_line.script(WITHOUT_EXTRAS + code, *arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 # --- quick ------------------------------------------------------------------------------------
 
 SAMPLING = "mellea_like.sampling.strategies, mellea_like.sampling.sync, mellea_like.telemetry"
@@ -242,6 +249,9 @@ WITHOUT_EXTRAS = """
     import importlib, json, pkgutil, sys
 
     missing = set(sys.argv.pop(1).split())
+    for name in list(sys.modules):  # Where it is forked, they are imported already.
+        if any(f"{name}.".startswith(f"{gone}.") for gone in {"mellea_like", *missing}):
+            del sys.modules[name]
 
     class Absent:
         def find_spec(self, name, path=None, target=None):
@@ -293,7 +303,7 @@ SENTENCE = re.compile(r"ImportError: [^\n]+: pip install 'mellea-like\[[\w-]+\]'
 
 @pytest.fixture(scope="module")
 def errors_without_extras() -> dict[str, str]:
-    printed = python(WITHOUT_EXTRAS + IMPORT_ALL, " ".join(OPTIONAL))
+    printed = without_extras(IMPORT_ALL, " ".join(OPTIONAL))
     return json.loads(printed)
 
 
@@ -331,7 +341,7 @@ def test_a_star_import_gives_what_is_installed():
     from mellea_like.backends import *
     print("OpenAIBackend" in globals())
     """
-    assert python(WITHOUT_EXTRAS + code, " ".join(OPTIONAL)) == "False\n"
+    assert without_extras(code, " ".join(OPTIONAL)) == "False\n"
     assert "OpenAIBackend" in mellea_like.__all__
     assert "OpenAIBackend" in mellea_like.backends.__all__
 
@@ -385,7 +395,7 @@ STAR_IMPORTS = """
 
 @pytest.fixture(scope="module")
 def star_imports():
-    return json.loads(python(WITHOUT_EXTRAS + STAR_IMPORTS, "", *GONE))
+    return json.loads(without_extras(STAR_IMPORTS, "", *GONE))
 
 
 @pytest.mark.parametrize("missing", GONE)
@@ -406,7 +416,7 @@ def test_a_page_without_its_extra_says_what_to_install_before_anything_is_read()
         except ImportError as exc:
             print(f"ImportError: {exc}")
     """
-    printed = python(WITHOUT_EXTRAS + code, " ".join(OPTIONAL)).splitlines()
+    printed = without_extras(code, " ".join(OPTIONAL)).splitlines()
     assert len(printed) == 2
     assert all(map(SENTENCE.fullmatch, printed))
 
@@ -419,5 +429,5 @@ def test_the_command_line_without_its_extra_says_what_to_install():
         code = main(["sample", "x"])
     print(code, stderr.getvalue().strip())
     """
-    printed = python(WITHOUT_EXTRAS + code, " ".join(OPTIONAL))
+    printed = without_extras(code, " ".join(OPTIONAL))
     assert re.fullmatch(r"3 [^\n]+: pip install 'mellea-like\[cli\]'\n", printed)

@@ -11,6 +11,7 @@ from typing import Any
 import anyio
 import mcp_kit
 import pytest
+from forked_command import can_fork, stand_in
 from mcp import Client, StdioServerParameters
 from mcp_kit import (
     Books,
@@ -80,15 +81,17 @@ OVER_STDIO = pytest.mark.parametrize(
 
 @pytest.fixture(name="server_process")
 def _server_process(tmp_path, anyio_backend_name) -> StdioServerParameters:
+    program = mcp_kit.__file__
+    command, *given = stand_in(program) if can_fork() else (sys.executable, program)
     return StdioServerParameters(
-        command=sys.executable,
-        args=[mcp_kit.__file__, str(tmp_path / "books.json"), anyio_backend_name],
+        command=command,
+        args=[*given, str(tmp_path / "books.json"), anyio_backend_name],
         env=dict(os.environ),
     )
 
 
 def written(server: StdioServerParameters) -> list[str]:
-    return json.loads(Path(server.args[1]).read_text(encoding="utf-8"))
+    return json.loads(Path(server.args[-2]).read_text(encoding="utf-8"))
 
 
 @OVER_STDIO

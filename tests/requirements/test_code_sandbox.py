@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from contextlib import suppress
@@ -185,9 +186,16 @@ async def test_files_are_limited_in_all_and_the_directory_is_fresh():
         assert report.stdout.startswith("[] ")
 
 
-async def test_a_program_imports_what_its_path_has_and_starts_processes(tmp_path):
-    (tmp_path / "helper.py").write_text("x = 42\n", encoding="utf-8")
-    async with Sandbox(path=[tmp_path], preload=["helper"]) as box:
+@pytest.fixture
+def path():
+    """A folder outside of ``/dev``, where ``tmp_path`` may be: programs have another ``/dev``."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
+
+
+async def test_a_program_imports_what_its_path_has_and_starts_processes(path):
+    (path / "helper.py").write_text("x = 42\n", encoding="utf-8")
+    async with Sandbox(path=[path], preload=["helper"]) as box:
         report = await run(
             box, "import sys; print('helper' in sys.modules)\nimport helper; print(helper.x)"
         )

@@ -101,7 +101,7 @@ async def probe(backend: OpenAIBackend) -> int:
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts descriptors in /proc")
 @pytest.mark.parametrize(
     ("seconds", "keep_alive"),
-    [(1, True), (1, False), pytest.param(10, True, marks=pytest.mark.storm)],
+    [(0.3, True), (0.3, False), pytest.param(10, True, marks=pytest.mark.storm)],
 )
 async def test_after_a_storm_of_cancellations_every_connection_of_the_pool_still_works(
     seconds, keep_alive, caplog

@@ -37,7 +37,6 @@ def test_a_thousand_calls_at_once_finish_through_an_adaptive_limiter_too(loop):
     run_load(*arguments, "--collectors")
 
 
-@pytest.mark.parametrize(("loop", "limiter"), [("asyncio", "adaptive"), ("trio", "concurrency")])
-def test_some_hundred_calls_at_once_finish_and_leave_nothing(loop, limiter):
-    arguments = ["--loops", loop, "--limiters", limiter, "--rounds", "1", "--calls", "300"]
-    assert f"| {loop} | {limiter} |" in run_load(*arguments, "--collectors")
+def test_some_hundred_calls_at_once_finish_and_leave_nothing():
+    arguments = ["--loops", "trio", "--limiters", "adaptive", "--rounds", "1", "--calls", "300"]
+    assert "| trio | adaptive |" in run_load(*arguments, "--collectors")

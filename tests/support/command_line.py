@@ -12,6 +12,7 @@ import select
 import struct
 import subprocess
 import sys
+import tempfile
 import termios
 import textwrap
 import time
@@ -95,6 +96,14 @@ def python(code: str, *arguments: str, **env: str) -> subprocess.CompletedProces
         check=False,
         timeout=50,
     )
+
+
+def script(code: str, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run code in a process to its end; much of what it imports may be imported already."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder, "script.py")
+        path.write_text(textwrap.dedent(code), encoding="utf-8")
+        return run(*arguments, script=str(path), **env)
 
 
 class Terminal:
