@@ -110,7 +110,13 @@ class Stage:
             schedule, repairs, pool, loop_budget=self.loop, most=self.width, extra=self.mad.extra
         )
         begun = self.began
-        race = Race(plan, lambda ask, _: Nap(self, ask), clock=anyio.current_time, started=begun)
+        race = Race(
+            plan,
+            lambda ask, _: Nap(self, ask),
+            clock=anyio.current_time,
+            started=begun,
+            tell=[schedule.observe],
+        )
         with anyio.fail_after(200_000):
             await race.run()
         self.check(race, pool, schedule)
