@@ -12,7 +12,8 @@ from mellea_like.batch.batch_run import BatchRun
 from mellea_like.batch.item import Work
 from mellea_like.batch.jobs.backend import BatchJobs, check_alike
 from mellea_like.batch.journal.identity import identity_of
-from mellea_like.batch.orders import BreadthFirst, DepthFirst, why_not_in_rounds
+from mellea_like.batch.orders import BreadthFirst, DepthFirst
+from mellea_like.batch.waiting import why_not_in_rounds
 from mellea_like.core.argument_checks import (
     is_async,
     renamed_arguments,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from mellea_like.report.views import ItemView, SliceView, TraceView
 
-Messages: TypeAlias = "list[Mapping[str, Any]]"
+Messages: TypeAlias = "list[dict[str, Any]]"
 Pairs: TypeAlias = Literal["best-worst", "all", "one"]
 Select: TypeAlias = Literal["best", "shortest", "random"]
 Reasoning: TypeAlias = Literal["drop", "field", "inline"]
@@ -308,7 +308,7 @@ def draws_of(trace: TraceView) -> list[Draw]:
         and ((s.text or "").strip() or s.tool_calls)
         and s.finish_reason != REJECTED
         and not _only_a_duplicate(s)
-        for sent, rounds in [trace.conversation(s)]
+        for sent, rounds in [_conversation(trace, s)]
     ]
 
 
@@ -322,7 +322,7 @@ def prompt_of(trace: TraceView) -> Messages | None:
     for s in sorted(trace.slices, key=lambda s: (s.depth, s.iteration)):
         if s.depth > 0:
             return None
-        if sent := trace.conversation(s)[0]:
+        if sent := sent_for(trace, s):
             return sent
     return None
 
@@ -337,6 +337,17 @@ def _without_list(prompt: Messages | None, trace: TraceView) -> Messages | None:
         else m
         for m in prompt
     ]
+
+
+def sent_for(trace: TraceView, s: SliceView) -> Messages:
+    """Return the messages sent for a draw, without the draw's own tool calls and their results."""
+    return _conversation(trace, s)[0]
+
+
+def _conversation(trace: TraceView, s: SliceView) -> tuple[Messages, Messages]:
+    """Return copies of a draw's prompt, and of its tool calls with their results."""
+    prompt, rounds = trace.conversation(s)
+    return list(map(dict, prompt)), list(map(dict, rounds))
 
 
 def _reply(rounds: Messages, s: SliceView) -> Messages:

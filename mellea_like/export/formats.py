@@ -12,7 +12,7 @@ import json
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
-from mellea_like.export.example_selection import ItemExamples, prompt_of, scores_of
+from mellea_like.export.example_selection import ItemExamples, prompt_of, scores_of, sent_for
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -139,15 +139,13 @@ def columns_of(format: Format, how: ExampleRules, *, details: bool) -> dict[str,
     columns = dict.fromkeys(_CONVERSATIONS.get(format, ()), kind)
     if format == "kto":
         columns["label"] = "boolean"
-    return columns | {n: kind for n, (kind, _) in _details(format, wanted=details).items()}
+    if details:
+        columns |= {name: kind for name, (kind, _) in _details(format).items()}
+    return columns
 
 
-def _details(
-    format: Format, *, wanted: bool
-) -> Mapping[str, tuple[str, Callable[[ItemView, Any], Any]]]:
+def _details(format: Format) -> Mapping[str, tuple[str, Callable[[ItemView, Any], Any]]]:
     """Return the columns for human readers, with functions of an item and its draw or pair."""
-    if not wanted:
-        return {}
     if KINDS[format].replies == "paired":
         return _OF_TWO
     return _OF_ONE if format == "kto" else {n: c for n, c in _OF_ONE.items() if n != "reasons"}
@@ -180,7 +178,7 @@ def rows_of(
             notes[THOUGHTS] += any("reasoning_content" in message for message in draw.reply)
         return [_with_thoughts(message, reasoning) for message in draw.reply]
 
-    columns = _details(format, wanted=details)
+    columns = _details(format) if details else {}
 
     def about(found: Draw | Pair) -> dict[str, Any]:
         return {name: value_of(item, found) for name, (_, value_of) in columns.items()}
@@ -227,7 +225,7 @@ def draw_rows(item: ItemView) -> Iterator[dict[str, Any]]:
     won = {s.iteration for s in trace.winners}
     scores = scores_of(trace)
     for s in trace.slices:
-        own: Messages = trace.conversation(s)[0] if s.depth else []
+        own: Messages = sent_for(trace, s) if s.depth else []
         yield {
             **about,
             "iteration": s.iteration,
@@ -264,7 +262,7 @@ def with_thoughts(text: str, thoughts: str) -> str:
     return f"<think>\n{thoughts}\n</think>\n\n{text}"
 
 
-def _with_thoughts(message: Mapping[str, Any], reasoning: Reasoning) -> Mapping[str, Any]:
+def _with_thoughts(message: dict[str, Any], reasoning: Reasoning) -> dict[str, Any]:
     thoughts = message.get("reasoning_content")
     if reasoning == "field" or "reasoning_content" not in message:
         return message

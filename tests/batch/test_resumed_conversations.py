@@ -30,7 +30,7 @@ from mellea_like import (
     Stage,
     Tool,
 )
-from mellea_like.batch import orders
+from mellea_like.batch import waiting
 from mellea_like.core import ToolCall
 from mellea_like.export import export
 
@@ -156,7 +156,7 @@ async def test_it_is_asked_the_same_and_recorded_the_same(tmp_path, name, breadt
 async def test_a_call_that_is_made_again_from_the_journal_in_each_round_asks_the_same(
     tmp_path, name, monkeypatch
 ):
-    monkeypatch.setattr(orders, "KEPT", 0)
+    monkeypatch.setattr(waiting, "KEPT", 0)
     deep, broad = Curious(), Curious()
     expected = await run(name, deep, tmp_path / "deep.db")
     assert sent(await run(name, broad, tmp_path / "broad.db", breadth_first=True)) == sent(expected)

@@ -13,7 +13,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from mellea_like import Context, Generation, Instruction, Outcome, Slice
-from mellea_like.cli.sample.command import slices_table
+from mellea_like.cli.sample.output import slices_table
 from mellea_like.cli.sample.progress import Progress, render
 from mellea_like.requirements.checks import word_count
 

@@ -13,7 +13,7 @@ from mellea_like.batch.jobs.backend import PARKING
 from mellea_like.batch.jobs.parking import Parking
 from mellea_like.batch.jobs.rounds import JobRounds
 from mellea_like.batch.jobs.store import JobStore
-from mellea_like.batch.orders import Waiting, earlier_draws, not_refused
+from mellea_like.batch.waiting import Waiting, earlier_draws, not_refused
 from mellea_like.core.argument_checks import is_async
 from mellea_like.runtime.task_scope import run_together
 
