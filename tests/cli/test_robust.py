@@ -100,8 +100,20 @@ def test_a_missing_package_is_a_sentence_that_names_the_extra(
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_an_error_that_nobody_foresaw_is_a_sentence_too(without):
-    done = without("pydoc_data", "sample", "x", "-q", "--backend", "markov")
+def test_an_error_that_nobody_foresaw_is_a_sentence_too(tmp_path):
+    script = tmp_path / "broken.py"
+    script.write_text(
+        """
+import sys
+from mellea_like.backends.markov import MarkovBackend
+from mellea_like.cli.main import main
+def broken(self, *args, **kwargs):
+    raise RuntimeError("a bug")
+MarkovBackend.__init__ = broken
+sys.exit(main(sys.argv[1:]))
+"""
+    )
+    done = run("sample", "x", "-q", "--backend", "markov", script=str(script))
     assert (done.returncode, done.stdout) == (3, "")
     assert done.stderr.startswith("mellea-like: RuntimeError: ")
     assert done.stderr.endswith(" (--debug shows where)\n")
