@@ -120,7 +120,11 @@ def pytest_collection_modifyitems(items):
     """All workers have the tests in the same order again."""
     if "PYTEST_XDIST_WORKER" in os.environ:
         items.sort(key=lambda item: item.path)
-    _take_turns(item for item in items if ON_ONE_LOOP.intersection(item.path.parents))
+    _take_turns(
+        item
+        for item in items
+        if ON_ONE_LOOP.intersection(item.path.parents) and not item.get_closest_marker("alone")
+    )
 
 
 def _take_turns(items):
