@@ -178,10 +178,10 @@ def rows_of(
             notes[THOUGHTS] += any("reasoning_content" in message for message in draw.reply)
         return [_with_thoughts(message, reasoning) for message in draw.reply]
 
-    columns = _details(format) if details else {}
+    columns = list(_details(format).items()) if details else []
 
     def about(found: Draw | Pair) -> dict[str, Any]:
-        return {name: value_of(item, found) for name, (_, value_of) in columns.items()}
+        return {name: value_of(item, found) for name, (_, value_of) in columns}
 
     if kind.replies == "paired":
         pairs = examples.paired()
