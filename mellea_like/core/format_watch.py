@@ -31,7 +31,7 @@ LONGEST_LINE = 100
 SPACE = re.compile(r"\s*")
 _JSON_SPACE = re.compile(r"[ \t\n\r]*")
 _IN_STRING = re.compile(r'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
-SCALAR = re.compile(r"[^\s,:\[\]{}\"`]*+")
+_SCALAR = re.compile(r"[^\s,:\[\]{}\"`]*+")
 
 _DATA = ("metadata", "serialization", "config")
 """Keys in pydantic's schemas that don't affect validation."""
@@ -169,11 +169,16 @@ class JsonWatch(ArrivingText):
 
     def _scalar(self, start: int) -> Generator[None, None, int]:
         at = start
-        while (at := cast("re.Match[str]", SCALAR.match(self._text, at)).end()) == len(self._text):
+        while (at := cast("re.Match[str]", _SCALAR.match(self._text, at)).end()) == len(self._text):
+            self._check_scalar(start, at, ended=False)
             yield
-        if at == start:
-            self._no_json("a value", at)
+        self._check_scalar(start, at, ended=True)
         return at
+
+    def _check_scalar(self, start: int, end: int, *, ended: bool) -> None:
+        """Refuse a scalar, or the beginning of one if it has not ended yet."""
+        if ended and start == end:
+            self._no_json("a value", start)
 
     def _string(self, at: int) -> Generator[None, None, int]:
         at += 1

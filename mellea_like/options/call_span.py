@@ -22,6 +22,11 @@ class Accounts(Protocol):
     """The parts of a call that tell what it cost and how it ended."""
 
     @property
+    def usage(self) -> Usage:
+        """The cost so far."""
+        ...
+
+    @property
     def usage_by_model(self) -> list[tuple[str | None, Usage]]:
         """The cost so far, by model."""
         ...
@@ -56,16 +61,14 @@ class CallSpan(Option):
                 ending = self._accounts.conclude()
                 error = self.call.fatal or ending.error
             finally:
-                spent = self._accounts.usage_by_model
-                usage = sum((usage for _, usage in spent), Usage())
-                money = self._money(spent)
-                self._telemetry.decided(span, ending, self.call.slices, usage, money)
+                usage = self._accounts.usage
+                self._telemetry.decided(span, ending, self.call.slices, usage, self._money())
             span.close(error)
 
-    def _money(self, spent: Sequence[tuple[str | None, Usage]]) -> tuple[float, str] | None:
+    def _money(self) -> tuple[float, str] | None:
         """Return the cost and its currency; None if the price of a used model is unknown."""
         prices = next((budget.prices for budget in self._budgets if budget.prices), None)
-        spent = [(model, usage) for model, usage in spent if usage != Usage()]
+        spent = [part for part in self._accounts.usage_by_model if part[1] != Usage()]
         if not prices or any(price_for(model, prices) is None for model, _ in spent):
             return None
         currency = next(iter(prices.values())).currency

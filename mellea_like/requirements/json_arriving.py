@@ -12,7 +12,6 @@ from mellea_like.core.display import bounded, clipped, quoted
 from mellea_like.core.format_watch import (
     FENCE_LINE,
     LONGEST_LINE,
-    SCALAR,
     SPACE,
     BrokenError,
     JsonWatch,
@@ -238,17 +237,15 @@ class _JsonSyntax(JsonWatch):
             seen = len(self._text)
             yield
 
-    def _scalar(self, start: int) -> Generator[None, None, int]:
-        at = start
-        while (at := cast("re.Match[str]", SCALAR.match(self._text, at)).end()) == len(self._text):
-            if at - start < LONGEST_WORD and not self._begins(self._text[start:at]):
-                self._no_json("a value", start)
-            yield
-        token = self._text[start:at]
-        number = token[-1:].isdigit() and _NUMBER_SO_FAR.fullmatch(token)
-        if not number and token not in self._words:
+    def _check_scalar(self, start: int, end: int, *, ended: bool) -> None:
+        token = self._text[start:end] if ended or end - start < LONGEST_WORD else None
+        if token is not None and not (self._is_one(token) if ended else self._begins(token)):
             self._no_json("a value", start)
-        return at
+
+    def _is_one(self, token: str) -> bool:
+        """Return whether a token is a scalar."""
+        number = token[-1:].isdigit() and _NUMBER_SO_FAR.fullmatch(token)
+        return bool(number) or token in self._words
 
     def _begins(self, token: str) -> bool:
         """Return whether a token may become a scalar."""

@@ -47,7 +47,7 @@ class RunningCall(Call):
     _ending: Ending | None = None
     _rounds: Rounds | None = None
     _setup: Setup | None
-    """What the options are made from, until they are made."""
+    """Makes the plan and the options; None once it has."""
 
     def __init__(
         self,
