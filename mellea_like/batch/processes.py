@@ -115,9 +115,10 @@ class Processes:
         except anyio.EndOfStream:
             raise self._failed or StopAsyncIteration from None
         if isinstance(message, Ended) and message.error is not None:
-            self._failed = message.error
             if not isinstance(message.error, LimitExceeded | Lost):
                 raise message.error
+            if not isinstance(self._failed, Lost):  # A spent budget doesn't hide it.
+                self._failed = message.error
         return number, message
 
     async def _read(

@@ -68,6 +68,17 @@ def test_a_budget_in_a_store_is_for_all(tmp_path):
 
 
 @pytest.mark.usefixtures("forked")
+def test_a_budget_spent_after_a_process_died_does_not_hide_that():
+    async def main():
+        parts = [None, 0.2]
+        async with processes.Processes(process_kit.die_or_spend, parts, print, "rows") as running:
+            return [number async for number, _ in running]
+
+    with pytest.raises(processes.Lost, match="process 1 of 2"):
+        anyio.run(main)
+
+
+@pytest.mark.usefixtures("forked")
 def test_a_process_that_dies_is_told_of_when_the_others_have_ended(tmp_path):
     items = [{"text": "die" if n == 3 else f"number {n}"} for n in range(11)]
     with pytest.raises(MelleaError, match=r"process 2 of 2 was killed \(SIGKILL\)"):

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 
+import anyio
+
 from mellea_like import RejectionSamplingStrategy
 from mellea_like.backends import FunctionBackend
+from mellea_like.errors import LimitExceeded
 
 
 def reply(request):
@@ -13,6 +16,14 @@ def reply(request):
     if text == "die":
         os.kill(os.getpid(), 9)
     return f"re {text}"
+
+
+async def die_or_spend(pause, sender):
+    """Spend a budget after a pause, or die if there is none."""
+    if pause is None:
+        os.kill(os.getpid(), 9)
+    await anyio.sleep(pause)
+    raise LimitExceeded("spent")
 
 
 def make():
