@@ -130,11 +130,13 @@ class Slice:
         verdicts' scores (0 if there are none).
         """
         met = total = 0.0
-        scored = 0
-        for i, verdict in enumerate(self.verdicts):
+        scored = i = 0
+        for verdict in self.verdicts:
             if verdict.status is _MET:
                 met += self.requirements[i].weight
-            if (score := verdict.score) is not None:
+            i += 1
+            score = verdict.score
+            if score is not None:
                 total += score
                 scored += 1
         return met, total / scored if scored else 0.0

@@ -104,7 +104,7 @@ class Race:
     def record(self, slice_: Any) -> None:
         """Keep the slice of a draw that has ended, and report it to the plan and all listeners."""
         # Both as they were before this slice: the one that decides the call is itself still told.
-        undecided, running = not self.won, not (self.over or self._leaving)
+        undecided, telling = not self.won, self.tell and not (self.over or self._leaving)
         self.slices.append(slice_)
         try:
             self.plan.hear(slice_)
@@ -119,7 +119,7 @@ class Race:
             self.rule(Ruling(fatal=exc))
         # The siblings' cancellation is requested by now, so a listener can't delay it. Slices that
         # end after the decision are told later, in an order that doesn't depend on the event loop.
-        if self.tell and running:
+        if telling:
             self._tell_all()
         if self._waiting is not None:
             self._waiting.wake()

@@ -70,8 +70,11 @@ class StagedValidation:
                     verdict = validator(candidate)
                 except Exception as exc:  # noqa: BLE001 (a validator's)
                     verdict = errored(requirement, exc)
-            result = read(verdict)
-            if result is None:
+            if verdict is True:
+                verdicts[i] = _PASSED
+            elif verdict is False:
+                passed, verdicts[i] = False, _FAILED
+            elif (result := read(verdict)) is None:
                 passed = settled = False
                 verdicts[i] = verdict
             else:
