@@ -80,8 +80,10 @@ def conclude(
 
 def first_passed(facts: Facts) -> Choice:
     """Choose the first slice that passed. This is the default if no option makes a choice."""
-    passed = (i for i, slice_ in enumerate(facts.slices) if slice_.outcome is _PASSED)
-    return Choice(next(passed, None), facts.won)
+    for i, slice_ in enumerate(facts.slices):
+        if slice_.outcome is _PASSED:
+            return Choice(i, facts.won)
+    return Choice(None, facts.won)
 
 
 def _stop_of_itself(facts: Facts, sampling_id: str) -> Stop:
