@@ -11,20 +11,9 @@ from typing import TYPE_CHECKING
 import anyio
 from anyio.lowlevel import checkpoint_if_cancelled
 
-from mellea_like.core.backend import (
-    CURRENT,
-    Request,
-    RequestMeta,
-    checked_reply,
-)
-from mellea_like.core.draw_cost import cost_of_draw
+from mellea_like.core.backend import CURRENT, Request, RequestMeta, checked_reply
 from mellea_like.core.format import why_unread
-from mellea_like.core.generation import (
-    INCOMPLETE,
-    Generation,
-    Meter,
-    why_incomplete,
-)
+from mellea_like.core.generation import INCOMPLETE, Generation, Meter, cost_of_draw, why_incomplete
 from mellea_like.core.seeds import derive_seed
 from mellea_like.core.slice import Outcome, Slice
 from mellea_like.core.validation import Candidate, ValidationResult, ValidationStatus

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from mellea_like.core.backend import Request, checked_reply
 from mellea_like.core.conversation import Message, reply_message
-from mellea_like.core.draw_cost import cost_by_model
 from mellea_like.core.format import each_key_once, strip_fence
-from mellea_like.core.generation import Meter, cost_of, why_incomplete
+from mellea_like.core.generation import Meter, cost_by_model, cost_of, why_incomplete
 from mellea_like.core.seeds import derive_seed
 from mellea_like.core.validation import ValidationResult
 
