@@ -16,6 +16,7 @@ from anyio.lowlevel import checkpoint_if_cancelled
 
 from mellea_like.kernel.ports import Ask, Ruling, Stop, Wait
 from mellea_like.runtime.event_loops import (
+    WatchedEvent,
     cancellation_lost,
     first_in,
     native_cancel_requests,
@@ -89,7 +90,7 @@ class Race:
     _native: int = 0  # How many `native_cancel_requests` were older than the race.
     _alive: int = field(init=False)  # Those that have not ended, even if not yet begun.
     _under_way: int = 0  # Those whose tasks have begun and not ended.
-    _ended: anyio.Event | None = None  # Wakes the call's task, if lanes race.
+    _ended: WatchedEvent | anyio.Event | None = None  # Wakes the call's task, if lanes race.
     _dropped: tuple[Callable[[Ask], bool], ...] = ()
     _scope_type: type[anyio.CancelScope] = field(init=False)
 
@@ -173,6 +174,15 @@ class Race:
                 stops()
         if self._waiting is not None:
             self._waiting.wake_all()
+
+    def _leave(self) -> None:
+        """Cancel the running draws and let no other start, because the call's task leaves."""
+        if not self._leaving:
+            self._leaving = True
+            self._stop()
+            if not self.over:
+                self._decided = len(self.slices)
+            self._cancel_lanes()
 
     @property
     def ended(self) -> bool:
@@ -285,7 +295,7 @@ class Race:
 
     async def _run_lanes(self) -> BaseException | None:
         """Run each lane in its own task; return a cancellation to raise, or None."""
-        self._ended = anyio.Event()
+        self._ended = ended = WatchedEvent(on_cancel=self._leave)
         left: BaseException | None = None
         deadline = anyio.CancelScope(deadline=self.deadline)
         self._scope_type = type(deadline)  # Anyio looks it up for each scope, which takes 1 µs.
@@ -293,12 +303,13 @@ class Race:
             for lane in range(self.plan.lanes):
                 name = f"mellea_like {self.name} lane {lane + 1}"
                 tasks.start_soon(self._lane, lane, name=name)
-            # The lanes are shielded: a cancellation from outside, and the deadline, reach this task
-            # first. It sets the flag before it cancels the lanes, so none of them starts a turn
-            # afterwards, even if its backend swallows the cancellation.
+            # The lanes are shielded: a cancellation from outside, and the deadline, reach only this
+            # task's wait. In that same step, the event sets the flag and then cancels the lanes. So
+            # none of them starts a turn afterwards, even if it runs before this task does, or its
+            # backend swallows the cancellation.
             with deadline:
                 try:
-                    await self._ended.wait()
+                    await ended.wait()
                 except anyio.get_cancelled_exc_class() as exc:
                     left = self._native_copy(exc)
                     raise
@@ -306,18 +317,14 @@ class Race:
                     self.rule(Ruling(fatal=exc))
                 finally:
                     self.time_up = not self.over and deadline.cancel_called
-                    self._leaving = True
-                    self._stop()
-                    if not self.over:
-                        self._decided = len(self.slices)
+                    self._leave()
                     # A lane that has not begun is left to the task group: when an event loop shuts
                     # down, it may never begin.
                     if self._under_way:
-                        self._cancel_lanes()
                         # The task group waits for the lanes anyhow; this logs those that don't end.
-                        self._ended = anyio.Event()  # A ruling may have set the first one.
+                        self._ended = still = anyio.Event()  # A ruling may have set the first one.
                         lanes = f"mellea_like {self.name} lane "
-                        await see_the_end(self._ended, lanes, self.grace, self.name)
+                        await see_the_end(still, lanes, self.grace, self.name)
         return left
 
     def resume(self, started: float, deadline: float | None) -> None:

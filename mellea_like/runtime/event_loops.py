@@ -11,9 +11,11 @@ import math
 import sys
 from contextlib import suppress
 from contextvars import Context, copy_context
+from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
 import anyio
+import anyio.lowlevel
 
 if TYPE_CHECKING:
     import asyncio
@@ -176,6 +178,72 @@ def cancellation_lost(since: int) -> bool:
     earlier cancellations don't count, because the task may be cleaning up after them.
     """
     return native_cancel_requests() > since and not scope_cancelled()
+
+
+class WatchedEvent:
+    """An event for one waiting task. It calls a function in the step that cancels the wait.
+
+    The waiting task itself learns of its cancellation only when it runs next, and until then other
+    tasks may go on as if nothing had happened.
+
+    Args:
+        on_cancel: the function, which must not raise.
+    """
+
+    __slots__ = ("_is_set", "_on_cancel", "_wake")
+
+    def __init__(self, on_cancel: Callable[[], None]) -> None:
+        self._on_cancel = on_cancel
+        self._is_set = False
+        self._wake: Callable[[], object] | None = None
+
+    def set(self) -> None:
+        """Wake the waiting task, if there is one, and let a later `wait` return."""
+        self._is_set = True
+        wake, self._wake = self._wake, None
+        if wake is not None:
+            wake()
+
+    async def wait(self) -> None:
+        """Wait until the event is set."""
+        if self._is_set:
+            await anyio.lowlevel.checkpoint()
+        elif (task := _asyncio_task()) is not None:
+            waiter = _watched_future()(loop=task.get_loop())
+            waiter.on_cancel = self._on_cancel
+            self._wake = lambda: None if waiter.done() else waiter.set_result(None)
+            await waiter
+        else:
+            await self._wait_on_trio()
+
+    async def _wait_on_trio(self) -> None:
+        trio: Any = sys.modules["trio"].lowlevel
+        task = trio.current_task()
+        self._wake = lambda: trio.reschedule(task)
+
+        def abort(_: object) -> Any:
+            self._wake = None
+            self._on_cancel()
+            return trio.Abort.SUCCEEDED
+
+        await trio.wait_task_rescheduled(abort)
+
+
+@cache
+def _watched_future() -> Any:
+    """Return a class of asyncio's futures that tells of its cancellation at once."""
+    import asyncio  # noqa: PLC0415 (on trio, it may never be imported)
+
+    class WatchedFuture(asyncio.Future[None]):
+        on_cancel: Callable[[], None]
+
+        def cancel(self, msg: Any = None) -> bool:
+            cancelled = super().cancel(msg)
+            if cancelled:
+                self.on_cancel()
+            return cancelled
+
+    return WatchedFuture
 
 
 def _asyncio_task() -> asyncio.Task[object] | None:

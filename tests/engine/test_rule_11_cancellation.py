@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import anyio
+import anyio.lowlevel
 import pytest
 from engine_kit import Unmetered, after, by_iteration, yes
 
@@ -214,6 +215,59 @@ async def test_rule_11_no_draw_starts_after_a_cancellation_that_its_backend_swal
         await strategy.sample("do", [yes])
     assert scope.cancelled_caught
     assert started == [0.0] * lanes
+
+
+@pytest.mark.parametrize("lanes", [1, 3])
+async def test_rule_11_no_draw_starts_after_a_check_has_cancelled_the_caller(lanes):
+    late = []
+
+    def leave(candidate):
+        scope.cancel()
+        return False
+
+    async def answer(request):
+        late.append(scope.cancel_called)
+        return "no"
+
+    strategy = RejectionSamplingStrategy(
+        FunctionBackend(answer), loop_budget=4, concurrency_budget=lanes
+    )
+    with anyio.CancelScope() as scope:
+        await strategy.sample("do", [Requirement("leave", leave, inline=True)])
+    assert scope.cancelled_caught
+    assert not any(late)
+
+
+@pytest.mark.parametrize("swallows", [False, True])
+@pytest.mark.parametrize("first", ["cancellation", "replies"])
+async def test_rule_11_no_draw_starts_after_a_cancellation_that_comes_with_the_replies(
+    first, swallows
+):
+    # trio runs the tasks that are ready in a random order: the lanes may come before the caller.
+    never = Requirement("never", lambda _: False, inline=True)
+    for _ in range(20):
+        replies, late, asked = anyio.Event(), [], []
+
+        async def answer(request, replies=replies, late=late, asked=asked):
+            asked.append(request)
+            if replies.is_set():
+                late.append(request)
+            try:
+                await replies.wait()
+            except anyio.get_cancelled_exc_class():
+                if not swallows:
+                    raise
+            return Generation("no")
+
+        strategy = RejectionSamplingStrategy(Unmetered(answer), loop_budget=4, concurrency_budget=3)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(strategy.sample, "do", [never])
+            while len(asked) < 3:
+                await anyio.lowlevel.checkpoint()
+            steps = [tasks.cancel_scope.cancel, replies.set]
+            for step in steps if first == "cancellation" else reversed(steps):
+                step()
+        assert (len(asked), late) == (3, [])
 
 
 async def test_rule_11_a_backends_own_cancellation_while_the_caller_leaves_stays_in_the_scope():

@@ -11,6 +11,7 @@ import pytest
 from anyio.lowlevel import checkpoint, current_token
 
 from mellea_like.runtime.event_loops import (
+    WatchedEvent,
     cancel_requested,
     foreign,
     loop_runs,
@@ -96,3 +97,42 @@ async def test_any_other_exception_leaves_foreign_code_as_it_is(error):
     with pytest.raises(type(error)) as raised, foreign("the judge"):
         raise error
     assert raised.value is error
+
+
+async def test_a_watched_event_wakes_its_task():
+    event, woken = WatchedEvent(lambda: pytest.fail("nobody cancelled it")), []
+
+    async def wait() -> None:
+        await event.wait()
+        woken.append(True)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(wait)
+        await anyio.wait_all_tasks_blocked()
+        assert not woken
+        event.set()
+        event.set()
+    assert woken
+    await event.wait()
+
+
+async def test_a_watched_event_tells_of_a_cancellation_in_the_same_step():
+    told = []
+    event = WatchedEvent(lambda: told.append(True))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(event.wait)
+        await anyio.wait_all_tasks_blocked()
+        tasks.cancel_scope.cancel()
+        assert told == [True]
+        event.set()  # Too late, and harmless.
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_watched_event_tells_of_a_native_cancellation(anyio_backend):
+    told = []
+    task = asyncio.ensure_future(WatchedEvent(lambda: told.append(True)).wait())
+    await checkpoint()
+    task.cancel()
+    assert told == [True]
+    with pytest.raises(asyncio.CancelledError):
+        await task
