@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from house import APPLICATIONS, NAME, ROOT
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
 APPLICATION_FOLDERS = (*APPLICATIONS, "requirements/code")
@@ -32,29 +33,37 @@ def exported(module: str) -> set[str]:
 
     ``requirements.checks`` is a front door, too: users import it by this name.
     """
-    doors = [NAME, f"{NAME}.{module.split('.')[1]}"]
+    doors = [NAME, ".".join(module.split(".")[:2])]
     if module == f"{NAME}.requirements.checks":
         doors.append(module)
     return {name for door in doors for name in getattr(import_module(door), "__all__", ())}
 
 
-def inner_imports() -> list[str]:
+def imports_in(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield what a file imports, as pairs of a module and a name; the name of a module is ""."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom):
+            yield from ((node.module or "", alias.name) for alias in node.names)
+        elif isinstance(node, ast.Import):
+            yield from ((alias.name, "") for alias in node.names)
+
+
+def inner_imports(folders: Iterable[str] = APPLICATION_FOLDERS, root: Path = ROOT) -> list[str]:
     """List what applications import from the library that isn't public."""
     found: set[str] = set()
-    for application in APPLICATION_FOLDERS:
+    for application in folders:
         own = f"{NAME}.{application.replace('/', '.')}."
-        for path in (ROOT / NAME / application).rglob("*.py"):
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                if not isinstance(node, ast.ImportFrom):
-                    continue
-                module = node.module or ""
-                part = f"{module}..".split(".")[1]
-                if not module.startswith(f"{NAME}.") or part in (*BELOW, *APPLICATIONS):
+        for path in (root / NAME / application).rglob("*.py"):
+            for module, name in imports_in(path):
+                package, part, *_ = f"{module}..".split(".")
+                if package != NAME or part in (*BELOW, *APPLICATIONS):
                     continue
                 if f"{module}.".startswith((own, f"{NAME}.requirements.code.")):
                     continue
-                names = {alias.name for alias in node.names} - exported(module)
-                found |= {f"{application}: {module.removeprefix(NAME)[1:]}.{n}" for n in names}
+                whole = f"{module}.{name}".rstrip(".")
+                is_front_door = whole.count(".") == 1
+                if not is_front_door and name not in exported(module):
+                    found.add(f"{application}: {whole}")
     return sorted(found)
 
 
@@ -66,17 +75,10 @@ def imports_of_options(folder: Path = ROOT / NAME / "options") -> list[str]:
     found: set[str] = set()
     known = (*BELOW, *SERVED, "kernel", *(["hooks"] if folder.name == "hooks" else ()))
     for path in folder.glob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ImportFrom):
-                names = [f"{node.module}.{alias.name}" for alias in node.names]
-            elif isinstance(node, ast.Import):
-                names = [alias.name for alias in node.names]
-            else:
-                continue
-            for name in names:
-                package, part, *_ = f"{name}.".split(".")
-                if package == NAME and part not in known:
-                    found.add(f"{path.stem}: {name.removeprefix(f'{NAME}.')}")
+        for module, name in imports_in(path):
+            package, part, *_ = f"{module}.{name}.".split(".")
+            if package == NAME and part not in known:
+                found.add(f"{path.stem}: {module.removeprefix(f'{NAME}.')}.{name}".rstrip("."))
     return sorted(found)
 
 

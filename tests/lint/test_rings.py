@@ -30,6 +30,22 @@ def test_an_inner_name_is_found(monkeypatch):
     assert "pass_rates.pass_at_k_interval" in " ".join(rings.inner_imports())
 
 
+def test_an_inner_module_is_found_however_it_is_imported(tmp_path):
+    folder = tmp_path / "mellea_like" / "export"
+    folder.mkdir(parents=True)
+    (folder / "one.py").write_text(
+        "import mellea_like.sampling.prepare as inner\n"
+        "import mellea_like.backends\n"
+        "from mellea_like import errors\n"
+        "from mellea_like.sampling import Settings, setup\n",
+        encoding="utf-8",
+    )
+    assert rings.inner_imports(["export"], tmp_path) == [
+        "export: mellea_like.sampling.prepare",
+        "export: mellea_like.sampling.setup",
+    ]
+
+
 @pytest.mark.parametrize("folder", ["options", "hooks"])
 def test_options_import_no_other_option_and_nothing_above_them(folder):
     assert rings.imports_of_options(rings.ROOT / rings.NAME / folder) == []
