@@ -13,7 +13,7 @@ with needs_extra("openai", "OpenAI's servers need the official SDK"):
 from mellea_like.backends.server_address import OFFICIAL_URL, Server
 from mellea_like.backends.server_errors import Translator
 
-__all__ = ["OpenAIServer", "azure_client"]
+__all__ = ["azure_client"]
 
 NO_KEY = "no-key-needed"
 """The key for servers other than OpenAI's if none is given, because the SDK needs one."""

@@ -37,7 +37,6 @@ __all__ = [
     "OutputTool",
     "demand",
     "refuses",
-    "reply_text",
 ]
 
 Mode = Literal["json_schema", "tool", "json_object", "prompt"]

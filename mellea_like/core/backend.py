@@ -27,15 +27,10 @@ if TYPE_CHECKING:
     from mellea_like.core.conversation import Message
 
 __all__ = [
-    "CURRENT",
-    "JUDGE_DEFAULTS",
-    "JUDGING",
     "MAX_SEED",
-    "PATIENT",
     "Backend",
     "BackendWrapper",
     "CallPiece",
-    "Judging",
     "Options",
     "Preferred",
     "Purpose",

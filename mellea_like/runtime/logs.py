@@ -7,7 +7,7 @@ import logging
 from mellea_like.core.backend import CURRENT
 from mellea_like.core.display import bounded, error_text
 
-__all__ = ["IterationFilter", "inform", "logger", "warn"]
+__all__ = ["IterationFilter", "logger"]
 
 logger = logging.getLogger("mellea_like")
 

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from mellea_like.core.slice import Slice
     from mellea_like.sampling.base import BaseSamplingStrategy
 
-__all__ = ["best_failure", "choose_failure", "deepest_failure"]
-
 _FAILED = Outcome.FAILED  # On Python 3.11, looking up a member takes ten times as long as a name.
 
 

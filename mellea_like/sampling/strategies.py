@@ -30,7 +30,6 @@ __all__ = [
     "RejectionSamplingStrategy",
     "RepairTemplateStrategy",
     "WithNote",
-    "followed_up",
 ]
 
 NOT_RUN = "This call was not run, for the reply was not accepted."

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from mellea_like.sampling.arguments import Arguments
     from mellea_like.sampling.base import BaseSamplingStrategy
 
-__all__ = ["SyncSampler", "run_once"]
+__all__ = ["SyncSampler"]
 
 T = TypeVar("T")
 F = TypeVar("F")

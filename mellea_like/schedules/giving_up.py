@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from mellea_like.core.requirement import Requirement
     from mellea_like.core.slice import Slice
 
-__all__ = ["FEWEST", "Bug", "PerRequirement", "Tally", "bug_of", "times_seen"]
+__all__ = ["FEWEST", "Bug", "PerRequirement", "Tally"]
 
 
 @dataclass(frozen=True, slots=True)

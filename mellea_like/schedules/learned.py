@@ -23,7 +23,6 @@ __all__ = [
     "MeanCosts",
     "PassRates",
     "RateKey",
-    "key_of",
 ]
 
 T = TypeVar("T")

@@ -33,14 +33,8 @@ __all__ = [
     "Scorer",
     "SelectionFacts",
     "SelectionState",
-    "check_key",
-    "check_n",
-    "keying",
-    "label_of",
-    "read_score",
     "scoring",
     "tool_key",
-    "unjudged",
 ]
 
 Scorer: TypeAlias = (

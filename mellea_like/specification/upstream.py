@@ -41,9 +41,6 @@ __all__ = [
     "ProviderUpstream",
     "PythonUpstream",
     "Upstream",
-    "UpstreamSpec",
-    "beside",
-    "open_upstream",
 ]
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from mellea_like.core.backend import RequestMeta
 
-__all__ = ["REFUSALS", "AuditCallback", "AuditRecord", "RequestStatus", "status_of"]
+__all__ = ["AuditCallback", "AuditRecord", "RequestStatus"]
 
 REFUSALS = frozenset({"refusal", "content_filter"})
 """The finish reasons that mean that a reply is a refusal."""
