@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import difflib
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, cast
 
 from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    ModelWrapValidatorHandler,
     PrivateAttr,
     StringConstraints,
-    ValidationError,
     model_validator,
 )
-from pydantic_core import InitErrorDetails, PydanticCustomError
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping
@@ -70,26 +67,14 @@ class Section(BaseModel):
         colon = "" if field in self._options else ":"
         return name if value is None else f"{name}{colon} {value}"
 
-    @model_validator(mode="wrap")
+    @model_validator(mode="before")
     @classmethod
-    def _check_names(cls, data: Any, read: ModelWrapValidatorHandler[Self]) -> Self:
-        if not isinstance(data, dict):
-            return read(data)
-        fields = cast("Mapping[Any, Any]", data)
-        wrong = cls._wrong_names([str(name) for name in fields])
-        if not wrong:
-            return read(data)
-        # Report other errors too, except those that may only follow from a wrong name.
-        found = [_again("misnamed", what) for what in wrong]
-        try:
-            read({name: value for name, value in fields.items() if str(name) in cls.model_fields})
-        except ValidationError as exc:
-            for error in exc.errors(include_url=False, include_input=False):
-                place = error["loc"]
-                if place and not (error["type"] == "missing" and len(place) == 1):
-                    context = {} if error["type"] == "value_error" else error.get("ctx", {})
-                    found.append(_again(error["type"], error["msg"], place, context))
-        raise ValidationError.from_exception_data(cls.__name__, found, hide_input=True)
+    def _check_names(cls, data: Any) -> Any:
+        if isinstance(data, dict):
+            given = [str(name) for name in cast("Mapping[Any, Any]", data)]
+            if wrong := cls._wrong_names(given):
+                raise ValueError("\n".join(wrong))
+        return cast("Any", data)
 
     @classmethod
     def _wrong_names(cls, given: list[str]) -> list[str]:
@@ -101,8 +86,7 @@ class Section(BaseModel):
             elif name not in known:
                 close = difflib.get_close_matches(name, known, n=1)
                 hint = f"; did you mean {close[0]}?" if close else "."
-                may = ", ".join(known)
-                wrong.append(f"there is no {name!r}{hint} Allowed: {may}")
+                wrong.append(f"there is no {name!r}{hint} Allowed: {', '.join(known)}")
         for name, field in known.items():
             if field.is_required() and name not in given:
                 example = (field.examples or ["..."])[0]
@@ -114,17 +98,6 @@ def why_renamed(name: str, known: Container[str]) -> str | None:
     """Return an error message if something in ``known`` was once called ``name``, or else None."""
     now = RENAMED.get(name, "")
     return f"{name} is now called {now}" if now in known else None
-
-
-def _again(
-    kind: str,
-    message: str,
-    place: tuple[int | str, ...] = (),
-    context: dict[str, Any] | None = None,
-) -> InitErrorDetails:
-    """Make an error for pydantic to report together with others."""
-    error = PydanticCustomError(cast("Any", kind), cast("Any", message), context or {})
-    return {"type": error, "loc": place, "input": None}
 
 
 _MESSAGES = {

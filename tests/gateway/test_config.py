@@ -227,58 +227,76 @@ def test_a_mistake_is_named_with_its_place(tmp_path, text, said):
 
 MISTAKES = """\
 upstreams:
-  main: {kind: openai, model: x, price: [1], modle: 3, concurrency: 0}
-  other: {kind: openai, api_key: "${NOT_SET}", model: "${NOT_SET_EITHER}"}
-  third: {kind: python, backend: "no_such:b"}
+  main: {kind: openai, model: x, price: [1], concurrency: 0}
+  other: {kind: openai, modle: 3, pric: [1, 2], api_key: "${NOT_SET}"}
 models:
-  m: {upstream: main, attempts: 0, checks: ["wrds<3", "lines==1", "x"],
-      retris: 3, budget: {money: 1}}
-  n: {upstream: nope, requirements: [x], nn: 2, judge: none}
-  o: {upstream: third, budget: {money: 1}, select: collect:3}
-  o: {upstream: third, budget: {money: 1}, select: collect:3}
+  m: {upstream: main, attempts: 0, checks: ["wrds<3", "lines==1", "x"]}
+  o: {upstream: third}
+  o: {upstream: third}
 keys:
-  a: {env: NO_TOKEN, budget: {}}
-  b: {}
-  c: {env: SHORT}
-server: {host: "no.such.host.invalid", port: -1}
+  a: {budget: {}}
+server: {port: -1}
 """
 
 
-def test_all_mistakes_are_named_at_once(tmp_path, monkeypatch):
-    monkeypatch.setenv("SHORT", "abc")
+def test_all_mistakes_inside_sections_are_named_at_once(tmp_path):
     path = tmp_path / "gateway.yaml"
     path.write_text(MISTAKES, encoding="utf-8")
     with pytest.raises(ConfigError) as caught:
-        read_ready_config(path, port=8080)
+        read_ready_config(path)
     lines = str(caught.value).splitlines()
     assert all(line.startswith(f"{path}, line ") for line in lines)
     assert sorted(line.split(": ")[1] for line in lines) == [
-        "keys.a",
         "keys.a.budget",
-        "keys.b",
-        "keys.c",
         "models",
-        "models.m",
         "models.m.attempts",
-        "models.m.budget.money",
         "models.m.checks.0",
         "models.m.checks.2",
-        "models.n",
-        "models.n.judge",
-        "models.n.upstream",
-        "models.o.budget.money",
-        "models.o.budget.money",
-        "models.o.select",
-        "server.host",
-        "upstreams.main",
+        "server.port",
         "upstreams.main.concurrency",
         "upstreams.main.price",
+        "upstreams.other",
         "upstreams.other.api_key",
-        "upstreams.other.model",
-        "upstreams.third",
     ]
     (price,) = (line for line in lines if ": upstreams.main.price: " in line)
     assert price.endswith("[0.15, 0.60] or [0.15, 0.60, 0.075] or [0.15, 0.60, EUR]")
+    (names,) = (line for line in lines if ": upstreams.other: " in line)
+    assert "there is no 'modle'; did you mean model? " in names
+    assert "there is no 'pric'; did you mean price? " in names
+
+
+CONFLICTS = """\
+upstreams:
+  main: {kind: openai, model: x}
+  third: {kind: python, backend: "no_such:b"}
+models:
+  m: {upstream: main, budget: {money: 1}, options: {max_tokens: 5}}
+  n: {upstream: nope, judge: none}
+  o: {upstream: third, select: collect:3}
+keys:
+  a: {env: NO_TOKEN}
+  c: {env: SHORT}
+server: {host: "no.such.host.invalid"}
+"""
+
+
+def test_all_mistakes_between_sections_are_named_at_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("SHORT", "abc")
+    path = tmp_path / "gateway.yaml"
+    path.write_text(CONFLICTS, encoding="utf-8")
+    with pytest.raises(ConfigError) as caught:
+        read_ready_config(path, port=8080)
+    assert sorted(line.split(": ")[1] for line in str(caught.value).splitlines()) == [
+        "keys.a",
+        "keys.c",
+        "models.m.budget.money",
+        "models.n.judge",
+        "models.n.upstream",
+        "models.o.select",
+        "server.host",
+        "upstreams.main",
+        "upstreams.third",
+    ]
 
 
 @pytest.mark.parametrize(

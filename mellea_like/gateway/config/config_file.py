@@ -5,24 +5,18 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, cast
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from mellea_like.lazy import needs_extra
 
 with needs_extra("serve", "the gateway's configuration needs PyYAML"):
     import yaml
 
-from mellea_like.gateway.config.cross_checks import Parts, Problem, problems_between
-from mellea_like.gateway.config.gateway_config import (
-    GatewayConfig,
-    KeyConfig,
-    ModelConfig,
-    ServerConfig,
-)
-from mellea_like.specification.section import Section, message_of
-from mellea_like.specification.upstream import UpstreamSpec
+from mellea_like.gateway.config.cross_checks import Problem, problems_between
+from mellea_like.gateway.config.gateway_config import GatewayConfig
+from mellea_like.specification.section import message_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -48,7 +42,7 @@ def read_config(
     path: str | os.PathLike[str],
     *,
     environ: Mapping[str, str] | None = None,
-    further: Callable[[Parts], Iterable[Problem]] | None = None,
+    further: Callable[[GatewayConfig], Iterable[Problem]] = lambda _: (),
     **server: Any,
 ) -> GatewayConfig:
     """Read a configuration file.
@@ -59,7 +53,8 @@ def read_config(
     Args:
         path: a YAML file.
         environ: the environment variables; the default is the process's.
-        further: a function that gets the valid parts, and returns further problems.
+        further: a function that gets the configuration if it is valid, and returns further
+            problems.
         **server: fields of the section ``server`` that override the file's.
 
     Returns:
@@ -83,55 +78,15 @@ def read_config(
     config: GatewayConfig | None = None
     try:
         config = GatewayConfig.model_validate(given, context=context)
-        parts = Parts(config.upstreams, config.models, config.keys, config.server)
     except ValidationError as exc:
         for error in exc.errors(include_input=False):
             file.add(error)
-        parts = _sound_parts(given, context)
-    found = problems_between(parts)
-    if further is not None:
-        found += further(parts)
-    file.problems += [file.said(what, place=place) for place, what in found]
+    if config is not None:
+        found = [*problems_between(config), *further(config)]
+        file.problems += [file.said(what, place=place) for place, what in found]
     if config is None or file.problems:
         raise ConfigError("\n".join(dict.fromkeys(file.problems))) from None
     return config
-
-
-T = TypeVar("T")
-S = TypeVar("S", bound=Section)
-
-
-def _sound_parts(given: Mapping[str, Any], context: dict[str, Any]) -> Parts:
-    """Read each part of a configuration separately, ignoring mistakes in other parts."""
-
-    def named(sections: object) -> dict[str, Any]:
-        return cast("dict[str, Any]", sections) if isinstance(sections, dict) else {}
-
-    def read(kind: type[T], section: object) -> T | None:
-        try:
-            return TypeAdapter[T](kind).validate_python(section, context=context)
-        except ValidationError:
-            return None
-
-    def read_most(kind: type[S], section: object, needed: set[str]) -> S | None:
-        """Read a section without its wrong fields; return None if one of them is ``needed``."""
-        try:
-            return kind.model_validate(section, context=context)
-        except ValidationError as exc:
-            wrong = {error["loc"][0] for error in exc.errors() if error["loc"]}
-        if wrong & needed:
-            return None
-        known = kind.model_fields.keys() - wrong
-        return read(kind, {name: one for name, one in named(section).items() if name in known})
-
-    models, keys = named(given.get("models")), named(given.get("keys"))
-    upstreams = named(given.get("upstreams"))
-    return Parts(
-        {name: read(cast("Any", UpstreamSpec), one) for name, one in upstreams.items()},
-        {name: read_most(ModelConfig, one, {"judge", "escalate"}) for name, one in models.items()},
-        {name: read_most(KeyConfig, one, set()) for name, one in keys.items()},
-        read(ServerConfig, given.get("server", {})),
-    )
 
 
 class _File:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from mellea_like.gateway.config.cross_checks import Parts, problems_between
+from mellea_like.gateway.config.cross_checks import problems_between
 from mellea_like.gateway.config.periods import Period  # noqa: TC001 (pydantic reads it)
 from mellea_like.gateway.fields import FieldUse, why_not
 from mellea_like.specification.section import Positive, Seconds, Section, Text, Whole
@@ -330,14 +330,11 @@ class GatewayConfig(Section):
 
     @model_validator(mode="after")
     def _check_together(self, info: ValidationInfo) -> GatewayConfig:
-        if info.context is None:  # Otherwise, `read_config` does this, and names lines.
-            problems = problems_between(Parts(self.upstreams, self.models, self.keys, self.server))
-            if problems:
-                told = "\n".join(f"{'.'.join(map(str, place))}: {what}" for place, what in problems)
-                # With a ValueError, pydantic would report the whole input, and so API keys.
-                error = PydanticCustomError("misplaced", "{told}", {"told": told})
-                found: InitErrorDetails = {"type": error, "input": None}
-                raise ValidationError.from_exception_data(
-                    type(self).__name__, [found], hide_input=True
-                )
+        # With a context, `read_config` does this, and names lines.
+        if info.context is None and (problems := problems_between(self)):
+            told = "\n".join(f"{'.'.join(map(str, place))}: {what}" for place, what in problems)
+            # With a ValueError, pydantic would report the whole input, and so API keys.
+            error = PydanticCustomError("misplaced", "{told}", {"told": told})
+            found: InitErrorDetails = {"type": error, "input": None}
+            raise ValidationError.from_exception_data(type(self).__name__, [found], hide_input=True)
         return self

@@ -24,7 +24,7 @@ class Tokens:
 
     def __init__(
         self,
-        keys: Mapping[str, TokenSource | None],
+        keys: Mapping[str, TokenSource],
         metrics_key: TokenSource | None,
         environ: Mapping[str, str],
     ) -> None:
@@ -32,7 +32,7 @@ class Tokens:
         self.metrics: bytes | None = None
         self.problems: list[Problem] = []
         for name, key in keys.items():
-            found = None if key is None else self._read(("keys", name), key, environ)
+            found = self._read(("keys", name), key, environ)
             if found in self.owners:
                 what = f"the keys {self.owners[found]!r} and {name!r} have the same token"
                 self.problems.append(Problem(("keys", name), what))

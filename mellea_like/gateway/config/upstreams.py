@@ -57,7 +57,7 @@ class Upstream:
         return isinstance(self.spec, OpenAIUpstream) and self.spec.official
 
 
-def check_upstreams(specs: Mapping[str, UpstreamSpec | None]) -> list[Problem]:
+def check_upstreams(specs: Mapping[str, UpstreamSpec]) -> list[Problem]:
     """Find upstreams that can't be opened, as far as this can be known in advance."""
     problems: list[Problem] = []
     for name, spec in specs.items():

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mellea_like.gateway.config.config_file import read_config
-from mellea_like.gateway.config.cross_checks import Parts, Problem
+from mellea_like.gateway.config.cross_checks import Problem
 from mellea_like.gateway.config.tokens import Tokens
 from mellea_like.gateway.config.upstreams import check_upstreams
 from mellea_like.gateway.http.server import listening_address
@@ -43,12 +43,12 @@ def read_again(
     path: Path, before: GatewayConfig, *, tell: bool = True, **server: Any
 ) -> GatewayConfig:
     """Read the configuration again, but keep ``server`` and ``store`` as in ``before``."""
+    kept = {name: getattr(before, name) for name in ("server", "store")}
 
-    def further(parts: Parts) -> Iterator[Problem]:
-        yield from _problems_at_the_start(parts._replace(server=before.server))
+    def further(config: GatewayConfig) -> Iterator[Problem]:
+        return _problems_at_the_start(config.model_copy(update=kept))
 
     config = read_config(path, further=further, **server)
-    kept = {name: getattr(before, name) for name in ("server", "store")}
     for name, old in kept.items():
         if tell and getattr(config, name) != old:
             what = "%s: %s has changed: restart the gateway to apply this"
@@ -62,13 +62,10 @@ def say_unchanged(why: Exception) -> None:
         logger.error("the configuration was not reloaded: %s", line)
 
 
-def _problems_at_the_start(parts: Parts) -> Iterator[Problem]:
-    yield from check_upstreams(parts.upstreams)
-    server = parts.server
-    metrics_key = None if server is None else server.metrics_key
-    yield from Tokens(parts.keys, metrics_key, os.environ).problems
-    if server is not None:
-        try:
-            listening_address(server, has_keys=bool(parts.keys))
-        except ValueError as exc:
-            yield Problem(("server", "host"), str(exc).removeprefix("server.host "))
+def _problems_at_the_start(config: GatewayConfig) -> Iterator[Problem]:
+    yield from check_upstreams(config.upstreams)
+    yield from Tokens(config.keys, config.server.metrics_key, os.environ).problems
+    try:
+        listening_address(config.server, has_keys=bool(config.keys))
+    except ValueError as exc:
+        yield Problem(("server", "host"), str(exc).removeprefix("server.host "))
