@@ -242,15 +242,15 @@ def test_each_reply_that_is_collected_has_a_row_and_one_more_says_where_they_are
 
 def test_a_journal_is_of_one_selection(batch, tmp_path):
     assert batch("--select", "vote:text", "--n", "2", replies=["a"])[0] == 0
-    for other, said in (
-        (("vote:lower", "--n", "2"), '--select was "text" and is now "lower". Resume'),
-        (("vote:text", "--n", "3"), "--n was 2 and is now 3. Resume"),
-        (("vote", "--n", "2"), "run: --select has changed. Resume"),
-        (("collect:2:text",), "run: --select has changed. Resume"),
+    for other in (
+        ("vote:lower", "--n", "2"),
+        ("vote:text", "--n", "3"),
+        ("vote", "--n", "2"),
+        ("collect:2:text",),
     ):
         code, _, err = batch("--resume", "--force", "--select", *other, replies=["b"])
         assert code == 3
-        assert said in err
+        assert "run: --select or --n has changed. Resume" in err
     assert batch("--resume", "--force", "--select", "vote:text", "--n", "2", replies=["b"])[0] == 0
     assert [row["output"] for row in records(tmp_path / "out.jsonl")] == ["a", "a"]
     assert read_run(tmp_path / "run.db")["counts"]["passed"] == 2

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
-
-from mellea_like.batch.journal.identity import OPAQUE
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-Object: TypeAlias = "dict[str, Any]"
 
 LONGEST = 60
 """The maximum number of characters to show of a value."""
@@ -67,11 +63,9 @@ def _of_part(name: str, was: Any, now: Any) -> list[Difference]:
         return []
     if name == "requirements" and [type(was), type(now)] == [list, list]:
         return _of_requirements(was, now)
-    if not (isinstance(was, dict) and isinstance(now, dict)):
-        return [_difference(name, was, now)]
     old, new = _object(was), _object(now)
-    if name != "strategy" and old.get("class") != new.get("class"):
-        # The values are of different classes, so comparing their parts would not help.
+    comparable = name == "strategy" or old.get("class") == new.get("class")
+    if not (isinstance(was, dict) and isinstance(now, dict) and comparable):
         return [_difference(name, was, now)]
     found: list[Difference] = []
     for part in dict.fromkeys((*old, *new)):
@@ -82,50 +76,42 @@ def _of_part(name: str, was: Any, now: Any) -> list[Difference]:
 
 
 def _of_requirements(was: list[Any], now: list[Any]) -> list[Difference]:
-    old = [one for one in was if not any(_same(one, other) for other in now)]
-    new = [one for one in now if not any(_same(one, other) for other in was)]
-    if not (old or new):
-        if len(was) == len(now) and all(map(_same, was, now)):
-            return []
-        return [Difference("requirements", *(_cut(_listed(all_)) for all_ in (was, now)))]
-    found: list[Difference] = []
-    for one in old:
-        alike = next((other for other in new if _written(other) == _written(one)), None)
-        if alike is None:
-            found.append(_difference("requirements", one, None))
-        else:
-            new.remove(alike)
-            found += _of_alike(one, alike)
-    return found + [_difference("requirements", None, one) for one in new]
+    """Compare requirements by their words or, if all words are the same, by all else."""
+    old, new = list(map(_written, was)), list(map(_written, now))
+    if old == new:
+        pairs = zip(_leaves(was), _leaves(now), strict=True)
+        return [difference for pair in pairs for difference in _of_leaf(*pair)]
+    gone, added = [w for w in old if w not in new], [w for w in new if w not in old]
+    if not (gone or added):
+        return [Difference("requirements", _cut(", ".join(old)), _cut(", ".join(new)))]
+    return [
+        *(Difference("requirements", _cut(words), None) for words in gone),
+        *(Difference("requirements", None, _cut(words)) for words in added),
+    ]
 
 
-def _same(one: Any, other: Any) -> bool:
-    return _written(one) == _written(other) and not _of_alike(one, other)
-
-
-def _of_alike(was: Any, now: Any) -> list[Difference]:
-    """Describe how two requirements with the same wording differ."""
-    found: list[Difference] = []
-    for one, other in zip(_leaves(was), _leaves(now), strict=True):
-        old, new = _object(one), _object(other)
-        alike = old.get("validator") == new.get("validator")
-        # Digests of code with different prefixes are from different versions of Python.
-        made_by = {str(leaf.get("code")).partition(" ")[0] for leaf in (old, new)}
-        decides = {"code"} if alike and len(made_by) == 1 else {"validator"}
-        found += [
-            _difference(f"the {part} of {_cut(_written(one))}", old.get(part), new.get(part))
-            for part in (*decides, "version", "judge")
-            if old.get(part) != new.get(part)
-        ]
+def _leaves(requirements: list[Any]) -> list[Any]:
+    """Return the requirements, with the parts of combined ones in their place."""
+    found: list[Any] = []
+    for one in requirements:
+        combined = isinstance(one, dict) and "description" not in one
+        parts = [part for some in _object(one).values() for part in some] if combined else []
+        found += _leaves(parts) if combined else [one]
     return found
 
 
-def _leaves(requirement: Any) -> list[Any]:
-    """Return a combined requirement's parts; for any other requirement, a list of only that."""
-    if not isinstance(requirement, dict) or "description" in requirement:
-        return [requirement]
-    combined = cast("dict[str, list[Any]]", requirement)
-    return [leaf for parts in combined.values() for part in parts for leaf in _leaves(part)]
+def _of_leaf(was: Any, now: Any) -> list[Difference]:
+    """Describe how two requirements with the same wording differ."""
+    old, new = _object(was), _object(now)
+    alike = old.get("validator") == new.get("validator")
+    # Digests of code with different prefixes are from different versions of Python.
+    made_by = {str(leaf.get("code")).partition(" ")[0] for leaf in (old, new)}
+    decides = "code" if alike and len(made_by) == 1 else "validator"
+    return [
+        _difference(f"the {part} of {_cut(_written(was))}", old.get(part), new.get(part))
+        for part in (decides, "version", "judge")
+        if old.get(part) != new.get(part)
+    ]
 
 
 def _difference(name: str, was: Any, now: Any) -> Difference:
@@ -133,8 +119,6 @@ def _difference(name: str, was: Any, now: Any) -> Difference:
         old, new = (None if value is None else _cut(_written(value)) for value in (was, now))
         return Difference(name, old, new)
     old, new = _written(was), _written(now)
-    if old == new:  # They have the same name, so compare everything.
-        old, new = (json.dumps(v, ensure_ascii=False, sort_keys=True) for v in (was, now))
     pairs = enumerate(zip(old, new, strict=False))
     place = next((i for i, (a, b) in pairs if a != b), min(len(old), len(new))) - BEFORE_IT
     start = place if place > LONGEST - 2 * BEFORE_IT else 0
@@ -147,37 +131,27 @@ def _cut(text: str, start: int = 0) -> str:
 
 
 def _written(value: Any) -> str:
-    if isinstance(value, dict):
-        return _written_object(_object(value))
-    if isinstance(value, str) and value.startswith("mellea_like."):
-        return _short(value)
-    return f"{value:g}" if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
-
-
-def _written_object(thing: Object) -> str:
-    if "class" in thing:
-        inside = thing.get("is", {})
-        if not isinstance(inside, dict):
-            return str(inside)
-        fields = [f"{name}={_written(part)}" for name, part in _object(inside).items()]
-        return f"{_short(str(thing['class']))}({', '.join(fields)})"
+    """Return a value in a few words: a requirement's are its own, and an object's its class."""
+    thing = _object(value)
     if "description" in thing:
         return _written(thing["description"])
-    if thing.keys() <= {"and", "or", "not"}:  # A combination.
-        return ", ".join(f"{operator}({_listed(parts)})" for operator, parts in thing.items())
-    if thing.keys() == {OPAQUE}:
-        return _short(str(thing[OPAQUE]))
-    if thing.keys() == {"provider", "model"}:
-        return str(thing["model"] or _short(str(thing["provider"])))
-    return json.dumps(thing, ensure_ascii=False, sort_keys=True)
+    if "class" in thing:
+        inside = thing.get("is", {})
+        if isinstance(inside, dict):
+            parts = cast("dict[str, Any]", inside).items()
+            inside = ", ".join(f"{name}={_written(part)}" for name, part in parts)
+        return f"{_short(thing['class'])}({inside})"
+    if thing and all(isinstance(parts, list) for parts in thing.values()):  # A combination.
+        return ", ".join(
+            f"{how}({', '.join(map(_written, parts))})" for how, parts in thing.items()
+        )
+    if isinstance(value, str) and value.startswith("mellea_like."):
+        return _short(value)
+    return json.dumps(value, ensure_ascii=False, sort_keys=True)
 
 
-def _listed(values: list[Any]) -> str:
-    return ", ".join(map(_written, values))
-
-
-def _object(value: Any) -> Object:
-    return cast("Object", value) if isinstance(value, dict) else {}
+def _object(value: Any) -> dict[str, Any]:
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
 def _short(name: str) -> str:

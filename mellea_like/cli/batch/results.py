@@ -141,7 +141,7 @@ OPTIONS = {
     "loop_budget": "--attempts",
     "concurrency_budget": "--lanes",
     "provider": "--backend",
-    "requirements": "--check, --require",
+    "requirements": "--check, --require, --unique",
     "judge": "--judge-model",
     "format": "--schema",
     "checks": "--check",
@@ -198,26 +198,14 @@ def with_options(error: Exception, options: BatchOptions) -> Exception:
     """Return the error; one that lists changed settings names options in their place."""
     if not isinstance(error, JournalError) or not error.differences:
         return error
-    from mellea_like.batch.unique import UNIQUE  # noqa: PLC0415 (few runs need it)
-
     message = str(error)
     names = option_names(type(options)) | OPTIONS
-    for one in error.differences:
-        told = Difference(*one)
+    for told in (Difference(*one) for one in error.differences):
         name = told.name.removeprefix("options.")
-        if (told.was or told.now or "").startswith(f'"{UNIQUE}'):
-            name = "unique"  # This requirement comes from no --check.
-        if name in names:
-            message = message.replace(str(told), str(told._replace(name=names[name])))
-        elif name.partition(".")[0] == "selection":
-            message = message.replace(str(told), _of_selection(told))
-    worded = JournalError(message, error.differences)
-    worded.__cause__ = error
-    return worded
-
-
-def _of_selection(told: Difference) -> str:
-    part = told.name.rpartition(".")[2]
-    if part not in {"by", "k", "n"}:  # Its values are Python objects.
-        return "--select has changed"
-    return str(told._replace(name="--n" if part == "n" else "--select"))
+        worded = str(told._replace(name=names.get(name, told.name)))
+        if name.startswith("selection"):
+            worded = "--select or --n has changed"
+        message = message.replace(str(told), worded)
+    in_options = JournalError(message, error.differences)
+    in_options.__cause__ = error
+    return in_options
