@@ -21,8 +21,13 @@ from mellea_like.specification.selection_expressions import (
     SELECTIONS,
     parse_selection,
 )
-from mellea_like.specification.strategy import OptionsSpec, StageSpec, StrategyName, StrategySpec
-from mellea_like.specification.upstream import MOST_MONEY
+from mellea_like.specification.strategy import (
+    CallBudgetSpec,
+    OptionsSpec,
+    StageSpec,
+    StrategyName,
+    StrategySpec,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -46,8 +51,8 @@ REQUEST = ("temperature", "top_p", "seed", "max_tokens")
 RESERVED = frozenset({"messages", "input", "stream", "stream_options", "n", "tools"})
 """The fields of a request that ``--extra`` can't set, because the library sets them."""
 
-JUDGING = {"temperature": float, "top-p": float, "max-tokens": int}
-"""The names that ``--judge-option`` takes, with the types of their values."""
+JUDGING = ("temperature", "top-p", "max-tokens")
+"""The names that ``--judge-option`` takes, besides ``extra.FIELD``."""
 
 CHECK_HELP = (
     f"A check: {'  '.join(CHECK_FORMS)}. Repeatable.\n\nChecks that run code, in a sandbox:"
@@ -381,49 +386,42 @@ def _read_bigger(text: str) -> Bigger:
     return Bigger(read_section(StageSpec, stage, names), {"model": model.strip(), **upstream})
 
 
-def parse_extra(given: Iterable[str]) -> dict[str, Any]:
-    """Parse the values of ``--extra``, such as ``top_k=20``; refuse a name that occurs twice."""
-    found: dict[str, Any] = {}
+def _pairs(option: str, given: Iterable[str], example: str) -> dict[str, str]:
+    """Split texts of the form NAME=VALUE; a name may occur once."""
+    found: dict[str, str] = {}
     for text in given:
-        name, equals, value = text.partition("=")
-        name = name.strip()
-        wrong = ""
-        if not equals or not name:
-            wrong = "write a name and a value, as in top_k=20"
-        elif name in found:
-            wrong = f"{name} is given twice"
-        elif name in REQUEST or name == "model":
-            wrong = f"use the option --{name.replace('_', '-')} instead"
-        elif name in RESERVED:
-            wrong = f"{name} is set by mellea-like itself"
-        if wrong:
-            misuse(f"--extra {text!r}: {wrong}")
-        found[name] = _json_or_text(value.strip())
+        name, _, value = (part.strip() for part in text.partition("="))
+        if not (name and value) or name in found:
+            misuse(f"{option} {text!r}: write a name and a value, as in {example}, each name once")
+        found[name] = value
     return found
 
 
+def parse_extra(given: Iterable[str]) -> dict[str, Any]:
+    """Parse the values of ``--extra``, such as ``top_k=20``."""
+    found = _pairs("--extra", given, "top_k=20")
+    for name in found:
+        if name in REQUEST or name == "model":
+            misuse(f"--extra {name}: use the option --{name.replace('_', '-')} instead")
+        if name in RESERVED:
+            misuse(f"--extra {name}: mellea-like itself sets this field")
+    return {name: _json_or_text(value) for name, value in found.items()}
+
+
 def parse_judge_options(given: Iterable[str]) -> dict[str, Any]:
-    """Parse the values of ``--judge-option``, such as ``temperature=1``; a name may occur once."""
+    """Parse the values of ``--judge-option``, such as ``temperature=1`` or ``extra.FIELD=x``."""
     found: dict[str, Any] = {}
     extra: dict[str, Any] = {}
-    for text in given:
-        name, _, value = (part.strip() for part in text.partition("="))
-        field = name.removeprefix("extra.")
-        try:
-            if field != name and field and field not in extra and value:
-                extra[field] = _json_or_text(value)
-                continue
-            if name not in JUDGING or (key := name.replace("-", "_")) in found:
-                raise ValueError
-            found[key] = None if value == "none" else JUDGING[name](value)
-            OptionsSpec.model_validate({key: found[key]})
-        except ValueError:
-            msg = (
-                f"--judge-option {text!r}: write a name and a value in its range, each name once\n"
-                "Allowed: temperature=0.5 (to 2, or none)  top-p=0.9  max-tokens=200"
-                "  extra.FIELD=VALUE"
-            )
-            raise Problem(msg, Exit.USAGE) from None
+    for name, written in _pairs("--judge-option", given, "temperature=0.5").items():
+        value = None if written == "none" else _json_or_text(written)
+        if name.startswith("extra."):
+            extra[name.removeprefix("extra.")] = value
+        elif name in JUDGING:
+            found[name.replace("-", "_")] = value
+        else:
+            misuse(f"--judge-option {name}: use {', '.join(JUDGING)} or extra.FIELD")
+    flags = {name.replace("-", "_"): f"--judge-option {name}" for name in JUDGING}
+    read_section(OptionsSpec, found, flags)
     return {**found, "extra": extra} if extra else found
 
 
@@ -435,20 +433,13 @@ def _json_or_text(value: str) -> Any:
 
 
 def parse_budget(given: Iterable[str]) -> dict[str, float]:
-    """Parse the values of ``--budget``, such as ``requests=20``; a kind may occur once."""
-    found: dict[str, float] = {}
-    for text in given:
-        kind, _, amount = (part.strip() for part in text.partition("="))
-        name = BUDGETS.get(kind)
-        try:
-            number = float(amount) if name == "money" else int(amount)
-        except ValueError:
-            number = 0
-        if name is None or name in found or not 0 < number <= MOST_MONEY:
-            misuse(
-                f"--budget {text!r}: write a kind and an amount above 0, each kind once (--timeout"
-                " is for time)\nAllowed: requests=20  input-tokens=5000  output-tokens=5000"
-                "  cost=0.50"
-            )
-        found[name] = number
+    """Parse the values of ``--budget``, such as ``requests=20``."""
+    found: dict[str, Any] = {}
+    for kind, amount in _pairs("--budget", given, "requests=20 or cost=0.50").items():
+        if kind not in BUDGETS:
+            misuse(f"--budget {kind}: use {', '.join(BUDGETS)} (--timeout is for time)")
+        found[BUDGETS[kind]] = _json_or_text(amount)
+    if found:
+        flags = {name: f"--budget {kind}" for kind, name in BUDGETS.items()}
+        read_section(CallBudgetSpec, found, flags)
     return found

@@ -169,7 +169,7 @@ JUDGED = ("-", "--require=says when", "--judge=m", "--judge-base-url", "http://1
         ((*JUDGED, "--budget=cost=2"), 2, "needs the price of tokens and the models: add --price"),
         ((*JUDGED, "--budget=output-tokens=9"), 2, "add --judge-option max-tokens=N"),
         ((*JUDGED, "--price=cheap"), 2, "--price must be two amounts"),
-        ((*JUDGED, "--budget=time=2"), 2, "write a kind and an amount above 0"),
+        ((*JUDGED, "--budget=time=2"), 2, "--budget time: use requests, input-tokens,"),
     ],
 )
 def test_a_mistake_is_a_sentence(command, arguments, code, problem):

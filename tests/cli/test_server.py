@@ -127,12 +127,11 @@ def test_the_judge_generates_as_its_options_say(sample, given, asked, select):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (["warmth=1"], "--judge-option 'warmth=1': write a name and a value in its range"),
-        (["temperature=3"], "temperature=0.5 (to 2, or none)"),
+        (["warmth=1"], "--judge-option warmth: use temperature, top-p, max-tokens or extra.FIELD"),
+        (["temperature=3"], "--judge-option temperature must be at most 2, not 3"),
         (["temperature=1", "temperature=0"], "each name once"),
-        (["max-tokens=0"], "max-tokens=200"),
-        (["top-p"], "top-p=0.9"),
-        (["extra.=1"], "extra.FIELD=VALUE"),
+        (["max-tokens=0"], "--judge-option max-tokens must be at least 1, not 0"),
+        (["top-p"], "--judge-option 'top-p': write a name and a value, as in temperature=0.5"),
     ],
 )
 def test_a_wrong_option_of_the_judge_is_a_usage_error_that_says_what_is_allowed(
