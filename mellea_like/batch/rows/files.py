@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
-import math
 import re
 from collections import Counter
 from functools import partial
@@ -25,6 +23,7 @@ from mellea_like.batch.rows.formats import (
     result_columns,
 )
 from mellea_like.core.display import plural
+from mellea_like.core.strict_json import read_strict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
@@ -34,9 +33,6 @@ LONGEST_LINE = 16 * 2**20
 
 Some files have no line ends, so there must be a limit. No model takes that much input.
 """
-
-LONGEST_NAME = 100
-"""The maximum number of characters to quote of a name in an error."""
 
 PIECE = 2**20
 """The bytes to skip at a time in a line that is too long."""
@@ -118,54 +114,20 @@ def _jsonl(file: BinaryIO) -> Generator[Row | BadRow]:
 
 def _object(line: bytes, number: int) -> dict[str, Any]:
     try:
-        found: Any = json.loads(
-            line.decode("utf-8"),
-            parse_constant=_number,
-            parse_float=_number,
-            object_pairs_hook=partial(_without_duplicates, number),
-        )
-        if b"\\u" in line:
-            json.dumps(found, ensure_ascii=False).encode("utf-8")  # Lone surrogates can't be sent.
+        found = read_strict(line)
         if isinstance(found, dict):
             return cast("dict[str, Any]", found)
         wrong = 'isn\'t an object such as {"text": "..."}'
-    except UnicodeDecodeError as exc:
-        wrong = f"isn't UTF-8 text: byte {exc.start} is invalid"
-    except UnicodeEncodeError:
-        wrong = "has half a character: an escape of U+D800 to U+DFFF without its other half"
-    except json.JSONDecodeError as exc:
-        wrong = f"isn't JSON: {exc.msg} at column {exc.colno}"
-    except RecursionError:
-        wrong = "is nested too deeply"
-    except BadRow:
-        raise
-    except ValueError as exc:  # The number has too many digits, or is one such as NaN.
+    except ValueError as exc:
         wrong = f"isn't JSON: {exc}"
     msg = f"line {number} {wrong}"
     raise BadRow(msg, number)
-
-
-def _without_duplicates(line: int, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    twice = None if len(found) == len(pairs) else _named_twice([name for name, _ in pairs])
-    if twice is not None:
-        msg = f"line {line} has {json.dumps(twice[:LONGEST_NAME])} twice in one object: keep one"
-        raise BadRow(msg, line)
-    return found
 
 
 def _named_twice(names: Sequence[str]) -> str | None:
     """Return a repeated name, or None. It takes linear time: a line can have a million names."""
     counts = Counter(names)
     return next((name for name in names if counts[name] > 1), None)
-
-
-def _number(text: str) -> float:
-    number = float(text) if text[-1].isdigit() else math.nan
-    if math.isfinite(number):
-        return number
-    msg = f"{text[:20]} isn't a valid JSON number"
-    raise ValueError(msg)
 
 
 def _csv(

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import math
-import re
-from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import anyio
 
+from mellea_like.core.strict_json import read_strict
 from mellea_like.errors import ClientDisconnected
 from mellea_like.gateway.refusal import Refusal, retry_after
 
@@ -33,12 +30,6 @@ MOST_DIGITS = 20
 """The most digits of a Content-Length. A longer number is refused without being parsed."""
 
 ONCE = (b"content-encoding", b"content-length", b"content-type", b"transfer-encoding")
-
-LONGEST_NAME = 60
-"""The maximum number of characters that an error shows of a duplicate name in a body."""
-
-SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
-"""An escaped half of a surrogate pair. If its other half is missing, UTF-8 can't encode it."""
 
 OTHERS = bytes(set(range(256)) - set(b"[]{},"))
 BRACKETS = bytes.maketrans(b"[]{}", b"()()")
@@ -142,36 +133,15 @@ def _too_long(server: ServerConfig) -> Refusal:
 
 
 def parse(data: bytes, most_depth: int) -> dict[str, Any]:
-    """Parse a body, which must be an object in strict JSON. Errors don't show its text.
-
-    Extensions that Python accepts (NaN, Infinity, UTF-16) are refused. So is anything that other
-    programs may read differently: a duplicate name in an object, a number too large for a float,
-    or half a surrogate pair.
-    """
+    """Parse a body, which must be an object in strict JSON. Errors don't show its text."""
     _check_structure(data, most_depth)
-    value: object = None
-    why: str | None = None
+    value, why = None, "it isn't an object"
     try:
-        value = json.loads(
-            data.decode("utf-8"),
-            object_pairs_hook=_without_duplicates,
-            parse_constant=_finite,
-            parse_float=_finite,
-        )
-        if SURROGATE.search(data) is not None:
-            json.dumps(value, ensure_ascii=False).encode("utf-8")
-    except UnicodeDecodeError as exc:
-        why = f"the byte at position {exc.start} isn't UTF-8"
-    except UnicodeEncodeError:
-        why = "a string in it has an unpaired surrogate"
-    except json.JSONDecodeError as exc:
-        why = f"{exc.msg} at position {exc.pos}"
-    except ValueError:
-        why = "a number in it is too large or not valid in JSON"
-    if why is not None:  # This is outside the handlers, whose exceptions hold the whole body.
-        _malformed(why)
+        value = read_strict(data)
+    except ValueError as exc:
+        why = str(exc)
     if not isinstance(value, dict):
-        _malformed("it isn't an object")
+        _malformed(why)
     return cast("dict[str, Any]", value)
 
 
@@ -192,22 +162,6 @@ def _check_structure(data: bytes, most_depth: int) -> None:
         structure = structure.replace(b"()", b"")
     if structure:
         _malformed(f"it is nested deeper than {most_depth} levels, or its brackets don't match")
-
-
-def _finite(written: str) -> float:
-    number = float(written)
-    if not math.isfinite(number):
-        raise ValueError
-    return number
-
-
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    members = dict(pairs)
-    if len(members) != len(pairs):
-        names = Counter(name for name, _ in pairs)
-        twice = names.most_common(1)[0][0]
-        _malformed(f"an object in it has the name {twice[:LONGEST_NAME]!r} twice")
-    return members
 
 
 def _malformed(why: str) -> NoReturn:
