@@ -38,11 +38,6 @@ def _run(argv: Sequence[str], signals: SignalHandler) -> int:
         return Exit.SETUP
     from mellea_like.cli.app import app  # noqa: PLC0415
 
-    try:
-        "".join(argv).encode()
-    except UnicodeEncodeError:
-        warn("mellea-like: an argument isn't UTF-8 text")
-        return Exit.USAGE
     command: Any = typer.main.get_command(app)
     try:
         code = command.main(list(argv), "mellea-like", standalone_mode=False, obj=signals)

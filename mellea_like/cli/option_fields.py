@@ -106,11 +106,7 @@ def read_section(section: type[S], given: Mapping[str, Any], names: Mapping[str,
         message = message_of(error)
         place = str(next((step for step in reversed(error["loc"]) if step in names), ""))
         option = names.get(place, "")
-        if place == "json_schema":
-            message = message.removeprefix("json_schema: ")
-            file = str(error["input"])
-            message = f"{option}: {message}" if file in message else f"{option}: {file}: {message}"
-        elif option and message.startswith("must "):
+        if option and message.startswith("must "):
             value: object = error["input"]
             shown = one_line(repr(value) if isinstance(value, str) else f"{value:g}", 80)
             message = f"{option} {message}, not {shown}"

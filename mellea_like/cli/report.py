@@ -49,9 +49,6 @@ EPILOG = (
 )
 
 SQLITE = b"SQLite format 3\0"
-MOST = 64 * 2**20
-"""The maximum size of a trace, in bytes. No call needs as much, and a pipe may never end."""
-
 STANDARD = Path("-")
 """The path that means standard input or standard output."""
 
@@ -139,7 +136,7 @@ def _of_one(options: ReportOptions, source: Path, prices: Mapping[str, Any]) -> 
         for wrong, name in ((options.item is not None, "--item"), (prices, "--price")):
             if wrong:
                 misuse(f"{name} is for journals, but {source} isn't one")
-        return _of_trace(options, _read_trace(begin + file.read(MOST))), "a call"
+        return _of_trace(options, _read_trace(begin + file.read())), "a call"
 
 
 def _of_run(options: ReportOptions, prices: Mapping[str, Any]) -> tuple[str, str]:
@@ -238,9 +235,6 @@ def _indented(text: str | None) -> str:
 
 def _read_trace(raw: bytes) -> dict[str, Any]:
     """Parse a call's trace; raise a `ValueError` if the data isn't a trace."""
-    if len(raw) > MOST:
-        msg = f"this isn't a trace of a call: it is larger than {MOST // 2**20} MiB"
-        raise ValueError(msg)
     try:
         result = SamplingResult[Any].from_dict(json.loads(raw))
     except (RecursionError, UnicodeDecodeError, json.JSONDecodeError) as exc:

@@ -69,10 +69,10 @@ class WatchOptions:
     command: list[str] = field(default_factory=list[str])
     paths: list[Path] = argument("PATHS", "Files, and directories with everything in them.")
     quiet_seconds: float = option(
-        0.5, "--quiet-seconds SECONDS", "Wait until nothing has changed for this long."
+        0.5, "--quiet-seconds SECONDS", "Wait until nothing has changed for this long.", min=0
     )
     max_wait: float = option(
-        5.0, "--max-wait SECONDS", "Wait no longer than this after the first change."
+        5.0, "--max-wait SECONDS", "Wait no longer than this after the first change.", min=0
     )
     on_busy: Literal["queue", "ignore", "restart"] = option(
         "queue",
@@ -90,9 +90,10 @@ class WatchOptions:
         5.0,
         "--grace SECONDS",
         "How long a run may take to stop after SIGINT, and again after SIGTERM.",
+        min=0,
     )
     min_interval: float = option(
-        0.0, "--min-interval SECONDS", "Shortest time between the starts of two runs."
+        0.0, "--min-interval SECONDS", "Shortest time between the starts of two runs.", min=0
     )
     state: Path | None = option(
         None,
@@ -111,11 +112,6 @@ class WatchOptions:
     def __post_init__(self) -> None:
         if not self.command:
             misuse("there is no command to run: add it after two dashes: watch PATHS -- COMMAND")
-        for name in ("quiet_seconds", "max_wait", "grace", "min_interval"):
-            given: float = getattr(self, name)
-            if not 0 <= given < math.inf:
-                flag = f"--{name.replace('_', '-')}"
-                misuse(f"{flag} must be a finite number of seconds, at least 0, not {given:g}")
 
 
 def run(options: WatchOptions, signals: SignalHandler) -> int:

@@ -284,9 +284,7 @@ async def test_a_journal_that_is_closed_takes_nothing(path):
 @pytest.mark.parametrize(
     ("arguments", "error", "words"),
     [
-        ({"path": 5}, TypeError, "path must be a str or a Path"),
-        ({"path": ""}, ValueError, "must name a file"),
-        ({"path": "a\0b"}, ValueError, "must name a file"),
+        ({"path": 5}, TypeError, "PathLike"),
         ({"path": "x", "text": "some"}, ValueError, "'all', 'best' or 'none'"),
         ({"path": "x", "prices": {"m": 1}}, TypeError, "Price"),
     ],

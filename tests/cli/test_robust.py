@@ -222,11 +222,6 @@ def test_a_corpus_and_a_schema_may_come_through_pipes(command):
     assert server.requests[0]["response_format"]["type"] == "json_schema"
 
 
-def test_an_argument_that_is_no_text_is_bad_usage(command):
-    code, out, err = command("sample", "x", "--require", os.fsdecode(b"a\xff"))
-    assert (code, out, err) == (2, "", "mellea-like: an argument isn't UTF-8 text\n")
-
-
 @pytest.mark.parametrize(
     "function", ["_run", "make_context", "make_requirements", "_sample", "_show"]
 )

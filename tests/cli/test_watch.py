@@ -284,9 +284,7 @@ def test_a_state_that_can_not_be_kept_is_told_in_a_sentence(tmp_path, command):
         (["watch", "missing", "--", "true"], 3, "can't watch missing: there is no such file"),
         (["watch", "x" * 999, "--", "true"], 3, "there is no such file"),
         (["watch", ".", "--", "missing"], 3, "can't run missing: there is no such command"),
-        (["watch", ".", "--max-wait", "-1", "--", "true"], 2, "at least 0, not -1"),
-        (["watch", ".", "--grace", "nan", "--", "true"], 2, "--grace must be a finite number"),
-        (["watch", ".", "--min-interval", "inf", "--", "true"], 2, "--min-interval must be a"),
+        (["watch", ".", "--max-wait", "-1", "--", "true"], 2, "'--max-wait'"),
         (["watch", ".", "--on-busy", "x", "--", "true"], 2, "'x'"),
     ],
 )

@@ -208,7 +208,7 @@ OPENAI = "upstreams: {main: {kind: openai, base_url: 'http://127.0.0.1:9/v1', mo
         (ONE + "a: " + "[" * 500 + "\n", "it "),
         (ONE + "a: 2020-99-99\n", "it isn't valid YAML: ValueError"),
         (ONE + "a: ${NOPE}\n", "line 3: a: the environment variable NOPE is not set"),
-        (ONE + "a: ${NO PE}\n", "takes the name of an environment variable"),
+        (ONE + "a: ${NO PE}\n", "the environment variable NO PE is not set"),
         (
             MODEL + "attempts: 1\n    attempts: 2\n",
             "line 6: models.m: 'attempts' appears twice: keep one",

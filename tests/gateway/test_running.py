@@ -21,8 +21,8 @@ from pydantic import ValidationError
 from mellea_like.backends import FunctionBackend, ScriptedBackend
 from mellea_like.core.generation import Generation, Usage
 from mellea_like.errors import InvalidRequest
-from mellea_like.gateway.config.periods import end_of_period
 from mellea_like.gateway.http.app import Gateway
+from mellea_like.gateway.http.key_state import end_of_period
 
 pytestmark = pytest.mark.anyio
 

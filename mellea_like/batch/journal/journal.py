@@ -79,7 +79,7 @@ class Journal:
 
     Raises:
         TypeError: the path isn't a path, or a price isn't a `Price`.
-        ValueError: the path names no file, or ``text`` isn't one of the three.
+        ValueError: ``text`` isn't one of the three.
     """
 
     def __init__(
@@ -90,12 +90,6 @@ class Journal:
         text: KeptText = "all",
         prices: Mapping[str, Price] | None = None,
     ) -> None:
-        if not isinstance(path, str | Path):
-            msg = f"a journal's path must be a str or a Path, not {type(path).__name__}"
-            raise TypeError(msg)
-        if not Path(path).name or "\0" in str(path):
-            msg = f"a journal's path must name a file, not {str(path)!r}"
-            raise ValueError(msg)
         check_one_of("a journal's text", text, get_args(KeptText))
         self._path = Path(path)
         self._resume = resume

@@ -53,15 +53,15 @@ _PART = "SELECT data FROM parts WHERE sha256 = ?"
 class StoredItem(ItemView):
     """An item in a journal.
 
+    ``plain`` is the item's record, in the form that `read_items` yields.
+
     Attributes:
-        record: the item's record, in the form that `read_items` yields.
         slices: the draws of an unfinished item. Draws that a later attempt has replaced are
             included.
     """
 
     def __init__(self, record: dict[str, Any], slices: tuple[Drawn, ...]) -> None:
         super().__init__(record)
-        self.record = record
         self.slices = slices
 
 
@@ -157,7 +157,7 @@ def read_items(
     with opened(path, whole=only is None) as connection:
         while block := read_block(connection, path, (first, end, BLOCK), parts=parts):
             for stored in block:
-                yield stored.record
+                yield cast("dict[str, Any]", stored.plain)
             first = block[-1].id + 1
         if first == only:
             read_whole(connection, path)

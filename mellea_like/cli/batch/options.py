@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, ClassVar, Literal, cast
 
 from mellea_like.batch.journal.records import KeptText  # noqa: TC001 (typer reads the annotations)
 from mellea_like.cli.draw_options import (
-    ATTEMPTS,
     CHECK_HELP,
     CHECKS,
     DRAWS,
@@ -249,13 +248,6 @@ class BatchOptions(TemplatedChecks, DrawOptions):
         "Stop after this many consecutive rows end in an error; 0 for never.",
         RUN,
         min=0,
-    )
-    attempts: int | None = option(
-        None,
-        "--attempts N",
-        f"Maximum draws of one row in each lane, one after another. Default: {ATTEMPTS}, or as many"
-        " as --n needs.",
-        DRAWS,
     )
     lanes: int = option(
         1,

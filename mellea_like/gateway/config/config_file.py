@@ -166,10 +166,6 @@ class _File:
         escaped, name = found.groups()
         if escaped:
             return "${" + name + "}"
-        if not name.isidentifier():
-            what = "${...} takes the name of an environment variable, as in ${OPENAI_API_KEY}"
-            self.problems.append(self.said(what, line, place))
-            return found[0]
         if name not in self.environ:
             what = f"the environment variable {name} is not set"
             self.problems.append(self.said(what, line, place))

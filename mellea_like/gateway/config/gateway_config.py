@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, TypeAlias
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from mellea_like.gateway.config.cross_checks import problems_between
-from mellea_like.gateway.config.periods import Period  # noqa: TC001 (pydantic reads it)
 from mellea_like.gateway.fields import FieldUse, why_not
 from mellea_like.specification.section import Positive, Seconds, Section, Text, Whole
 from mellea_like.specification.strategy import CallBudgetSpec, StageSpec, StrategySpec
@@ -36,6 +35,9 @@ KeyName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,127}$")]
 """The name of a model or an upstream."""
+
+Period: TypeAlias = Literal["hour", "day", "week", "month"]
+"""The period after which a key's budget starts again."""
 
 FieldName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 """The name of a request's field."""

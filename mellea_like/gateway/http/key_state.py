@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from math import ceil, inf, isfinite
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,7 +13,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import anyio
 
 from mellea_like.core.display import plural
-from mellea_like.gateway.config.periods import end_of_period
 from mellea_like.gateway.refusal import NO_BUDGET_SOON, budget_spent, too_many
 from mellea_like.limits.budget_accounts import Amounts, Denied
 from mellea_like.limits.memory_store import MemoryStore
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
 
     from mellea_like.core.prices import Price
-    from mellea_like.gateway.config.gateway_config import KeyLimits
+    from mellea_like.gateway.config.gateway_config import KeyLimits, Period
     from mellea_like.limits.budget import Budget
     from mellea_like.limits.store import Reservation, Store, StoreAccount, StoreBucket
 
@@ -306,3 +306,19 @@ def _told(rates: Sequence[_Rate], left: Sequence[float]) -> dict[str, str]:
         headers[f"x-ratelimit-remaining-{what}"] = str(max(0, int(now)))
         headers[f"x-ratelimit-reset-{what}"] = f"{(most - now) * MINUTE / most:.3f}s"
     return headers
+
+
+def end_of_period(now: float, period: Period) -> float:
+    """Return the end of the UTC period that contains ``now``, as seconds since 1970.
+
+    Weeks begin on Mondays (ISO 8601).
+    """
+    hour = datetime.fromtimestamp(now, UTC).replace(minute=0, second=0, microsecond=0)
+    day = hour.replace(hour=0)
+    ends = {
+        "hour": hour + timedelta(hours=1),
+        "day": day + timedelta(days=1),
+        "week": day + timedelta(days=7 - day.weekday()),
+        "month": (day.replace(day=1) + timedelta(days=31)).replace(day=1),
+    }
+    return ends[period].timestamp()
