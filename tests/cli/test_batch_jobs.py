@@ -110,7 +110,7 @@ def test_ctrl_c_leaves_the_jobs_and_cancel_keeps_what_they_have_answered(place):
         server.skip(2000)
         done = run(*command_of_page("batch cancel"), "--poll", "0.1", **keys(server.url))
         assert done.returncode == 0, done.stderr
-        assert "Requested the cancellation of job" in done.stderr
+        assert "cancelling job" in done.stderr
         kept = server.ask("bill")["jobs"]["requests"]
         assert 0 < kept < ROWS
         assert f"Billed for answers so far: {kept} requests" in done.stdout

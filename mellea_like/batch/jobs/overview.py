@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from mellea_like.backends import JobState
+from mellea_like.batch.jobs.backend import BatchJobs
 from mellea_like.batch.jobs.records import UNDER_WAY, JobStage
-from mellea_like.batch.jobs.rounds import collect, intention_of
+from mellea_like.batch.jobs.rounds import JobRounds
 from mellea_like.batch.jobs.store import JobStore, OneThread, jobs_path
 from mellea_like.batch.journal.reader import read_run
 from mellea_like.batch.journal.writer import JournalLock
 from mellea_like.core.generation import Usage
 from mellea_like.core.prices import IN_A_JOB, Price, cost, price_for
-from mellea_like.errors import BackendError, InvalidRequest, JournalError
+from mellea_like.errors import InvalidRequest, JournalError
 from mellea_like.report.views import RunView
+from mellea_like.runtime.logs import warn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -26,8 +28,8 @@ if TYPE_CHECKING:
     from mellea_like.backends import BatchAPI
     from mellea_like.batch.jobs.records import StoredJob
 
-SETTLED = 30.0
-"""The seconds after which a provider is sure to list a job that it has created."""
+AT_ONCE = 1e-9
+"""A deadline, in seconds, that has passed for each job."""
 
 TRIES = 10**6
 """The most jobs that a request may go into.
@@ -105,87 +107,42 @@ def _money(spent: dict[str, Usage], prices: Any) -> tuple[float, str] | None:
     return total, found[0].currency if found[0] else "USD"
 
 
-async def cancel_jobs(
-    path: Path,
-    api_at: Callable[[str], BatchAPI],
-    *,
-    poll: float,
-    tell: Callable[[str], object] = lambda _: None,
-) -> None:
+async def cancel_jobs(path: Path, api_at: Callable[[str], BatchAPI], *, poll: float) -> None:
     """Cancel the jobs of a run that isn't running now, and keep the answers that they have."""
     do = OneThread()
 
-    def opened() -> tuple[JournalLock, JobStore]:
+    def locked() -> JournalLock:
         _run_with_jobs(path)
-        lock = JournalLock(path)
-        try:
-            return lock, JobStore(path)
-        except BaseException:
-            lock.release()
-            raise
+        return JournalLock(path)
 
-    lock, store = await do(opened)
-    apis: dict[str, BatchAPI] = {}
-    listed = anyio.current_time() + SETTLED
+    lock = await do(locked)
     try:
-        while jobs := await do(store.jobs, *UNDER_WAY):
-            for job in jobs:
-                if job.api not in apis:
-                    apis[job.api] = api_at(job.api)
-                await _cancel(store, job, apis[job.api], do, tell, listed)
-            if await do(store.jobs, *UNDER_WAY):
-                await anyio.sleep(poll)
+        await _cancel_all(JobRounds(partial(JobStore, path), (), lambda: None), api_at, poll)
     finally:
         with anyio.CancelScope(shield=True):
-            for api in apis.values():
-                await api.aclose()
-            await do(store.close)
             await do(lock.release)
 
 
-async def _cancel(
-    store: JobStore,
-    job: StoredJob,
-    api: BatchAPI,
-    do: OneThread,
-    tell: Callable[[str], object],
-    listed: float,
-) -> None:
-    """Take the next step to cancel a job and collect its results.
-
-    After the time ``listed``, a job that the provider doesn't list was never created.
-    """
-    name = job.provider_id
-    if job.stage is JobStage.NOTED:
-        await do(store.void, job, tried=False)
-        return
-    if job.stage is JobStage.CREATING:
-        now = anyio.current_time()
-        found = await api.find(intention_of(store, job))
-        if isinstance(found, JobState):
-            await do(store.created, job, found)
-            job, name = await do(store.job, job.id), found.id
-        elif found is None and now >= listed:
-            await do(store.void, job, tried=False)
-            return
-        else:
-            tell("A job may have been created just before the run ended; looking for it.")
-            return
+async def _cancel_all(rounds: JobRounds, api_at: Callable[[str], BatchAPI], poll: float) -> None:
+    backends: dict[str, BatchJobs] = {}
+    await rounds.open()
     try:
-        state = await api.look(name or "")
-        if not state.ended and not job.cancelled:
-            state = await api.cancel(name or "")
-            await do(store.cancelled, job)
-            tell(f"Requested the cancellation of job {name}.")
-        if not state.ended:
-            return
-        await collect(store, job, api, state, do, tries=TRIES, patient=False)
-        usage = await do(store.cost, job)
-        tell(f"Job {name} has ended: {usage.requests:,} of {job.requests:,} requests answered.")
-    except InvalidRequest as exc:
-        tell(f"Giving up on job {name}: {exc}")
-        await do(store.void, job, tried=True)
-    except BackendError as exc:
-        if not exc.retryable:
-            raise
-        tell(f"Can't check on job {name} at the moment: {exc}")
+        while jobs := await rounds.do(rounds.store.jobs, *UNDER_WAY):
+            for job in jobs:
+                if job.api not in backends:
+                    # All jobs are past this deadline, and so they are cancelled.
+                    own = BatchJobs(api_at(job.api), poll=poll, deadline=AT_ONCE, tries=TRIES)
+                    backends[job.api] = own
+                    rounds.use(own)
+                try:
+                    await rounds.look_at(job)
+                except InvalidRequest as exc:
+                    warn("giving up on job %s: %s", job.provider_id, exc)
+                    await rounds.do(rounds.store.void, job, tried=True)
+            if await rounds.do(rounds.store.jobs, *UNDER_WAY):
+                await anyio.sleep(poll)
+    finally:
+        with anyio.CancelScope(shield=True):
+            for backend in backends.values():
+                await backend.aclose()
+            await rounds.close()

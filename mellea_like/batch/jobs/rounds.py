@@ -113,9 +113,13 @@ class JobRounds:
 
     # Requests
 
+    def use(self, backend: BatchJobs) -> None:
+        """Submit and poll jobs with a backend, which must be like others of the same model."""
+        check_alike(self._providers.setdefault(backend.place, _Provider(backend)).backend, backend)
+
     async def ask(self, backend: BatchJobs, ask: Ask) -> None:
         """Record a request that waits for a job."""
-        check_alike(self._providers.setdefault(backend.place, _Provider(backend)).backend, backend)
+        self.use(backend)
         self._buffer.append(ask)
         if len(self._buffer) >= MANY:
             await self._flush()
@@ -143,7 +147,7 @@ class JobRounds:
             await self._submit()
             items, self._ready = self._ready, set()
             for job in await self._under_way():
-                items |= await self._look(job)
+                items |= await self.look_at(job)
             if items:
                 return items
             pause = self._poll()
@@ -164,7 +168,7 @@ class JobRounds:
                 await done.wait()
                 return
             for job in await self._under_way():
-                self._ready |= await self._look(job)
+                self._ready |= await self.look_at(job)
 
     def _poll(self) -> float:
         return min(one.backend.poll for one in self._providers.values())
@@ -300,7 +304,7 @@ class JobRounds:
 
     # Looking
 
-    async def _look(self, job: StoredJob) -> set[int]:
+    async def look_at(self, job: StoredJob) -> set[int]:
         """Poll a job; return the items that it has answered, or an empty set if it hasn't ended."""
         provider = self._providers[job.api]
         backend = provider.backend
@@ -320,7 +324,7 @@ class JobRounds:
             if not state.ended:
                 late = backend.deadline is not None and (self._now() > job.noted + backend.deadline)
                 if late and not job.cancelled:
-                    warn("%r: cancelling job %s, which is past its deadline", backend, state.id)
+                    warn("%r: cancelling job %s", backend, state.id)
                     await backend.api.cancel(state.id)
                     await self.do(self.store.cancelled, job)
                 return set()

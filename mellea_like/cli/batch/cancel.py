@@ -12,8 +12,6 @@ from mellea_like.batch.jobs.overview import JobFile, cancel_jobs
 from mellea_like.cli.exit_codes import Exit
 from mellea_like.cli.jobs import api_at, describe
 from mellea_like.cli.option_fields import argument, option
-from mellea_like.cli.standard_streams import warn
-from mellea_like.core.display import one_line
 
 if TYPE_CHECKING:
     from mellea_like.cli.signals import SignalHandler
@@ -47,7 +45,5 @@ def run(options: CancelOptions, signals: SignalHandler) -> int:
 
 
 async def _cancel(options: CancelOptions) -> None:
-    await cancel_jobs(
-        options.journal, api_at, poll=options.poll, tell=lambda line: warn(one_line(line))
-    )
+    await cancel_jobs(options.journal, api_at, poll=options.poll)
     print("\n".join(describe(await to_thread.run_sync(JobFile.read, options.journal))))
