@@ -20,7 +20,7 @@ from mellea_like.agreement import (
     score_agreement,
 )
 from mellea_like.cli.console import live_view
-from mellea_like.cli.draw_options import COSTS, DEBUG, OUTPUT, parse_budget
+from mellea_like.cli.draw_options import COSTS, DEBUG, OUTPUT
 from mellea_like.cli.errors import in_options
 from mellea_like.cli.exit_codes import Exit, Problem, fail, misuse
 from mellea_like.cli.judge_options import JUDGE, JudgeOptions, field_of, opened, rows_of
@@ -146,8 +146,6 @@ class _Measurement:
                 misuse("a panel of judges and --repeats are only for --require")
             if options.score and options.judge_option:
                 misuse("--judge-option is only for --require and --compare")
-            if options.score and parse_budget(options.budget).keys() & {"money", "output_tokens"}:
-                misuse("with --score, --budget must be in requests or input-tokens")
         if not 0 < options.confidence < 1:
             misuse(f"--confidence must be between 0 and 1, not {options.confidence:g}")
         self._scale = _scale(options.scale)

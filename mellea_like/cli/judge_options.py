@@ -18,16 +18,15 @@ from mellea_like.cli.exit_codes import Exit, Problem, fail, misuse, os_errors
 from mellea_like.cli.option_fields import option, option_names, read_section
 from mellea_like.cli.standard_streams import STANDARD
 from mellea_like.core.display import one_line
-from mellea_like.limits import Budget
 from mellea_like.report.numbers import money
-from mellea_like.specification.strategy import StrategySpec
+from mellea_like.specification.strategy import CallBudgetSpec, StrategySpec
 from mellea_like.specification.upstream import OpenAIUpstream, read_price
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Mapping, Sequence
+    from collections.abc import Generator, Iterator, Sequence
 
     from mellea_like.core.generation import Usage
-    from mellea_like.limits import Price
+    from mellea_like.limits import Budget, Price
 
 
 REPLIES = ("reply", "output", "response", "completion", "answer", "text")
@@ -134,21 +133,14 @@ class JudgeOptions:
 
     def make_budget(self, models: Sequence[str | None]) -> Budget | None:
         """Make one budget for all judges; return None if there is no limit."""
-        limits: Any = parse_budget(self.budget)
+        limits = parse_budget(self.budget)
         price = self.tokens_price
         if not limits:
             return None
         if "money" in limits and (price is None or None in models):
-            msg = "--budget cost needs the price of tokens and the models: add --price IN,OUT"
-            if price is not None:
-                msg = "--budget cost needs to know the model beforehand: add --judge MODEL"
-            raise Problem(msg, Exit.USAGE)
-        if limits.keys() & {"money", "output_tokens"} and "max_tokens" not in self.request_options:
             misuse(
-                "--budget cost and output-tokens need to know how long a verdict may get: add"
-                " --judge-option max-tokens=N"
+                "--budget cost needs the price of tokens and the model's name: add --price IN,OUT"
+                " and --judge MODEL"
             )
-        prices: Mapping[str, Price] | None = None
-        if price is not None:
-            prices = {str(model): price for model in models}
-        return Budget(name="this run", prices=prices, **limits)
+        prices = None if price is None else {str(model): price for model in models}
+        return CallBudgetSpec.model_validate(limits).make(name="this run", prices=prices)

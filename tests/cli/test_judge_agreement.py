@@ -106,7 +106,6 @@ def test_comparisons(file, judge, measure):
     ]
 
 
-WITH_SCORE = "with --score, --budget must be in requests or input-tokens"
 WRONG_CALLS = [
     ((), 2, "exactly one of --require TEXT"),
     (("--require", "x", "--score", "y"), 2, "exactly one of --require TEXT"),
@@ -115,7 +114,6 @@ WRONG_CALLS = [
     (("--score", "x", "--scale", "ten"), 2, "LOW..HIGH"),
     (("--require", "x", "--label", "good"), 3, "row 1: there is no field 'good'"),
     (("--require", "x", "--confidence", "95"), 2, "between 0 and 1"),
-    (("--score", "Is it polite?", "--budget", "cost=1", "--price", "1,1"), 2, WITH_SCORE),
 ]
 WRONG_ROWS = [
     ([{"reply": "a", "label": "perhaps"}], "row 1: the label must be true or false,"),
