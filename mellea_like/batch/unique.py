@@ -6,7 +6,7 @@ import hashlib
 import unicodedata
 from contextvars import ContextVar
 from dataclasses import fields, is_dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
@@ -43,25 +43,6 @@ _ITEM: ContextVar[int] = ContextVar("mellea_like_item")
 """The id of the item that is being sampled."""
 
 
-class Index(Protocol):
-    """An index of replies, which finds an item whose reply is equal or similar to a new one."""
-
-    compares_values: bool
-    """Whether the index compares parsed values instead of texts."""
-
-    def key(self, reply: Any) -> Hashable:
-        """Return the key by which a normalized reply is added, found and removed."""
-
-    def twin(self, item: int, key: Any) -> int | None:
-        """Return another item that has an equal or similar reply; None if there is none."""
-
-    def add(self, item: int, key: Any) -> None:
-        """Add a reply of an item."""
-
-    def remove(self, item: int, key: Any) -> None:
-        """Remove a reply of an item."""
-
-
 class UniqueReplies:
     """Makes sure that different items of a run don't win with the same reply.
 
@@ -73,7 +54,7 @@ class UniqueReplies:
     def __init__(self, threshold: float = True, format: Any = None) -> None:  # noqa: FBT002 (a share, too)
         if threshold is not True:
             real_number("sample_many: unique", threshold, over=0.0, most=1.0)
-        self._index: Index = _Exact()
+        self._index: Any = _Exact()
         self._format = format
         about = f"{UNIQUE} (the same text)"
         if threshold < 1:
@@ -143,7 +124,7 @@ class UniqueReplies:
     def claim(self, item: int, iteration: int, reply: Any) -> int | None:
         """Reserve a normalized reply and return None, or return another item that has it."""
         key = self._index.key(reply)
-        twin = self._index.twin(item, key)
+        twin: int | None = self._index.twin(item, key)
         if twin is None:
             reserved = self._reserved.setdefault(item, {})
             if key not in reserved.values():
@@ -186,7 +167,7 @@ class UniqueReplies:
 
 
 class _Exact:
-    """An `Index` that finds replies with equal normalized forms. It keeps only digests of texts."""
+    """Finds replies with equal normalized forms. It keeps only digests of texts."""
 
     compares_values = True
 

@@ -268,27 +268,20 @@ class Backends:
         return openai_upstream(given["model"], url, names, price=given.get("price"))
 
     def _check_prices(self) -> None:
-        """Refuse options that need all models' prices if one is missing or in another currency."""
+        """Refuse options that need the prices of all models if one is missing."""
         spec = self._options.spec
         limited = spec.budget is not None and spec.budget.money is not None
         if not self._bigger or not (limited or spec.escalate_when == "cheaper"):
             return
         what = "--budget cost" if limited else "--escalate-when cheaper"
-        if self._spec.price is None:
-            misuse(f"{what} needs the price of tokens: add --price IN,OUT")
         if getattr(self._spec, "model", None) is None and self.kind == "openai":
             misuse(f"{what} needs to know the model beforehand: add --model NAME")
-        for one in self._bigger:
-            if one.price is None:
-                misuse(
-                    f"{what} needs the price of {one.model}: write"
-                    f" --escalate {one.model},price=IN,OUT"
-                )
-            if one.price.currency != self._spec.price.currency:
-                misuse(
-                    f"--escalate {one.model}: its price is in {one.price.currency}, but --price"
-                    " isn't"
-                )
+        prices = [one.price for one in (self._spec, *self._bigger)]
+        if None in prices or len({price.currency for price in prices}) > 1:
+            misuse(
+                f"{what} needs the price of each model, in one currency: add --price IN,OUT, and"
+                " write --escalate MODEL,price=IN,OUT"
+            )
 
     def _read_judges(self) -> list[OpenAIUpstream]:
         """Return the settings of the judge; an empty list if the main backend judges."""

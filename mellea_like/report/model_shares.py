@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 ANY_MODEL = "any model"
 """The key in a price table for the price of all models that the table doesn't name."""
 
-MOST_MODELS = 50
-"""The most models to count separately. All further models are counted together."""
-
 
 class Money(NamedTuple):
     """A sum of money: the amount that is known, and whether that is the whole sum."""
@@ -106,10 +103,7 @@ def add_shares(trace: TraceView, shares: Shares, prices: Prices | None = None) -
     total = Money()
     for s, model in zip(trace.slices, trace.models, strict=True):
         for at, (name, usage, cost) in enumerate(_parts_of(s, model, prices)):
-            key = (s.stage, name)
-            if key not in shares and len(shares) >= MOST_MODELS:
-                key = (None, "(others)")
-            share = shares.setdefault(key, ModelShare())
+            share = shares.setdefault((s.stage, name), ModelShare())
             share.draws += not at
             share.judged += not at and s.judged
             share.passed += not at and s.passed

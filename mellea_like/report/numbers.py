@@ -97,10 +97,7 @@ def moment(stamp: str | None) -> str:
     """Format a time: ``2026-01-31 12:00:00 UTC``."""
     if stamp is None:
         return "–"
-    try:
-        time = datetime.fromisoformat(stamp)
-    except ValueError:
-        return stamp
+    time = datetime.fromisoformat(stamp)
     utc = time if time.tzinfo is None else time.astimezone(UTC)
     return f"{utc:%Y-%m-%d %H:%M:%S} UTC"
 

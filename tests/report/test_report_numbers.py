@@ -59,7 +59,6 @@ from mellea_like.report.numbers import (
         (moment, "2026-03-14T09:00:00+00:00", "2026-03-14 09:00:00 UTC"),
         (moment, "2026-03-14T09:00:00.5+02:00", "2026-03-14 07:00:00 UTC"),
         (moment, "2026-03-14T09:00:00", "2026-03-14 09:00:00 UTC"),
-        (moment, "yesterday", "yesterday"),
     ],
 )
 def test_a_number_is_written_for_people(write, number, text):

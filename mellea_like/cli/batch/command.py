@@ -174,8 +174,7 @@ class _Batch:
         if options.journal is not None:
             quiet = options.quiet
             settings["input"] = self._source.digest(self._earlier.get("input"))
-            # A run that began before this mark existed continues without it.
-            if options.again and (AGAIN in self._earlier or not self._earlier):
+            if options.again:
                 settings[AGAIN] = True
             if options.corpus:
                 digests = [digest_of("--corpus", path, quiet=quiet) for path in options.corpus]
