@@ -75,20 +75,20 @@ def test_a_row_shows_how_its_latest_iteration_ended():
 
 
 def states(progress):
-    return [(row.subsample, row.iteration, row.state) for row in progress.rows]
+    return [(row.iteration, row.state) for row in progress.rows]
 
 
-def test_a_borrowed_turn_has_a_row_of_its_own_until_it_ends():
+def test_a_lane_shows_the_draw_that_it_last_heard_of():
     progress = Progress(attempts=3, lanes=2)
     progress._move(0, 1, "generating")
-    progress._move(0, 2, "judging")  # a fresh chain, while the first one lags
-    assert states(progress) == [(0, 1, "generating"), (0, 2, "judging"), (1, None, "waiting")]
+    assert states(progress) == [(1, "generating"), (None, "waiting")]
     assert "0 of at most 6 draws" in drawn(progress)
-    progress.on_slice(make_slice(2, chain=7, subsample=0))
-    assert states(progress) == [(0, 1, "generating"), (1, None, "waiting")]
-    progress.on_slice(make_slice(1))
-    progress._move(0, 3, "checking")
-    assert states(progress) == [(0, 3, "checking"), (1, None, "waiting")]
+    progress._move(0, 2, "generating")
+    progress.on_slice(make_slice(1))  # Its record comes after the next draw has begun.
+    assert states(progress) == [(2, "generating"), (None, "waiting")]
+    assert "it has 2 words" in drawn(progress, columns=120)
+    progress.on_slice(make_slice(2, Outcome.PASSED))
+    assert states(progress) == [(2, "passed"), (None, "waiting")]
 
 
 def test_a_reply_that_was_rejected_early_is_marked():

@@ -48,9 +48,8 @@ NARROW = 60
 
 @dataclass(slots=True)
 class Row:
-    """A row of the progress table: the state or outcome of a draw, or a lane without a draw."""
+    """A row of the progress table: the latest draw of a lane, if there was one."""
 
-    subsample: int
     iteration: int | None = None
     state: str = "waiting"
     started: float = 0.0
@@ -75,19 +74,8 @@ class Progress(Plugin):
         self.ended = 0
         self.cancelled = 0
         self.tell = tell
-        self._rows: dict[int, Row] = {}  # In flight or last ended, by iteration.
+        self.rows = [Row() for _ in range(lanes)]
         self._errors: dict[str, Slice] = {}
-
-    @property
-    def rows(self) -> list[Row]:
-        """For each lane, its draws in flight or, if there are none, the latest draw that ended.
-
-        A lane without any draw yet has an empty row.
-        """
-        found = list(self._rows.values())
-        idle = set(range(self.lanes)) - {row.subsample for row in found}
-        found += map(Row, idle)
-        return sorted(found, key=lambda row: (row.subsample, row.iteration or 0))
 
     @hook(HookType.GENERATION_PRE_CALL, mode=HookMode.OBSERVE)
     async def _on_request(self, payload: GenerationPreCallPayload) -> None:  # pyright: ignore[reportUnusedFunction]
@@ -97,10 +85,7 @@ class Progress(Plugin):
     @hook(HookType.GENERATION_ERROR, mode=HookMode.OBSERVE)
     async def _on_error(self, payload: GenerationErrorPayload) -> None:  # pyright: ignore[reportUnusedFunction]
         # If there is no retry, the draw's record follows immediately.
-        row = self._rows.get(payload.iteration or 0)
-        if row is not None:
-            row.state = "retrying"
-            row.failed = str(payload.error) or type(payload.error).__name__
+        self._move(payload.subsample, payload.iteration, "retrying", str(payload.error))
 
     @hook(HookType.VALIDATION_PRE_CHECK, mode=HookMode.OBSERVE)
     async def _on_validation(self, payload: ValidationPreCheckPayload) -> None:  # pyright: ignore[reportUnusedFunction]
@@ -115,15 +100,13 @@ class Progress(Plugin):
         """Record a draw that ended. If ``tell`` is set, call it with a line about the draw."""
         self.ended += 1
         why = "; ".join(problems_of(slice_))
-        cancelled = slice_.outcome is Outcome.CANCELLED
-        row = self._row(slice_.subsample, slice_.iteration)
-        row.state, row.seconds = slice_.outcome.value, slice_.duration
-        row.failed = row.failed if cancelled else why
+        row = self.rows[slice_.subsample]
         # Records are delivered beside the call, so the lane may already be at its next attempt.
-        rows = [r for r in self._rows.values() if r.subsample == row.subsample and r.running]
-        if rows:
-            del self._rows[slice_.iteration]
-            rows[0].failed = rows[0].failed or row.failed
+        if row.iteration in {None, slice_.iteration}:
+            row.iteration = slice_.iteration
+            row.state, row.seconds = slice_.outcome.value, slice_.duration
+        if slice_.outcome is not Outcome.CANCELLED:
+            row.failed = why
         if self.tell is not None:
             early = " early" if rejected_early(slice_) else ""
             line = f"{self.called(slice_)}: {slice_.outcome}{early} after {slice_.duration:.2f} s"
@@ -140,20 +123,17 @@ class Progress(Plugin):
         lane = slice_.lane if self.lanes > 1 else None
         return attempt_name(slice_.attempt, lane, self.attempts)
 
-    def _move(self, subsample: int | None, iteration: int | None, state: str) -> None:
-        if subsample is not None and iteration is not None:
-            self._row(subsample, iteration).state = state
-
-    def _row(self, subsample: int, iteration: int) -> Row:
-        """Return a draw's row. A new row replaces the rows of ended draws in the same lane."""
-        row = self._rows.get(iteration)
-        if row is None:
-            row = Row(subsample, iteration, started=time.monotonic())
-            for number, before in list(self._rows.items()):
-                if before.subsample == subsample and not before.running:
-                    row.failed = self._rows.pop(number).failed
-            self._rows[iteration] = row
-        return row
+    def _move(
+        self, subsample: int | None, iteration: int | None, state: str, failed: str = ""
+    ) -> None:
+        """Show a draw's state in the row of its lane, in place of the lane's draw before it."""
+        if subsample is None or iteration is None:
+            return
+        row = self.rows[subsample]
+        if row.iteration != iteration:
+            row = Row(iteration, started=time.monotonic(), failed=row.failed)
+            self.rows[subsample] = row
+        row.state, row.failed = state, failed or row.failed
 
 
 def render(progress: Progress, console: Console) -> Group:
@@ -170,13 +150,13 @@ def render(progress: Progress, console: Console) -> Group:
     room = max(1, console.height - 4)
     # If not all rows fit, the running draws come first.
     shown = sorted(sorted(range(len(rows)), key=lambda i: not rows[i].running)[:room])
-    for row in (rows[i] for i in shown):
+    for lane, row in ((i + 1, rows[i]) for i in shown):
         attempt, took = "-", "-"
         if row.iteration is not None:
             attempt = f"{(row.iteration - 1) % progress.attempts + 1} of {progress.attempts}"
             took = f"{now - row.started if row.seconds is None else row.seconds:.1f}"
         table.add_row(
-            str(row.subsample + 1),
+            str(lane),
             attempt,
             Text(row.state, style=STYLES[row.state]),
             took,
