@@ -199,9 +199,8 @@ def _of_item(options: ReportOptions, path: Path, item: int | None) -> tuple[str,
     """Return the report on one item of a journal, and a short description of its subject."""
     from mellea_like.batch.journal.reader import read_items  # noqa: PLC0415 (needs sqlite3)
 
-    with damage("trace of a call"):
-        found = next(map(ItemView, read_items(path, only=item)), None)
-        trace = None if found is None else found.trace
+    found = next(map(ItemView, read_items(path, only=item)), None)
+    trace = None if found is None else found.trace
     if found is None or trace is None:
         why = "no such item" if found is None else f"no trace of it: {found.status}"
         msg = f"{path}: item {item}: {why}"

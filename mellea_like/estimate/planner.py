@@ -18,7 +18,7 @@ from mellea_like.estimate.draw_plan import Bottleneck, DrawPlan, Repairs, Split,
 from mellea_like.pass_rates import coverage_curve
 from mellea_like.report.markup import clip
 from mellea_like.report.model_shares import Money, Prices, money_of, prices_of
-from mellea_like.report.views import TraceView, damage
+from mellea_like.report.views import TraceView
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
@@ -200,17 +200,16 @@ class _Findings:
             self.prices = prices_of(ChainMap(*given))
         comes_again = repeated(paths)
         for position, (path, item) in enumerate(together.items()):
-            with damage("record of a run"):
-                number, label = item.id, item.label
-                if len(paths) > 1:
-                    number, label = position, f"{path.name} #{number}: {label}"
-                if (trace := item.so_far(runs[path])) is None:
-                    continue
-                if comes_again(item.digest):
-                    self._add(self._item(item.digest or trace.kind, number), label, trace)
-                else:
-                    self._add(alone := _Item(number, ""), label, trace)
-                    self._settle(alone)
+            number, label = item.id, item.label
+            if len(paths) > 1:
+                number, label = position, f"{path.name} #{number}: {label}"
+            if (trace := item.so_far(runs[path])) is None:
+                continue
+            if comes_again(item.digest):
+                self._add(self._item(item.digest or trace.kind, number), label, trace)
+            else:
+                self._add(alone := _Item(number, ""), label, trace)
+                self._settle(alone)
 
     def _item(self, kind: Hashable, position: int) -> _Item:
         """Return the sums of a group of equal items; a new group gets ``position`` as its id."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import Counter
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -38,7 +38,7 @@ from mellea_like.report.views import ItemView, RunView
 from mellea_like.runtime.atomic_files import replaced
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     from mellea_like.batch.journal.journal import Journal
@@ -211,8 +211,7 @@ def export(
         if KINDS[format].replies in {"labelled", "paired"}:
             disputed = _disputed_replies(source, how)
         for item in map(ItemView, source.items()):
-            with _damage(item):
-                found = rows_of(item, format, how, details=details, disputed=disputed, notes=notes)
+            found = rows_of(item, format, how, details=details, disputed=disputed, notes=notes)
             if isinstance(found, str):
                 counts[found] += 1
                 found = []
@@ -324,20 +323,10 @@ def _disputed_replies(run: Run, how: ExampleRules) -> AbstractSet[int]:
     """Return the keys of replies that passed and also failed with the same prompt, in any items."""
     labelled: tuple[set[int], set[int]] = set(), set()
     for item in map(ItemView, run.items()):
-        with _damage(item):
-            examples = ItemExamples(item, how)
-            for draw in examples.draws:
-                labelled[draw.record.passed].add(examples.key_of(draw))
+        examples = ItemExamples(item, how)
+        for draw in examples.draws:
+            labelled[draw.record.passed].add(examples.key_of(draw))
     return labelled[False] & labelled[True]
-
-
-@contextmanager
-def _damage(item: ItemView) -> Generator[None]:
-    try:
-        yield
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as exc:
-        msg = f"item {item.id} of journal {item.journal} can't be read: {exc!r}"
-        raise JournalError(msg) from exc
 
 
 def _same(path: Path, other: Path) -> bool:

@@ -5,11 +5,8 @@ from __future__ import annotations
 import json
 import os
 import resource
-import shutil
-import sqlite3
 import stat
 import sys
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -146,17 +143,6 @@ def test_an_item_is_read_without_a_look_at_the_rest_of_the_journal(command, jour
         code, _, err = command("report", str(path), *damaged)
         assert code == 3
         assert "damaged" in err
-
-
-@pytest.mark.parametrize("page", [False, True])
-def test_an_item_whose_record_lacks_something_is_damaged(command, journal, tmp_path, page):
-    path = tmp_path / "run.db"
-    shutil.copy(journal, path)
-    with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("UPDATE results SET trace = json_remove(trace, '$.sampling_id')")
-    output = ("-o", str(tmp_path / "report.html")) if page else ()
-    code, _, err = command("report", str(path), "--item", "7", *output)
-    assert (code, "damaged: it lacks 'sampling_id'" in err) == (3, True)
 
 
 def test_the_lines_of_an_item_show_its_prompt_and_its_reply(command, journal):

@@ -236,14 +236,6 @@ def test_a_journal_is_not_replaced_by_what_is_made_of_it(journal):
     assert journal.read_bytes() == before
 
 
-def test_a_damaged_item_is_named_and_nothing_written(tmp_path):
-    broken = item_of({"text": "a"}, position=3)
-    del broken["trace"]["slices"][0]["validations"]
-    with pytest.raises(JournalError, match=r"item 3 of journal made\.db can't be read: KeyError"):
-        export(RunOf([broken]), tmp_path / "out", format="dpo")
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize("output", ["out.jsonl", "out.parquet"])
 def test_items_are_read_one_by_one_and_let_go(tmp_path, output):
     alive: weakref.WeakSet[Any] = weakref.WeakSet()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sqlite3
-from contextlib import closing
 
 import anyio
 import pytest
@@ -171,22 +169,3 @@ async def test_the_words_of_who_lost_a_vote_are_left_out(tmp_path, text):
     assert votes_of(again.result.decision) == {"yes a": 2, "answer 2": 1}
     raw = b"".join(part.read_bytes() for part in path.parent.glob("run.db*"))
     assert b"yes bb" not in raw
-
-
-async def test_a_row_of_an_older_journal_is_read(tmp_path):
-    path = tmp_path / "run.db"
-    await run(path, "first", "none")
-
-    def age():
-        with closing(sqlite3.connect(path)) as connection, connection:
-            ((trace,),) = connection.execute("SELECT trace FROM results").fetchall()
-            old = json.loads(trace)
-            [old["words"]] = old["words"]
-            old.pop("decision", None)
-            connection.execute("UPDATE results SET trace = ?", [json.dumps(old)])
-
-    await anyio.to_thread.run_sync(age)
-    [again] = await run(path, "first", "none")
-    assert again.replayed
-    assert again.value == "yes a"
-    assert again.result.decision is None
