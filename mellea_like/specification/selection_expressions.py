@@ -13,8 +13,6 @@ from mellea_like.scoring import judge_score
 from mellea_like.selections import BestOf, Collect, Consensus, Tournament, Vote
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from mellea_like.core.backend import Backend
     from mellea_like.core.validation import Candidate
     from mellea_like.sampling.prepare import Selection
@@ -40,17 +38,29 @@ _GOES_BY = {
 
 
 class _Form(NamedTuple):
-    """A kind of selection as text: its form, an example, and the function that makes it.
+    """A kind of selection as text: its form, and an example.
 
-    ``make`` gets the parsed selection, the judge, and the most draws of a call. ``features`` are
-    those of `BaseSelection.features`. ``counted`` is whether the selection takes an ``n``.
+    ``features`` are those of `BaseSelection.features`. ``counted`` is whether it takes an ``n``.
     """
 
     written: str
     example: str
-    make: Callable[[SelectionSpec, Backend, int], Selection]
     features: tuple[str, ...] = ("several", "scored")
     counted: bool = False
+
+
+_FORMS = {
+    "first": _Form("first", "first", ("first",)),
+    "ordered": _Form("ordered", "ordered", ("ordered",)),
+    "best": _Form("best:SCORE", "best:length", counted=True),
+    "vote": _Form("vote[:KEY]", "vote:lower", ("several",), counted=True),
+    "collect": _Form("collect:K[:KEY]", "collect:3", ("several", "collect")),
+    "consensus": _Form("consensus", "consensus", counted=True),
+    "tournament": _Form("tournament", "tournament", counted=True),
+}
+
+SELECTIONS = tuple(form.written for form in _FORMS.values())
+"""The forms of all selections, for help and error messages."""
 
 
 @dataclass(frozen=True)
@@ -77,56 +87,25 @@ class SelectionSpec:
 
         An ``n`` greater than ``turns`` is reduced to ``turns``.
         """
-        return _FORMS[self.kind].make(self, judge, turns)
-
-    def most(self, usual: int, turns: int) -> int:
-        """Return ``n``, or the usual number if it isn't set, but at most ``turns``."""
-        return min(self.n or usual, turns)
-
-
-def _first(*_: object) -> Selection:
-    return "first"
-
-
-def _ordered(*_: object) -> Selection:
-    return "ordered"
-
-
-def _best(spec: SelectionSpec, judge: Backend, turns: int) -> Selection:
-    n = None if spec.n is None else min(spec.n, turns)
-    if not spec.judged:
-        return BestOf(_Score(spec.by), n, inline=True)
-    return BestOf(judge_score(spec.by.partition(":")[2] or RUBRIC, judge=judge), n)
-
-
-def _vote(spec: SelectionSpec, _: Backend, turns: int) -> Selection:
-    return Vote(_Key(spec.by) if spec.by else None, spec.most(Vote().n, turns))
-
-
-def _collect(spec: SelectionSpec, _: Backend, turns: int) -> Selection:
-    return Collect(spec.most(1, turns), _Key(spec.by) if spec.by else None)
-
-
-def _consensus(spec: SelectionSpec, _: Backend, turns: int) -> Selection:
-    return Consensus(n=spec.most(Consensus().n, turns))
-
-
-def _tournament(spec: SelectionSpec, _: Backend, turns: int) -> Selection:
-    return Tournament(n=spec.most(Tournament().n, turns))
-
-
-_FORMS = {
-    "first": _Form("first", "first", _first, ("first",)),
-    "ordered": _Form("ordered", "ordered", _ordered, ("ordered",)),
-    "best": _Form("best:SCORE", "best:length", _best, counted=True),
-    "vote": _Form("vote[:KEY]", "vote:lower", _vote, ("several",), counted=True),
-    "collect": _Form("collect:K[:KEY]", "collect:3", _collect, ("several", "collect")),
-    "consensus": _Form("consensus", "consensus", _consensus, counted=True),
-    "tournament": _Form("tournament", "tournament", _tournament, counted=True),
-}
-
-SELECTIONS = tuple(form.written for form in _FORMS.values())
-"""The forms of all selections, for help and error messages."""
+        key = _Key(self.by) if self.by else None
+        match self.kind:
+            case "best":
+                n = None if self.n is None else min(self.n, turns)
+                if not self.judged:
+                    return BestOf(_Score(self.by), n, inline=True)
+                return BestOf(judge_score(self.by.partition(":")[2] or RUBRIC, judge=judge), n)
+            case "vote":
+                return Vote(key, min(self.n or Vote().n, turns))
+            case "collect":
+                return Collect(min(self.n or 1, turns), key)
+            case "consensus":
+                return Consensus(n=min(self.n or Consensus().n, turns))
+            case "tournament":
+                return Tournament(n=min(self.n or Tournament().n, turns))
+            case "ordered":
+                return "ordered"
+            case _:
+                return "first"
 
 
 def parse_selection(text: str, n: int | None = None) -> SelectionSpec:
