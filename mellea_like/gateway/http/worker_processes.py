@@ -38,9 +38,6 @@ LONGEST_PAUSE = 30.0
 SOUND_SECONDS = 60.0
 """The seconds of service after which a worker's earlier deaths no longer count."""
 
-QUIET_SECONDS = 0.3
-"""The seconds after which the user is told why stopping takes time."""
-
 GRACE_SECONDS = 10.0
 """The seconds that a worker has to end after its requests were cut off. Then it is killed."""
 
@@ -126,8 +123,8 @@ class Supervisor:
         self._selector = selectors.DefaultSelector()
         self._terminal = Terminal()
         self._stopping = False
-        self._stops_at = self._stopped = 0.0
-        self._was_ready = self._explained = False
+        self._stops_at = 0.0
+        self._was_ready = False
         self._code = 0
 
     def run(self, listening: socket.socket) -> int:
@@ -140,7 +137,8 @@ class Supervisor:
                     self._start_due()
                     for key, _ in self._selector.select(self._patience()):
                         self._hear(key.data)
-                    self._look_at_the_stop()
+                    if self._stopping and time.monotonic() > self._stops_at:
+                        self._kill()
             finally:
                 self._kill()  # Some are running only if this process itself failed.
         return self._code
@@ -254,19 +252,10 @@ class Supervisor:
     def _stop(self) -> None:
         self._stopping = True
         self._listening.close()
-        self._stopped = time.monotonic()
-        self._stops_at = self._stopped + self._stop_seconds + GRACE_SECONDS
+        self._stops_at = time.monotonic() + self._stop_seconds + GRACE_SECONDS
         self._tell(STOP)
-
-    def _look_at_the_stop(self) -> None:
-        if not self._stopping or not self._running():
-            return
-        now = time.monotonic()
-        if not self._explained and now > self._stopped + QUIET_SECONDS:
-            self._explained = True
+        if self._was_ready:
             self._on_stop()
-        if now > self._stops_at:
-            self._kill()
 
     def _tell(self, what: bytes) -> None:
         for worker in self._workers:
@@ -278,8 +267,7 @@ class Supervisor:
         """Return how many seconds `run` may wait for an event; None for no limit."""
         now = time.monotonic()
         if self._stopping:
-            until = self._stops_at if self._explained else self._stopped + QUIET_SECONDS
-            return max(0.0, until - now) + 0.01
+            return max(0.0, self._stops_at - now) + 0.01
         due = [worker.due for worker in self._workers if not worker.pid]
         return max(0.0, min(due) - now) if due else None
 
