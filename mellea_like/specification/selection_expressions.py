@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from dataclasses import dataclass
@@ -27,36 +26,31 @@ KEYS = ("text", "lower", "json:PATH")
 
 RUBRIC = "How well does it answer the request?"
 
-_MOST_DIGITS = 4
-_BY_SCORE = re.compile(r"-?(length|words|json:[^.]+(\.[^.]+)*)|judge(:.+)?", re.DOTALL)
-_BY_KEY = re.compile(r"text|lower|json:[^.]+(\.[^.]+)*")
-_GOES_BY = {
-    "best": (_BY_SCORE, "scores", SCORES),
-    "vote": (_BY_KEY, "keys", KEYS),
-    "collect": (_BY_KEY, "keys", KEYS),
-}
+_PATH = r"json:[^.]+(?:\.[^.]+)*"
+_SCORE = rf"(?P<by>-?(?:length|words|{_PATH})|judge(?::.+)?)"
+_KEY = rf"(?::(?P<by>text|lower|{_PATH}))?"
 
 
 class _Form(NamedTuple):
-    """A kind of selection as text: its form, and an example.
+    """A kind of selection as text: its form, and the pattern of what follows its name.
 
     ``features`` are those of `BaseSelection.features`. ``counted`` is whether it takes an ``n``.
     """
 
     written: str
-    example: str
+    rest: str = ""
     features: tuple[str, ...] = ("several", "scored")
     counted: bool = False
 
 
 _FORMS = {
-    "first": _Form("first", "first", ("first",)),
-    "ordered": _Form("ordered", "ordered", ("ordered",)),
-    "best": _Form("best:SCORE", "best:length", counted=True),
-    "vote": _Form("vote[:KEY]", "vote:lower", ("several",), counted=True),
-    "collect": _Form("collect:K[:KEY]", "collect:3", ("several", "collect")),
-    "consensus": _Form("consensus", "consensus", counted=True),
-    "tournament": _Form("tournament", "tournament", counted=True),
+    "first": _Form("first", features=("first",)),
+    "ordered": _Form("ordered", features=("ordered",)),
+    "best": _Form("best:SCORE", f":{_SCORE}", counted=True),
+    "vote": _Form("vote[:KEY]", _KEY, ("several",), counted=True),
+    "collect": _Form("collect:K[:KEY]", f":(?P<k>[1-9][0-9]{{0,3}}){_KEY}", ("several", "collect")),
+    "consensus": _Form("consensus", counted=True),
+    "tournament": _Form("tournament", counted=True),
 }
 
 SELECTIONS = tuple(form.written for form in _FORMS.values())
@@ -111,39 +105,23 @@ class SelectionSpec:
 def parse_selection(text: str, n: int | None = None) -> SelectionSpec:
     """Parse a selection that decides after ``n`` passing replies; None for the default number."""
     name, colon, rest = text.partition(":")
-    kind, by = name.strip().lower(), rest.strip()
-    if kind not in _FORMS:
-        close = difflib.get_close_matches(kind, _FORMS, n=1)
-        hint = f"; did you mean {_FORMS[close[0]].example}?" if close else ""
-        allowed = "  ".join(SELECTIONS)
-        msg = f"select {text!r} is unknown{hint}\nAllowed: {allowed}"
-        raise ValueError(msg)
-    form = _FORMS[kind]
-    needs_more, takes_more = form.written.startswith(f"{kind}:"), ":" in form.written
-    if (colon and not by) or (by and not takes_more) or (needs_more and not by):
-        msg = f"select {text!r} must have the form {form.written}, as in {form.example}"
+    kind = name.strip().lower()
+    form = _FORMS.get(kind)
+    found = form and re.fullmatch(form.rest, colon + rest.strip(), re.DOTALL)
+    if form is None or found is None:
+        msg = (
+            f"select {text!r} isn't one of the known selections\nAllowed: {'  '.join(SELECTIONS)}"
+            f"\nSCORE: {'  '.join(SCORES)}\nKEY: {'  '.join(KEYS)}"
+        )
         raise ValueError(msg)
     if n is not None and not form.counted:
         counted = ", ".join(name for name, form in _FORMS.items() if form.counted)
-        what = ", which has its own number" if kind == "collect" else ""
-        msg = f"n is for {counted}, not for {kind}{what}"
+        msg = f"n is for {counted}, not for {kind}"
         raise ValueError(msg)
-    if kind == "collect":
-        number, keyed, by = by.partition(":")
-        if not (number.isascii() and number.isdecimal() and len(number) <= _MOST_DIGITS):
-            number = "0"
-        n = int(number)
-        if not n or (keyed and not by):
-            msg = f"select {text!r}: write a positive integer after the colon, as in collect:3"
-            msg += ", and optionally a key, as in collect:3:lower" if n else ""
-            raise ValueError(msg)
-    if by and kind in _GOES_BY:
-        pattern, what, forms = _GOES_BY[kind]
-        if pattern.fullmatch(by) is None:
-            known = "  ".join(forms)
-            msg = f"select {text!r}: {by!r} isn't one of the known {what}\nAllowed: {known}"
-            raise ValueError(msg)
-    return SelectionSpec(kind, by, n)
+    parts = found.groupdict()
+    if "k" in parts:
+        n = int(parts["k"])
+    return SelectionSpec(kind, parts.get("by") or "", n)
 
 
 @dataclass(frozen=True)

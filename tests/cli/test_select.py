@@ -145,8 +145,8 @@ def test_a_selection_may_have_a_judge_of_its_own(command, select):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--select", "bst:length"], "--select 'bst:length' is unknown; did you mean"),
-        (["--select", "best:size"], "--select 'best:size': 'size' isn't one of the known scores"),
+        (["--select", "bst:length"], "--select 'bst:length' isn't one of the known selections"),
+        (["--select", "best:size"], "SCORE: length  words  json:PATH"),
         (["--select", "vote", "--n", "0"], "--n must be at least 1, not 0"),
         (["--n", "3"], "--n is for best, vote, consensus, tournament, not for first"),
         (

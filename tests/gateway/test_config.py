@@ -124,7 +124,7 @@ OPENAI = "upstreams: {main: {kind: openai, base_url: 'http://127.0.0.1:9/v1', mo
             MODEL + "lanes: 2\n    escalate: [{upstream: main}]\n    escalate_when: cheaper\n",
             "escalate_when: cheaper can't be combined with lanes: 2: with racing lanes",
         ),
-        (MODEL + "select: bst:words\n", "models.m.select: select 'bst:words' is unknown"),
+        (MODEL + "select: bst:words\n", "models.m.select: select 'bst:words' isn't one of"),
         (MODEL + "n: 2\n", "models.m.n: n is for best, vote, consensus, tournament, not for f"),
         (
             MODEL + "select: vote\n    n: 9\n",
