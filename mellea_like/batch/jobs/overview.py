@@ -138,7 +138,7 @@ async def _cancel_all(rounds: JobRounds, api_at: Callable[[str], BatchAPI], poll
                     await rounds.look_at(job)
                 except InvalidRequest as exc:
                     warn("giving up on job %s: %s", job.provider_id, exc)
-                    await rounds.do(rounds.store.void, job, tried=True)
+                    await rounds.do(rounds.store.void, job)
             if await rounds.do(rounds.store.jobs, *UNDER_WAY):
                 await anyio.sleep(poll)
     finally:

@@ -284,7 +284,7 @@ class JobRounds:
             if noted is not None:
                 self.states.pop(noted.id, None)
                 self._changed()
-                await self.do(store.void, noted, tried=False)
+                await self.do(store.void, noted)
             if not exc.retryable:
                 raise
             provider.later(self._now(), exc.retry_after)
@@ -362,7 +362,7 @@ class JobRounds:
         )
         if not waits:
             self.states.pop(job.id, None)
-            await self.do(self.store.void, job, tried=False)
+            await self.do(self.store.void, job)
             self._settle(job)
         return None
 
@@ -370,7 +370,7 @@ class JobRounds:
         backend, store = provider.backend, self.store
         self.states.pop(job.id, None)
         if state.full:
-            await self.do(store.void, job, tried=False)
+            await self.do(store.void, job)
             self._settle(job)
             provider.later(self._now())
             if not any(other.api == job.api for other in await self._under_way()):
@@ -394,7 +394,7 @@ class JobRounds:
         for line, why in lines:
             await self.do(self.store.refuse, job, line, why)
         items = await self.do(self.store.items_of, job)
-        await self.do(self.store.void, job, tried=False)
+        await self.do(self.store.void, job)
         self._settle(job)
         if not lines:
             why = "; ".join(f"{error.code}: {error.message}" for error in state.errors)

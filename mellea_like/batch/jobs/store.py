@@ -292,14 +292,10 @@ class JobStore:
                 (key, api, JobStage.NOTED, now, json.dumps(list(before)), len(requests), tokens),
             )
             db.executemany(
-                "UPDATE requests SET job = ?, tries = tries + 1 WHERE id = ?",
+                "UPDATE requests SET job = ? WHERE id = ?",
                 [(cursor.lastrowid, r.id) for r in requests],
             )
-        return self.job(cursor.lastrowid or 0)
-
-    def job(self, job: int) -> StoredJob:
-        """Return the job with this id."""
-        return next(j for j in self.jobs() if j.id == job)
+        return self.jobs()[-1]
 
     def jobs(self, *stages: JobStage) -> list[StoredJob]:
         """Return the jobs at these stages, oldest first; all jobs if no stage is given."""
@@ -363,11 +359,11 @@ class JobStore:
         with self._writing() as db:
             db.execute(f"UPDATE jobs SET {names} WHERE id = ?", (*columns.values(), job.id))  # noqa: S608 (constants)
 
-    def void(self, job: StoredJob, *, tried: bool) -> None:
-        """Record that a job is void. ``tried`` is whether it counts as a try of its requests."""
+    def void(self, job: StoredJob) -> None:
+        """Record that a job is void: its requests wait for another one."""
         with self._writing() as db:
             db.execute("UPDATE jobs SET stage = ? WHERE id = ?", (JobStage.VOID, job.id))
-            _back(db, job.id, tried=tried)
+            _back(db, job.id)
 
     def take(self, job: StoredJob, results: Sequence[tuple[JobResult, Usage]]) -> None:
         """Store a job's results with their costs; keep only the first answer to each request."""
@@ -437,12 +433,15 @@ class JobStore:
                 (JobStage.COLLECTED, _written(state), job.id),
             )
             db.execute(
+                "UPDATE requests SET tries = tries + 1 WHERE job = ? AND answer IS NULL", (job.id,)
+            )
+            db.execute(
                 "UPDATE requests SET answered = ?, answer = json_set(?, '$.error', ? ||"
                 " CASE trouble WHEN '' THEN '' ELSE ': ' || trouble END)"
                 " WHERE job = ? AND answer IS NULL AND tries >= ?",
                 (self.sitting, failed, why, job.id, most),
             )
-            _back(db, job.id, tried=True)
+            _back(db, job.id)
 
     def items_of(self, job: StoredJob) -> set[int]:
         """Return the items that a job has answered."""
@@ -483,7 +482,6 @@ def _written(state: JobState) -> str:
     return json.dumps({**state._asdict(), "errors": [list(e) for e in state.errors]})
 
 
-def _back(db: sqlite3.Connection, job: int, *, tried: bool) -> None:
-    """Let a job's unanswered requests wait for another job; ``tried`` counts this one as a try."""
-    tries = "" if tried else ", tries = tries - 1"
-    db.execute(f"UPDATE requests SET job = NULL{tries} WHERE job = ? AND answer IS NULL", (job,))  # noqa: S608 (a constant)
+def _back(db: sqlite3.Connection, job: int) -> None:
+    """Let a job's unanswered requests wait for another job."""
+    db.execute("UPDATE requests SET job = NULL WHERE job = ? AND answer IS NULL", (job,))
