@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path  # noqa: TC003 (typer reads the annotations)
@@ -300,19 +301,11 @@ class DrawOptions:
                 "--budget cost needs the price of tokens: add --price IN,OUT, in dollars (or"
                 " another currency: IN,OUT,EUR) per million input and output tokens"
             )
-        bounded = {"money": "cost", "output_tokens": "output-tokens"}
-        for kind in budget:
-            if kind in bounded and self.max_tokens is None:
-                msg = (
-                    f"--budget {bounded[kind]} needs to know how long one reply may get: add"
-                    " --max-tokens N"
+        for kind, name in (("money", "cost"), ("output_tokens", "output-tokens")):
+            if kind in budget and self.max_tokens is None:
+                misuse(
+                    f"--budget {name} needs to know how long one reply may get: add --max-tokens N"
                 )
-                if getattr(self, "resume", False):
-                    msg += (
-                        ", with the same N as when the run was started; if it was started without"
-                        " --max-tokens, use --budget requests=N or input-tokens=N"
-                    )
-                raise Problem(msg, Exit.USAGE)
 
     def make_requirements(self) -> list[Requirement]:
         """Make the requirements: the checks, the schema, and the requirements for a judge."""
@@ -358,32 +351,21 @@ _OF_UPSTREAM = {"price": "price", "base-url": "base_url"}
 
 def _read_bigger(text: str) -> Bigger:
     """Parse a value of ``--escalate``, such as ``big,attempts=2,price=2.00,8.00``."""
-    model, *parts = text.split(",")
-    found: dict[str, Any] = {}
-    name = ""
-    for part in parts:
-        key, equals, value = part.partition("=")
-        if equals:
-            name = key.strip()
-            found[name] = value.strip()
-        elif name == "price":  # A price has commas.
-            found[name] += f",{part.strip()}"
-        else:
-            found[part.strip()] = ""
+    given, *parts = re.split(r",(?=[^,=]*=)", text)  # A price has a comma, too.
+    model, found = given.strip(), _pairs("--escalate", parts, "attempts=2")
     allowed = (*_OF_STAGE, *_OF_UPSTREAM)
-    wrong = [name for name in found if name not in allowed]
-    if not model.strip() or "=" in model or wrong:
-        what = "the model comes first"
-        if wrong:
-            unknown = f"{wrong[0]!r} isn't one of {', '.join(allowed)}"
-            what = why_renamed(wrong[0], allowed) or unknown
-        misuse(f"--escalate {text!r}: {what}, as in gpt-4.1,attempts=2,carry=best,price=2.00,8.00")
-    stage: dict[str, Any] = {name: found[name] for name in _OF_STAGE if name in found}
-    if str(stage.get("attempts", "")).isdecimal():
-        stage["attempts"] = int(stage["attempts"])
+    for name in found:
+        if renamed := why_renamed(name, allowed):
+            misuse(f"--escalate {text!r}: {renamed}")
+    if not re.fullmatch("[^,=]+", model) or not found.keys() <= set(allowed):
+        misuse(
+            f"--escalate {text!r}: write the model first, then any of {', '.join(allowed)}, as in"
+            " gpt-4.1,attempts=2,carry=best,price=2.00,8.00"
+        )
+    stage = {name: _json_or_text(found[name]) for name in _OF_STAGE if name in found}
     upstream = {field: found[name] for name, field in _OF_UPSTREAM.items() if name in found}
-    names = {name: f"--escalate {model.strip()}: {name}" for name in _OF_STAGE}
-    return Bigger(read_section(StageSpec, stage, names), {"model": model.strip(), **upstream})
+    names = {name: f"--escalate {model}: {name}" for name in _OF_STAGE}
+    return Bigger(read_section(StageSpec, stage, names), {"model": model, **upstream})
 
 
 def _pairs(option: str, given: Iterable[str], example: str) -> dict[str, str]:

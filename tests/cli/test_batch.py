@@ -490,14 +490,9 @@ def test_a_server_that_has_answered_is_waited_for(batch, monkeypatch):
     assert "5 rows: 5 passed" in err
 
 
-def test_a_budget_of_money_on_a_run_without_max_tokens_says_what_to_do(batch, tmp_path):
-    many = ("--journal", str(tmp_path / "run.db"))
-    batch(*many)
-    money = ("--budget", "cost=1", "--price", "1,1")
-    code, _, err = batch(*many, "--resume", *money)
-    assert (code, "started without --max-tokens, use --budget requests=N or" in err) == (2, True)
-    code, _, err = batch(*money)
-    assert (code, "add --max-tokens N\n" in err, "begun without" in err) == (2, True, False)
+def test_a_budget_of_money_needs_the_most_tokens_of_a_reply(batch):
+    code, _, err = batch("--budget", "cost=1", "--price", "1,1")
+    assert (code, "add --max-tokens N\n" in err) == (2, True)
 
 
 def test_no_rows_are_no_results(batch, tmp_path):

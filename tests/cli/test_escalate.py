@@ -82,9 +82,10 @@ def test_a_batch_learns_when_the_bigger_model_is_cheaper(command, server, tmp_pa
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--escalate", "big,turn=2"], "'turn' isn't one of attempts, carry, price, base-url"),
-        (["--escalate", ",attempts=2"], "the model comes first"),
-        (["--escalate", "attempts=2"], "the model comes first"),
+        (["--escalate", "big,turn=2"], "then any of attempts, carry, price, base-url, as in"),
+        (["--escalate", "big,price"], "write the model first"),
+        (["--escalate", ",attempts=2"], "write the model first"),
+        (["--escalate", "attempts=2"], "write the model first"),
         (["--escalate", "big,turns=2"], "turns is now called attempts"),
         (["--escalate", "big,loop=2"], "loop is now called attempts"),
         (["--escalate", "big,attempts=0"], "--escalate big: attempts must be at least 1, not 0"),
