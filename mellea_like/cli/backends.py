@@ -213,15 +213,12 @@ class Backends:
         if kind == "llama" and options.gguf is None:
             misuse("--backend llama needs a model file: add --gguf FILE")
         judged = options.judge_model or options.judge_base_url
-        if options.requirements and kind == "markov" and not judged:
-            fail(
-                "--require needs a model that can judge, and the markov text generator can't: add"
-                " --judge-model NAME, use --backend openai or llama, or write a --check instead"
-            )
-        if options.spec.selection.judged and kind == "markov" and not judged:
+        wants = options.requirements or options.spec.selection.judged
+        if wants and kind == "markov" and not judged:
+            what = "--require" if options.requirements else f"--select {options.select}"
             misuse(
-                f"--select {options.select} needs a model that can judge, and the markov text"
-                " generator can't: add --judge-model NAME, or use --backend openai or llama"
+                f"{what} needs a model that can judge, and the markov text generator can't: add"
+                " --judge-model NAME, or use --backend openai or llama"
             )
 
     def _read_spec(self, kind: BackendName | Literal["jobs"]) -> Any:

@@ -53,7 +53,7 @@ MARKOV = ("--backend", "markov")
         ((*BASE, "--budget", "cost=1"), 2, "--budget cost needs the price of tokens: add --price"),
         ((*BASE, "--model", " "), 2, "--model is for --backend openai"),
         ((*BASE, "--backend", "llama"), 2, "--backend llama needs a model file: add --gguf"),
-        ((*BASE, "--require", "is kind"), 3, "--require needs a model that can judge"),
+        ((*BASE, "--require", "is kind"), 2, "--require needs a model that can judge"),
         (("in.jsonl", "-p", "{text}", "-o", "o.csv"), 2, "--prompt would be the same for every"),
         (("in.jsonl", "-p", "@no", "-o", "o.csv"), 3, "--prompt: can't read no: No such file"),
         (("no.jsonl", *BASE[1:]), 3, "can't read no.jsonl: No such file"),

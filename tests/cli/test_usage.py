@@ -85,7 +85,6 @@ def test_an_empty_instruction_is_bad_usage(command, instruction):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--require", "is kind"], "--require needs a model that can judge, and the markov text"),
         (["--schema", "/missing.json"], "--schema: there is no file /missing.json"),
         (["--gguf", "/missing.gguf"], "--gguf: there is no file /missing.gguf"),
         (["--corpus", "/missing.txt"], "--corpus: there is no file /missing.txt"),
