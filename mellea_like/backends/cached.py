@@ -162,7 +162,7 @@ class CachedBackend(BackendWrapper):
         reply = await self._find(key, request)
         if reply is None:
             reply = checked_reply(self.inner, await self.inner.generate(request))
-            await self._keep(key, reply)
+            await self._keep(key, request, reply)
         return reply
 
     @asynccontextmanager
@@ -175,16 +175,16 @@ class CachedBackend(BackendWrapper):
             return
         async with (
             super()._stream(request) as arriving,
-            aclosing(self._passed_on(key, arriving)) as pieces,
+            aclosing(self._passed_on(key, request, arriving)) as pieces,
         ):
             yield pieces
 
     async def _passed_on(
-        self, key: bytes, arriving: AsyncIterator[str | Generation]
+        self, key: bytes, request: Request, arriving: AsyncIterator[str | Generation]
     ) -> AsyncGenerator[str | Generation]:
         async for piece in arriving:
             if isinstance(piece, Generation):
-                await self._keep(key, piece)
+                await self._keep(key, request, piece)
             yield piece
 
     async def clear(self) -> int:
@@ -239,7 +239,8 @@ class CachedBackend(BackendWrapper):
         request.meter.assume(HIT, None)
         return reply
 
-    async def _keep(self, key: bytes, reply: Generation) -> None:
+    async def _keep(self, key: bytes, request: Request, reply: Generation) -> None:
+        request.meter.finish(reply)  # It isn't returned if this is cancelled.
         written = written_reply(reply)
         if written is None:
             return

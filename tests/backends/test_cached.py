@@ -8,13 +8,15 @@ import pickle
 import sqlite3
 import subprocess
 import sys
+import threading
 from contextlib import closing, suppress
 from dataclasses import replace
 
 import anyio
 import pytest
-from anyio import to_thread
+from anyio import from_thread, to_thread
 from engine_kit import yes
+from limiter_kit import Slow, ask
 
 from mellea_like import (
     Budget,
@@ -30,7 +32,7 @@ from mellea_like.backends import CachedBackend, FunctionBackend, ScriptedBackend
 from mellea_like.backends.openai import OpenAIBackend
 from mellea_like.core import ToolCall, Usage, Verdict
 from mellea_like.core.backend import Options, RequestMeta
-from mellea_like.core.generation import Meter, TokenLogprob
+from mellea_like.core.generation import Meter, TokenLogprob, cost_of
 from mellea_like.errors import BackendUnavailable, CacheError
 from mellea_like.limits import ConcurrencyLimiter, FallbackBackend, LimitedBackend, RetryBackend
 from mellea_like.testing import check_backend
@@ -409,3 +411,28 @@ async def test_a_look_up_that_was_cancelled_costs_nothing(path):
     await backend.aclose()
     assert budget.spent.requests == len(inner.requests) <= 32
     assert sum(result.usage.requests for result in results) == len(inner.requests)
+
+
+@pytest.mark.parametrize("send", ["generate", "stream"])
+async def test_a_request_that_is_cancelled_while_its_reply_is_written_costs_what_the_reply_states(
+    path, send, monkeypatch
+):
+    backend = CachedBackend(Slow(0), path)
+    token, release = anyio.lowlevel.current_token(), threading.Event()
+    request = ask()
+    with anyio.CancelScope() as scope:
+
+        def keep(key, reply):
+            from_thread.run_sync(scope.cancel, token=token)
+            release.wait(10)
+
+        monkeypatch.setattr(backend._file, "keep", keep)
+        if send == "generate":
+            await backend.generate(request)
+        else:
+            async with backend.stream(request) as pieces:
+                _ = [piece async for piece in pieces]
+    release.set()
+    assert scope.cancelled_caught
+    assert cost_of(request.meter, None) == Usage(1, 10, 10)
+    await backend.aclose()
