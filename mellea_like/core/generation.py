@@ -374,8 +374,11 @@ class Meter:
         Raises:
             Exception: ``error``, with a note, if a limit refuses another try.
         """
-        if self.admission is not None:
-            await self.admission.readmit(request, error, backend)
+        try:
+            if self.admission is not None:
+                await self.admission.readmit(request, error, backend)
+        finally:
+            del error  # Break the cycle between frame and exception.
 
     def finish(self, reply: Generation | None) -> Usage:
         """End a try.

@@ -179,17 +179,20 @@ class _Admission:
             self._release(None, None)
 
     async def readmit(self, request: Request, error: Exception, backend: Backend | None) -> None:
-        self._release(None, error)  # Waiting requests hold nothing.
-        if self._around is not None:
-            await self._around.readmit(request, error, backend)
-        self._backend = backend or self._backend
         try:
-            return await self.admit(request)
-        except (LimitExceeded, BackendError) as exc:
-            note = f"not retried: {exc}"
-            if note not in getattr(error, "__notes__", ()):
-                add_note(error, note)
-        raise error
+            self._release(None, error)  # Waiting requests hold nothing.
+            if self._around is not None:
+                await self._around.readmit(request, error, backend)
+            self._backend = backend or self._backend
+            try:
+                return await self.admit(request)
+            except (LimitExceeded, BackendError) as exc:
+                note = f"not retried: {exc}"
+                if note not in getattr(error, "__notes__", ()):
+                    add_note(error, note)
+            raise error
+        finally:
+            del error  # Break the cycle between frame and exception.
 
     def _release(self, generation: Generation | None, error: BaseException | None) -> None:
         usage = self.meter.usage - self._settled

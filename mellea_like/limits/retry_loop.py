@@ -103,6 +103,7 @@ async def _admitted(
         await request.meter.readmit(request, error)
         yield
     finally:
+        del error  # Break the cycle between frame and exception.
         if probe:
             gate.probe_ended()
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 
 import anyio
@@ -128,3 +131,50 @@ async def test_what_is_tried_again_by_another_task_is_given_back_when_its_caller
         tasks.start_soon(target.generate, ask(max_tokens=4))
         tasks.start_soon(waiting.generate, ask(max_tokens=4))
     assert budget.statistics().reserved == Amounts()
+
+
+class Traceable(BackendUnavailable):
+    """May be weakly referenced, as any exception class of Python code."""
+
+
+def alone(backend, *, retry):
+    return RetryBackend(backend, retry)
+
+
+def after_another(backend, *, retry):
+    return FallbackBackend(backend, backend, retry=retry)
+
+
+@pytest.mark.parametrize("requests", [1, 2, 3])
+@pytest.mark.parametrize("send", [whole, streamed])
+@pytest.mark.parametrize("made", [alone, after_another])
+async def test_an_error_that_is_not_tried_again_is_gone_without_the_garbage_collector(
+    made, send, requests, virtual_clock
+):
+    seen: list[weakref.ref[Traceable]] = []
+
+    class Fails:
+        model = "small"
+
+        async def generate(self, request: Request) -> Generation:
+            error = Traceable("503")
+            seen.append(weakref.ref(error))
+            try:
+                raise error
+            finally:
+                del error
+
+        @asynccontextmanager
+        async def stream(self, request: Request):
+            yield await self.generate(request)
+
+    backend = made(Fails(), retry=Retry(3, trip_after=None))
+    budget = Budget(requests=requests, within=Budget(requests=99))
+    target = LimitedBackend(LimitedBackend(backend, ConcurrencyLimiter(9)), budget)
+    gc.disable()
+    try:
+        with suppress(BackendUnavailable):
+            await send(target, ask(max_tokens=4))
+        assert [error() for error in seen] == [None] * requests
+    finally:
+        gc.enable()
