@@ -19,7 +19,7 @@ import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import anyio
 from _known_bounds import Latency
@@ -213,20 +213,23 @@ NOTHING = Setup("no limiter", None)
 SETUPS = {setup.name: setup for setup in (ORACLE, ADAPTIVE, KNOWN, NOTHING)}
 
 
-def run(name: str, calls: int, seed: int) -> Burst:
+def run(
+    name: str, calls: int, seed: int, *, backend: Literal["asyncio", "trio"] = "asyncio"
+) -> Burst:
     """Run a burst of calls in virtual time.
 
     Args:
         name: the row's, one of `SETUPS`.
         calls: how many calls start at once.
         seed: where the chance comes from.
+        backend: the event loop's library.
 
     Returns:
         What it came to.
     """
     # A refused request is a warning in the log: here they are counted, and thousands.
     logging.getLogger("mellea_like").addHandler(logging.NullHandler())
-    return run_virtual(lambda: _run(SETUPS[name], calls, seed))
+    return run_virtual(lambda: _run(SETUPS[name], calls, seed), backend=backend)
 
 
 async def _run(setup: Setup, calls: int, seed: int) -> Burst:
