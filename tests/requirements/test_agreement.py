@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-import random
+from operator import mul
+from statistics import NormalDist
 
 import pytest
 
@@ -17,7 +18,7 @@ from mellea_like.agreement import (
     comparison_agreement,
     score_agreement,
 )
-from mellea_like.agreement.statistics import best_threshold, decisions_of, ranking
+from mellea_like.agreement.statistics import best_threshold, ranking
 from mellea_like.core import Usage
 
 pytestmark = pytest.mark.anyio
@@ -247,21 +248,29 @@ def test_scores_that_are_the_wrong_way_round_pass_nothing():
     assert best_threshold([1, 2, 3, 4], [True, True, False, False]) == math.inf
 
 
-@pytest.mark.storm
-@pytest.mark.parametrize("rows", [50, 200])
-@pytest.mark.parametrize("accuracy", [0.6, 0.85, 0.97])
-def test_the_interval_of_kappa_has_the_true_one_as_often_as_it_says(rows, accuracy):
-    share, rng = 0.7, random.Random(5)
-    passes = share * accuracy + (1 - share) * (1 - accuracy)
-    chance = passes * share + (1 - passes) * (1 - share)
-    true = (accuracy - chance) / (1 - chance)
-    inside = 0
-    for _ in range(300):
-        labels = [rng.random() < share for _ in range(rows)]
-        pairs = [(label == (rng.random() < accuracy), label) for label in labels]
-        found = decisions_of(pairs, 0.95).kappa
-        inside += found is None or found.low <= true <= found.high
-    assert inside / 300 >= 0.92  # 0.95, less two standard errors.
+@pytest.mark.parametrize("confidence", [0.8, 0.95])
+@pytest.mark.parametrize(
+    "cells", [(4500, 900, 600, 4000), (8000, 300, 900, 800), (500, 4000, 3500, 2000)]
+)
+def test_the_interval_of_kappa_is_that_of_its_standard_error_if_there_are_many_rows(
+    cells, confidence
+):
+    """The standard error is that of Fleiss, Cohen and Everitt, Psychological Bulletin 72, 1969."""
+    found = Decisions(*cells, confidence=confidence).kappa
+    n = sum(cells)
+    a, b, c, d = (cell / n for cell in cells)
+    judged, labelled = (a + b, c + d), (a + c, b + d)
+    by_chance = sum(map(mul, judged, labelled))
+    kappa = (a + d - by_chance) / (1 - by_chance)
+    apart = 1 - kappa
+    variance = (
+        sum(share * (1 - (judged[i] + labelled[i]) * apart) ** 2 for i, share in enumerate((a, d)))
+        + apart**2 * (b * (labelled[0] + judged[1]) ** 2 + c * (labelled[1] + judged[0]) ** 2)
+        - (kappa - by_chance * apart) ** 2
+    ) / (n * (1 - by_chance) ** 2)
+    half = NormalDist().inv_cdf((1 + confidence) / 2) * math.sqrt(variance)
+    assert found.value == pytest.approx(kappa)
+    assert (found.low, found.high) == pytest.approx((kappa - half, kappa + half), abs=0.04 * half)
 
 
 async def test_scores_that_are_no_numbers_are_undecided():
