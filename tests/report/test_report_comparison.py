@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import random
 from collections import Counter
 
 import pytest
 from html_page import HtmlPage
 from report_kit import NASTY, calls, item, run_of, trace_of
 
+from mellea_like.pass_rates import pass_rate_interval
 from mellea_like.report import compare, comparison_report, comparison_text
 from mellea_like.report.comparison import Comparison, both_words
 from mellea_like.report.run_figures import RunFigures, figures_of
@@ -77,22 +77,25 @@ def test_the_interval_is_that_of_newcombes_tables(p, q, low, high):
     assert made.gain[1:] == (pytest.approx(low, abs=1e-4), pytest.approx(high, abs=1e-4))
 
 
-def test_items_that_a_run_repeats_count_as_one_in_its_intervals():
-    """Each item has its own pass rate: 40 items, each listed five times, are 40 and not 200."""
-    chance = random.Random(1)
-    held = 0
-    for _ in range(40):
-        rates = [chance.betavariate(0.5, 0.5) for _ in range(40)]
-        items = [
-            item(n, trace_of(("passed" if chance.random() < rates[n // 5] else "failed", 1)))
-            | {"digest": f"item {n // 5}"}
-            for n in range(200)
-        ]
-        figures = figures_of(run_of(items), items)
-        low, high = figures.rate_interval
-        held += low <= 0.5 <= high
+@pytest.mark.parametrize(
+    ("passed", "low", "high"),
+    [
+        pytest.param(range(100), 20, 20, id="half of them"),
+        pytest.param(range(96), 19, 20, id="ends are rounded outwards"),
+        pytest.param(range(5), 1, 1, id="one of 40"),
+    ],
+)
+def test_items_that_a_run_repeats_count_as_one_in_its_intervals(passed, low, high):
+    items = [
+        item(n, trace_of(("passed" if n in passed else "failed", 1))) | {"digest": f"item {n // 5}"}
+        for n in range(200)
+    ]
+    figures = figures_of(run_of(items), items)
     assert figures.repeats == 5
-    assert held >= 37
+    assert figures.rate_interval == (
+        pass_rate_interval(40, low)[0],
+        pass_rate_interval(40, high)[1],
+    )
     run = run_of(items), items
     assert "as equal items count as one (5 times each)" in run_text(*run)
     assert "As the runs repeat items, p is too small." in comparison_text(run, run_with((), 9))
@@ -105,9 +108,13 @@ def test_items_that_a_run_repeats_count_as_one_in_its_intervals():
 def test_items_with_draws_that_are_not_finished_may_pass_or_fail():
     done, items = run_with(range(50), 100)
     begun = [
-        one if n % 2 else item(n, None, status="unfinished", drawn=one["trace"]["slices"])
+        one
+        if n % 2
+        else item(n, None, status="unfinished", drawn=one["trace"]["slices"], digest=one["digest"])
         for n, one in enumerate(run_with(range(1, 100, 2), 100)[1])
     ]
+    low, high = pass_rate_interval(100, 50)[0], pass_rate_interval(100, 100)[1]
+    assert figures_of(run_of(begun), begun).rate_interval == (low, high)
     # All of the finished items passed. But the others had draws, too, and all of those failed.
     made = compare((done, items), (run_of(begun), begun))
     gain, low, high = made.gain
