@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from itertools import count
-from math import isclose
+from math import isclose, sqrt
 
 import anyio.to_thread
 import pytest
@@ -119,17 +119,24 @@ def test_a_single_draw_and_a_single_request_are_singular():
     assert " 1 x 1  1 request, 5 tokens, " in said
 
 
-def test_what_was_cancelled_would_have_taken_longer():
+@pytest.mark.parametrize(
+    ("calls", "seconds"),
+    [
+        # Two of five that were under way ended after 1 s; of the others, one of 9 s is known.
+        pytest.param([(1, 1), (1, 1), (9, 0)], 0.4 * 1 + 0.6 * 9, id="shorter"),
+        pytest.param([(1, 5), (3, 5)], 2, id="of those that took longest, no end is known"),
+    ],
+)
+def test_what_was_cancelled_would_have_taken_longer(calls, seconds):
     def call(passed, cancelled):
         trace = trace_of(("passed", 4), *[("cancelled", 1)] * (cancelled > 0), best=0)
         for s, ended in zip(trace["slices"], (passed, cancelled), strict=False):
             s |= {"started_at": 0.0, "ended_at": float(ended)}
         return different([SamplingResult.from_dict(trace)])[0]
 
-    made = plan([call(1, 1), call(1, 1), call(9, 0)], 0.5)
-    # Two of five that were under way ended after 1 s; what is known of the others is one of 9 s.
+    made = plan([call(*ends) for ends in calls], 0.5)
     assert made.needed == 1
-    assert made.splits[0].seconds == pytest.approx(0.4 * 1 + 0.6 * 9)
+    assert made.splits[0].seconds == pytest.approx(seconds)
     assert made.curve.cut == 2
     assert (
         "2 draws were cancelled (by a race or a time limit): each may have passed or failed"
@@ -237,10 +244,43 @@ async def repaired(rates, times, better=0.0, **arguments):
     return plan([await strategy.sample(item, [yes]) for item in rates for _ in range(times)])
 
 
-async def test_repairs_that_help_are_said_to():
-    made = await repaired({f"item {n}": 0.3 for n in range(40)}, times=6, better=0.4)
-    assert made.repairs.passed > made.repairs.high
-    assert "No difference" not in str(made)
+def mended(number, *outcomes):
+    """The result of a call of one lane, which repairs each failure, and then passes or ends."""
+    trace = trace_of(*[(outcome, 1) for outcome in outcomes], best=len(outcomes) - 1)
+    trace["prompts"].append({"after": 1, "then": [{"role": "user", "content": "Not so."}]})
+    for depth, s in enumerate(trace["slices"]):
+        s |= {"subsample": 0, "chain": 0, "depth": depth}
+        if depth and outcomes[depth - 1] == "failed":
+            s["prompt"] = len(trace["prompts"]) - 1
+    return SamplingResult.from_dict(asked(number, trace))
+
+
+@pytest.mark.parametrize(
+    ("then", "after"),
+    [
+        (["passed"], [1]),
+        (["failed", "passed"], [1, 2]),
+        (["passed", "failed", "passed"], [1, 1]),
+    ],
+    ids=["once", "twice", "again after a pass"],
+)
+def test_repairs_are_compared_with_fresh_draws_after_as_many_failures(then, after):
+    # Of ten items, half of the draws pass; of ten others, none. So a draw passes in one of six
+    # cases after one failure, and in one of ten after two.
+    calls = [mended(n, "passed") for n in range(10) for _ in range(3)]
+    calls += [mended(n, "failed", *then) for n in range(10) for _ in range(3)]
+    calls += [mended(n, "failed", *then) for n in range(10, 20) for _ in range(6)]
+    made = plan(calls)
+    assert (made.items, made.draws) == (20, 120)
+    found, judged = made.repairs, 90 * len(after)
+    assert (found.judged, found.passed) == (judged, 90 * then.count("passed"))
+    expected = sum(90 / {1: 6, 2: 10}[failures] for failures in after)
+    assert found.expected == pytest.approx(expected, rel=0.03)
+    # The variance of the number of passes, and of a rate that is known from 120 draws.
+    rate = expected / judged
+    half = 1.96 * sqrt(rate * (1 - rate) * (judged + judged**2 / 120))
+    assert found.high - found.expected == pytest.approx(half, rel=0.03)
+    assert found.low == pytest.approx(max(0, found.expected - half), abs=0.03 * half)
 
 
 def test_after_a_race_nothing_is_forecast_beyond_the_measured_draws():
