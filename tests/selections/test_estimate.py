@@ -188,6 +188,11 @@ def test_an_interval_at_its_edge_is_as_wide_as_the_likelihood_says(items, passes
     assert curve.hopeless == pytest.approx(share if passes else 1, abs=1e-5)
 
 
+def test_items_that_pass_rarely_are_not_hopeless():
+    curve = coverage_curve([(200, 6)] * 50)
+    assert curve.hopeless == pytest.approx(1 - math.exp(-1.9207 / 50), abs=1e-3)
+
+
 def test_an_item_whose_draws_were_all_cancelled_may_have_passed_or_not():
     at = coverage_curve([(1, 1)] * 20 + [(0, 0, 1)] * 20).at(1)
     assert at.low < 0.5 < at.high == 1

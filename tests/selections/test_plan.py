@@ -283,6 +283,20 @@ def test_repairs_are_compared_with_fresh_draws_after_as_many_failures(then, afte
     assert found.low == pytest.approx(max(0, found.expected - half), abs=0.03 * half)
 
 
+def test_a_cancelled_repair_tells_nothing_of_fresh_draws():
+    made = plan([mended(n, "failed", "cancelled") for n in range(9)])
+    assert (made.draws, made.curve.cut) == (9, 0)
+
+
+def test_draws_that_another_model_answered_are_left_out():
+    plain = [one.to_dict() for one in results(*[passed_second] * 9)]
+    for trace in plain:
+        trace["slices"][1]["model"] = "its fallback"
+    made = plan([SamplingResult.from_dict(trace) for trace in plain])
+    assert (made.draws, made.others, made.passed_by_others) == (9, 9, 9)
+    assert made.curve.at(1).share == pytest.approx(0, abs=1e-4)
+
+
 def test_after_a_race_nothing_is_forecast_beyond_the_measured_draws():
     raced = [([("passed", 4), ("cancelled", 1)], 0)] * 10
     calls = results(*raced, *[([("failed", 4), ("failed", 4)], None)] * 10)
