@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
+from statistics import fmean, stdev
+
 import anyio
 import pytest
 
@@ -44,7 +48,10 @@ async def fates(backend: SimulatedBackend, requests: list[Request]) -> list[obje
 async def test_replies_pass_at_their_rate(virtual_clock, rate):
     backend = SimulatedBackend(pass_rate=rate, median=0)
     replies = [await backend.generate(ask()) for _ in range(1000)]
-    assert sum(map(passed, replies)) / 1000 == pytest.approx(rate, abs=0.05)
+    assert sum(map(passed, replies)) / 1000 == pytest.approx(rate, abs=0.03)
+    lengths = [reply.usage.output_tokens for reply in replies]
+    assert (min(lengths), max(lengths)) == (10, 30)
+    assert fmean(lengths) == pytest.approx(20, abs=0.6)
 
 
 async def first_giveaway(backend: SimulatedBackend, request: Request) -> tuple[int | None, str]:
@@ -76,9 +83,43 @@ async def test_failing_replies_give_themselves_away_at_a_quarter(virtual_clock):
 async def test_errors_come_at_their_rates(virtual_clock):
     backend = SimulatedBackend(error_rate=0.2, rate_limit_rate=0.3, retry_after=4)
     seen = [reply for reply, _ in await fates(backend, [ask()] * 1000)]
-    assert seen.count(BackendUnavailable) / 1000 == pytest.approx(0.2, abs=0.05)
-    assert seen.count(RateLimited) / 1000 == pytest.approx(0.3, abs=0.05)
+    assert seen.count(BackendUnavailable) / 1000 == pytest.approx(0.2, abs=0.03)
+    assert seen.count(RateLimited) / 1000 == pytest.approx(0.3, abs=0.03)
     assert backend.statistics().failed == seen.count(BackendUnavailable) + seen.count(RateLimited)
+
+
+async def seconds(backend: SimulatedBackend) -> list[float]:
+    return [took for _, took in await fates(backend, [ask()] * 1000)]
+
+
+async def test_latencies_are_lognormal(virtual_clock):
+    logs = [math.log(took) for took in await seconds(SimulatedBackend(median=3, sigma=0.5))]
+    assert fmean(logs) == pytest.approx(math.log(3), abs=0.05)
+    assert stdev(logs) == pytest.approx(0.5, abs=0.035)
+
+
+async def test_stragglers_take_longer_by_their_factor(virtual_clock):
+    backend = SimulatedBackend(median=2, sigma=0, straggler_rate=0.2, straggler_factor=7)
+    took = Counter(round(each, 6) for each in await seconds(backend))
+    assert took.keys() == {2, 14}
+    assert took[14] / 1000 == pytest.approx(0.2, abs=0.03)
+
+
+async def test_an_error_comes_at_any_time_within_the_latency(virtual_clock):
+    took = await seconds(SimulatedBackend(median=2, sigma=0, error_rate=1))
+    assert fmean(took) == pytest.approx(1, abs=0.06)
+    assert 0 < min(took) < 0.02
+    assert 1.98 < max(took) < 2
+
+
+async def test_a_request_is_answered_the_same_again_unless_its_place_or_a_seed_differs():
+    def other(seed: int | str = 0, **meta) -> SimulatedBackend:
+        return SimulatedBackend(seed=seed, median=0), ask(**{"seed": 7, **meta})
+
+    asked = [other(), other(), other("a"), *[other(**{k: 1}) for k in ("iteration", "retry")]]
+    texts = [(await backend.generate(request)).text for backend, request in asked]
+    assert texts[0] == texts[1]
+    assert len(set(texts)) == 4
 
 
 async def test_a_rate_limit_comes_at_once_and_says_how_long_to_wait(virtual_clock):

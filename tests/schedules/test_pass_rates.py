@@ -47,6 +47,13 @@ def test_what_is_remembered_counts_as_no_more_than_the_memory(draws, memory):
     assert a + b <= 2 + min(len(draws), memory) + 1e-9
 
 
+def test_each_draw_weakens_those_before_it():
+    rates = PassRates((1, 1), memory=4)
+    for passed in (True, True, False):
+        rates.observe("key", passed)
+    assert rates.parameters("key") == pytest.approx((1 + 0.75**2 + 0.75, 1 + 1))
+
+
 def test_keys_are_apart_and_the_one_used_longest_ago_is_forgotten(monkeypatch):
     monkeypatch.setattr(learned, "MOST_KEYS", 2)
     rates = PassRates((1, 1), memory=10**9)
