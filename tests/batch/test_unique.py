@@ -7,6 +7,7 @@ import tracemalloc
 from collections import Counter, defaultdict
 from datetime import datetime
 from decimal import Decimal
+from statistics import fmean
 from types import SimpleNamespace
 from typing import Any
 
@@ -250,6 +251,8 @@ def check_size_and_recall() -> None:
 
     A reply takes 512 bytes for its signature, and some 80 bytes for each of nine bands.
     """
+    from mellea_like.batch import minhash  # Slow to import.
+
     chance, count = random.Random(1), 1500
     texts = [[str(chance.randrange(5000)) for _ in range(100)] for _ in range(count)]
     replies = UniqueReplies(0.8)
@@ -259,16 +262,25 @@ def check_size_and_recall() -> None:
         replies.settle(item)
     assert tracemalloc.get_traced_memory()[0] / count < 1600
     tracemalloc.stop()
-    found = Counter()
-    for item, words in enumerate(texts[:300]):
-        for changed in (1, 2, 11):
+    found, near = Counter(), minhash.NearTexts(0.8)
+    for changed in (1, 2, 3, 11):
+        estimates = []
+        for item, words in enumerate(texts[:300]):
             other = words.copy()
             for at in range(changed):
                 other[at * 9 + 3] = "another"
-            found[changed] += replies.claim(count, 1, " ".join(other)) == item
-    assert found[1] >= 295
-    assert found[2] >= 250
-    assert found[11] == 0
+            one, reply = " ".join(words), " ".join(other)
+            estimates.append(alike := minhash._alike(near.key(one), near.key(reply)))
+            if replies.claim(count, 1, reply) == item:
+                assert alike >= 0.8
+                found[changed, alike < 0.84] += 1
+        # Each changed word changes 3 of 98 sequences.
+        exact = (98 - 3 * changed) / (98 + 3 * changed)
+        assert fmean(estimates) == pytest.approx(exact, abs=0.01)
+    assert found[1, False] >= 295
+    assert found[2, False] + found[2, True] >= 250
+    assert found[3, True] > 0
+    assert found[11, False] == found[11, True] == 0
 
 
 def check_index(threshold: float) -> None:
