@@ -43,8 +43,13 @@ def four():
 
 
 def raising(error):
+    return raising_at(1, error)
+
+
+def raising_at(first, error):
     async def act(request, asked):
-        raise error
+        if asked >= first:
+            raise error
 
     return act
 
@@ -97,6 +102,15 @@ async def test_an_error_of_the_judge_that_lasts_ends_comparisons(error, width):
     assert len(asked) == (3 if width == 1 else 6)
     assert result.decision.errors[0] == str(error)
     assert len(result.decision.errors) == 1
+
+
+async def test_a_pair_that_was_compared_in_one_order_alone_does_not_count():
+    backend, asked = comparing(raising_at(4, AuthenticationFailed("wrong key", status=401)))
+    lasting = strategy(four(), backend, width=1, loops=4, rounds="pivots")
+    result = await lasting.sample("do", [yes])
+    assert len(asked) == 4
+    assert [(c.first, c.second) for c in result.decision.comparisons] == [(1, 2)]
+    assert result.decision.winners == (2,)
 
 
 @pytest.mark.parametrize("own", [True, False], ids=["the call's time", "the caller's"])

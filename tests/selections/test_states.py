@@ -166,6 +166,10 @@ def test_pivots_find_the_strongest_in_n_games_each(strength):
     few = begun(Tournament(n=7, rounds="pivots", pivots=2))
     hear_all(few, [candidate(str(s)) for s in strength])
     assert played(few, strength) == 6 + 5
+    # Of those that beat both pivots, the first wins, although a pivot may have won more games.
+    pivot = max(strength[:2])
+    best = next((other for other in strength[2:] if other > pivot), pivot)
+    assert few.decide().winners == (strength.index(best) + 1,)
 
 
 # --- what cannot be -----------------------------------------------------------------------------
