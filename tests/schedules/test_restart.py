@@ -144,3 +144,11 @@ def test_a_draw_that_was_closed_counts_as_one_that_would_have_taken_longer():
     plan.observe(took(5.0))  # One second was the second draw's.
     plan.observe(took(5.0))
     assert [latency.quantile(q, "model") for q in (0.3, 0.5)] == [1.0, 5.0]
+
+
+def test_a_stages_draw_is_one_of_the_model_that_was_asked():
+    latency = LatencyQuantiles(least=1)
+    plan = Restart(latency=latency).begin(facts())
+    for _ in range(2):
+        plan.observe(took(5.0, stage=1, asked="big"))
+    assert (latency.quantile(0.5, "big"), latency.quantile(0.5, "model")) == (5.0, None)

@@ -72,6 +72,15 @@ def test_confidence_waits_for_the_first_draw_that_has_not_ended():
     assert decision.heard == set(range(1, 7))  # What came before its turn has no say.
 
 
+@pytest.mark.parametrize(("share", "votes"), [(None, 11), (0.9, 11), (0.92, 13), (0.95, 20)])
+def test_confidence_is_not_enough_before_the_leading_answer_has_its_share(share, votes):
+    # With one vote for another answer, ten are confident.
+    state = begun(Vote(n=40, at_least=share), 40, starts=range(1, 22))
+    assert not hear(state, 1, "other")
+    assert next(n for n in range(2, 22) if hear(state, n, "a")) == votes
+    assert state.decide().complete
+
+
 @pytest.mark.parametrize("outcome", [F, Outcome.ERRORED, C])
 def test_a_draw_that_ends_without_a_vote_holds_up_no_other(outcome):
     state = begun(Vote(n=40), 40, starts=range(1, 9))
