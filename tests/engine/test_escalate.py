@@ -205,6 +205,8 @@ async def test_the_expected_cost_is_that_of_a_draw_over_the_chance_of_a_pass():
     # What a cache has answered tells nothing of what a draw costs.
     for outcome in (Outcome.PASSED,) * 12 + (Outcome.FAILED,) * 8:
         rule.learn(("k", 0, "small"), a_slice(1, outcome, usage=Usage(cache_hits=1)))
+    # Nor does a draw of unknown cost.
+    rule.learn(("k", 0, "small"), a_slice(1, Outcome.PASSED, usage=Usage(1, 1, 1, 1)))
     rate = rule.rates.mean(("k", 0, "small"))
     assert rate == pytest.approx(0.6, abs=0.02)
     state = costs()
@@ -212,6 +214,7 @@ async def test_the_expected_cost_is_that_of_a_draw_over_the_chance_of_a_pass():
     assert [state.expected(s) for s in (0, 1)] == pytest.approx([800 / rate, 8000 * 3])
     failed = a_slice(2, Outcome.FAILED, usage=Usage(1, 1, 1))
     assert not state.hear(0, failed)
+    assert not state.hear(0, a_slice(3, Outcome.ERRORED))
     # Two draws' worth of what was learnt, and one failure.
     assert state.expected(0) == pytest.approx(800 * 3 / (2 * rate))
     assert costs().expected(0) == pytest.approx(800 / rate)
@@ -250,6 +253,14 @@ async def test_a_call_that_pauses_teaches_the_rule_each_draw_once(kept):
     assert [s.stage for s in slices] == [0, 0, 1, 1]
     for key in (("k", 0, "small"), ("k", 1, "big")):
         assert rule.rates.parameters(key) == (0.5, 2)
+
+
+@pytest.mark.parametrize(("carry", "failures"), [("nothing", 1), ("best", 2), ("chat", 2)])
+async def test_later_attempts_are_learned_from_if_they_ask_something_else(carry, failures):
+    rule = ExpectedCost(PRICES, key="k")
+    stages = [Stage(priced("small", "no"), turns=2, carry=carry), Stage(priced("big", "no"))]
+    await Escalate(stages, after=rule).sample("x", [yes])
+    assert rule.rates.parameters(("k", 0, "small")) == pytest.approx((0.5, 1 + failures), abs=0.01)
 
 
 @pytest.mark.parametrize("moved_on", [False, True])
