@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import anyio
 import pytest
 from pydantic import BaseModel
@@ -42,6 +44,21 @@ async def test_words_of_the_instruction_steer_it():
     other = await texts(backend, "Write about integers.", 50)
     assert sum("generator" in text.lower() for text in about) >= 35
     assert sum("generator" in text.lower() for text in other) <= 10
+
+
+async def test_it_writes_one_sentence_or_up_to_four():
+    said = await texts(MarkovBackend(text="A b c."), "x", 1000)
+    counts = Counter(text.count("A b c.") for text in said)
+    # Three times in ten, another one follows.
+    expected = {1: 700, 2: 210, 3: 63, 4: 27}
+    assert {n: counts[n] for n in expected} == pytest.approx(expected, abs=40)
+    assert counts.total() == sum(map(counts.get, expected))
+
+
+async def test_a_sentence_that_does_not_end_is_cut_off():
+    [said] = await texts(MarkovBackend(text=" ".join(map(str, range(99)))), "x", 1)
+    assert said.startswith("0 1 2 ")
+    assert f"{said} ".startswith(" ".join(map(str, range(32))) + ". ")
 
 
 # --- options ----------------------------------------------------------------------------------
