@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 from export_kit import item_of
 
@@ -108,6 +110,16 @@ def test_one_pair_is_the_best_with_any_that_is_worse():
     item = item_of(*BAD, *GOOD)
     found = {pair for how in rules for pair in pairs(examples(item, how).paired())}
     assert found == {("a good one", "nearly"), ("a good one", "hopeless")}
+
+
+def test_random_replies_are_any_of_either_kind():
+    rules = [
+        ExampleRules(pairs="all", select="random", max_per_item=1, seed=seed) for seed in range(40)
+    ]
+    chosen = [examples(item_of(*BAD, *GOOD), how) for how in rules]
+    good, bad = ({d["text"] for d in kind} for kind in (GOOD, BAD))
+    assert {d.text for one in chosen for d, _ in one.labelled()} == good | bad
+    assert {pair for one in chosen for pair in pairs(one.paired())} == set(product(good, bad))
 
 
 def test_labels_are_for_replies_of_both_kinds_the_worst_failure_first():
