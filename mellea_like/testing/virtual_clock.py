@@ -169,6 +169,14 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             return asyncio.TimerHandle(when, callback, args, self, context)
         return super().call_at(when, callback, *args, context=context)
 
+    async def shutdown_default_executor(
+        self,
+        timeout: float | None = None,  # noqa: ASYNC109 (asyncio's)
+    ) -> None:
+        """Wait for the executor's threads; virtual time would jump to the time limit."""
+        del timeout
+        await super().shutdown_default_executor()
+
 
 class _JumpingSelector(selectors.DefaultSelector):
     """Polls, and moves the virtual time to the next timer instead of waiting for it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import sys
 import time
@@ -76,6 +77,13 @@ def test_a_thread_may_end_a_standstill(backend):
         return await run_in_thread(lambda: time.sleep(0.05) or "done")
 
     assert run_virtual(waits_for_a_thread, backend=backend) == "done"
+
+
+def test_the_end_of_a_run_waits_for_a_thread_of_the_executor():
+    async def leave_a_thread() -> None:
+        asyncio.get_running_loop().run_in_executor(None, time.sleep, 0.05)
+
+    run_virtual(leave_a_thread)  # Since Python 3.12, asyncio warns after 300 seconds.
 
 
 def test_another_loop_is_refused():
