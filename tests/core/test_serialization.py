@@ -221,7 +221,7 @@ def nested() -> dict:
 def test_a_value_that_can_not_be_shown_spoils_no_record(value):
     data = through_json(won(value))
     shown = str(data["slices"][0]["value"])
-    assert " at 0x" in shown or shown.endswith("...}}}}")  # Python 3.14 shows a deep value in part.
+    assert " at 0x" in shown or shown.endswith("}}}}")  # Newer Pythons show a deep value.
     assert SamplingResult.from_dict(data).to_dict() == data
 
 
