@@ -448,7 +448,7 @@ def _workers(directory: pathlib.Path, upstream: int, count: int) -> Iterator[lis
     text = GATEWAY.format(port=port, upstream=upstream, digest=digests[0])
     config.write_text(text + LIMITED.format(digest=digests[1]), encoding="utf-8")
     command = [sys.executable, "-m", "mellea_like", "serve", "--quiet"]
-    command += ["--config", str(config), "--workers", str(count)]
+    command += ["--config", str(config), "--processes", str(count)]
     with _process("gateway", command, port) as parent:
         pids = [parent.pid]
         if count > 1:

@@ -37,7 +37,7 @@ The configuration gives each model name a strategy, requirements and a backend. 
 
 \b
 mellea-like serve --config gateway.yaml --check
-mellea-like serve --config gateway.yaml --port 8080 --workers 2
+mellea-like serve --config gateway.yaml --port 8080 --processes 2
 """
 
 logger = logging.getLogger("mellea_like.gateway")
@@ -67,10 +67,10 @@ class ServeOptions:
         None, "--port N", "The port; 0 picks a free one. Overrides the file's.", min=0, max=65_535
     )
     check: bool = option(False, "--check", "Check the configuration and exit.")
-    workers: int = option(
+    processes: int = option(
         1,
-        "--workers N",
-        "How many worker processes to serve with, to use more than one processor.",
+        "--processes N",
+        "How many processes to serve with, to use more than one processor.",
         min=1,
     )
     quiet: bool = option(False, "--quiet -q", "Don't log each request on stderr.")
@@ -111,7 +111,7 @@ def _serve(options: ServeOptions, signals: SignalHandler) -> int:
         listening = listen(server, has_keys=has_keys)
     with listening:
         handler = _log(quiet=options.quiet)
-        if store is not None and _counts(config, options.workers):
+        if store is not None and _counts(config, options.processes):
             try:
                 store.check()
             except StoreError as exc:
@@ -122,7 +122,7 @@ def _serve(options: ServeOptions, signals: SignalHandler) -> int:
                 raise Problem(msg) from exc
             logger.info("the keys' spending is kept in %s", store.path)
             store.close()
-        if options.workers > 1:
+        if options.processes > 1:
             return _serve_together(options, config, listening, store, handler)
         try:
             signals.run(_run, gateway, options, listening, _address(config, listening))
@@ -264,7 +264,7 @@ def _serve_together(
     if store is None:
         logger.warning("store: memory: each worker separately counts what keys spend")
     supervisor = Supervisor(
-        options.workers,
+        options.processes,
         work,
         stop_seconds=config.server.stop_seconds,
         reload=reload,

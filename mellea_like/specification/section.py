@@ -26,6 +26,7 @@ RENAMED = {
     "ordered": "in-order",
     "order": "breadth-first",
     "parallel": "workers",
+    "workers": "processes",
 }
 """Maps old names of fields and options to the new names."""
 

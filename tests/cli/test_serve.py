@@ -146,7 +146,7 @@ def test_an_upstream_that_does_not_open_is_named(config, tmp_path, workers):
     # In a process of its own, for it has set up its log by then.
     (tmp_path / "no.gguf").write_bytes(b"this is no model")
     text = "upstreams: {toy: {kind: llama, gguf: no.gguf}}\nmodels: {mine: {upstream: toy}}\n"
-    done = run("serve", "-c", config(text), "--port", "0", "--workers", workers)
+    done = run("serve", "-c", config(text), "--port", "0", "--processes", workers)
     assert (done.returncode, done.stdout) == (3, "")
     assert "no.gguf" in done.stderr
     assert "Traceback" not in done.stderr

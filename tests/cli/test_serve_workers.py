@@ -76,7 +76,7 @@ def test_a_sighup_reads_the_configuration_again_and_drops_no_request(config, wor
     with OpenAIServer(Answer("slow", until=release.is_set)) as upstream:
         text = CONFIG.replace("URL", upstream.url)
         config.write_text(text)
-        with serving("-c", str(config), "--workers", workers, MY_KEY=KEY) as (process, url):
+        with serving("-c", str(config), "--processes", workers, MY_KEY=KEY) as (process, url):
             asking = Asking(url, 4, model="old")
             wait_until(lambda: upstream.in_flight == 4)
             config.write_text(text.replace("  old:", "  new:").replace("seconds: 20", "seconds: 9"))
@@ -105,7 +105,7 @@ def test_under_nohup_a_sighup_reads_the_configuration_again_too(config, workers)
     config.write_text(text)
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # As nohup does; the command inherits it.
     try:
-        with serving("-c", str(config), "--workers", workers) as (process, url):
+        with serving("-c", str(config), "--processes", workers) as (process, url):
             config.write_text(text.replace("old:", "new:"))
             process.send_signal(signal.SIGHUP)
             wait_until(lambda: [models(url) for _ in range(8)] == [["new"]] * 8)
@@ -119,7 +119,7 @@ def test_workers_share_a_port_and_their_metrics_and_end_their_requests_at_a_stop
     release = threading.Event()
     with OpenAIServer(Answer("slow", until=release.is_set)) as upstream:
         config.write_text(CONFIG.replace("URL", upstream.url))
-        with serving("-c", str(config), "--workers", "2", MY_KEY=KEY) as (process, url):
+        with serving("-c", str(config), "--processes", "2", MY_KEY=KEY) as (process, url):
             workers = children(process.pid)
             assert len(workers) == 2
             first = Asking(url, 12)
@@ -153,7 +153,7 @@ def test_workers_share_a_port_and_their_metrics_and_end_their_requests_at_a_stop
 def test_a_worker_that_dies_is_started_again(config):
     with OpenAIServer(Answer("fine")) as upstream:
         config.write_text(CONFIG.replace("URL", upstream.url))
-        with serving("-c", str(config), "--workers", "2", "-q", MY_KEY=KEY) as (process, url):
+        with serving("-c", str(config), "--processes", "2", "-q", MY_KEY=KEY) as (process, url):
             before = sorted(children(process.pid))
             for _ in range(5):
                 assert ask(url).status_code == 200
@@ -182,7 +182,7 @@ def test_a_worker_that_dies_is_started_again(config):
 def test_workers_end_with_their_parent(config):
     with OpenAIServer(Answer("fine")) as upstream:
         config.write_text(CONFIG.replace("URL", upstream.url))
-        with serving("-c", str(config), "--workers", "2", MY_KEY=KEY) as (process, _):
+        with serving("-c", str(config), "--processes", "2", MY_KEY=KEY) as (process, _):
             workers = children(process.pid)
             process.kill()
             wait_until(lambda: all(map(is_gone, workers)))
@@ -191,7 +191,7 @@ def test_workers_end_with_their_parent(config):
 def test_a_second_signal_cuts_off_what_workers_do(config):
     with OpenAIServer(Answer("slow", seconds=60)) as upstream:
         config.write_text(CONFIG.replace("URL", upstream.url))
-        with serving("-c", str(config), "--workers", "2", "-q", MY_KEY=KEY) as (process, url):
+        with serving("-c", str(config), "--processes", "2", "-q", MY_KEY=KEY) as (process, url):
             asking = Asking(url, 4)
             wait_until(lambda: upstream.in_flight == 4)
             process.send_signal(signal.SIGINT)
@@ -231,7 +231,7 @@ def test_a_key_that_is_spent_stays_so_over_a_restart_and_in_all_workers(config, 
     with OpenAIServer(Answer("fine")) as upstream:
         config.write_text(CONFIG.replace("URL", upstream.url) + KEYS)
         for count, expected in ((7, {200: 7}), (7, {200: 3, 429: 4}), (3, {429: 3})):
-            with serving("-c", str(config), "--workers", workers, MY_KEY=KEY) as (process, url):
+            with serving("-c", str(config), "--processes", workers, MY_KEY=KEY) as (process, url):
                 assert ask_as_team(url, count) == expected
                 process.terminate()
                 _, err = process.communicate(timeout=30)
@@ -248,7 +248,7 @@ def test_the_store_may_be_elsewhere_or_in_memory(config):
         text = CONFIG.replace("URL", upstream.url) + KEYS
         for store, warned in (("state/spent.db", False), ("memory", True)):
             config.write_text(f"{text}store: {store}\n")
-            with serving("-c", str(config), "--workers", "2", MY_KEY=KEY) as (process, url):
+            with serving("-c", str(config), "--processes", "2", MY_KEY=KEY) as (process, url):
                 assert ask_as_team(url, 5) == {200: 5}
                 process.terminate()
                 _, err = process.communicate(timeout=30)
@@ -262,7 +262,7 @@ def test_a_store_that_can_not_be_made_is_named_at_the_start(config, workers):
     config.write_text(
         CONFIG.replace("URL", "http://127.0.0.1:9/v1") + KEYS + "store: no/spent.db\n"
     )
-    done = run("serve", "-c", str(config), "--workers", workers, MY_KEY=KEY)
+    done = run("serve", "-c", str(config), "--processes", workers, MY_KEY=KEY)
     assert (done.returncode, done.stdout) == (3, "")
     assert "no/spent.db" in done.stderr
     assert "store: memory" in done.stderr
@@ -271,6 +271,6 @@ def test_a_store_that_can_not_be_made_is_named_at_the_start(config, workers):
 def test_without_anything_to_keep_there_is_no_file(config):
     with OpenAIServer(Answer("fine")) as upstream:
         config.write_text(CONFIG.replace("URL", upstream.url))
-        with serving("-c", str(config), "--workers", "2", MY_KEY=KEY) as (_, url):
+        with serving("-c", str(config), "--processes", "2", MY_KEY=KEY) as (_, url):
             assert ask(url).status_code == 200
     assert [file.name for file in config.parent.iterdir()] == ["gateway.yaml"]

@@ -66,6 +66,7 @@ def test_bad_usage_exits_with_2_and_a_sentence(command, arguments, sentence):
         (["batch", "x.jsonl", "--order", "breadth"], "--order is now called --breadth-first"),
         (["batch", "x.jsonl", "--parallel=3"], "--parallel is now called --workers"),
         (["check", "x.jsonl", "--parallel=3"], "--parallel is now called --workers"),
+        (["serve", "x.yaml", "--workers=2"], "--workers is now called --processes"),
         (["judge-agreement", "x.jsonl", "--parallel", "3"], "--parallel is now called --workers"),
     ],
 )
