@@ -273,8 +273,8 @@ class Backends:
         what = "--budget cost" if limited else "--escalate-when cheaper"
         if getattr(self._spec, "model", None) is None and self.kind == "openai":
             misuse(f"{what} needs to know the model beforehand: add --model NAME")
-        prices = [one.price for one in (self._spec, *self._bigger)]
-        if None in prices or len({price.currency for price in prices}) > 1:
+        currencies = {one.price and one.price.currency for one in (self._spec, *self._bigger)}
+        if None in currencies or len(currencies) > 1:
             misuse(
                 f"{what} needs the price of each model, in one currency: add --price IN,OUT, and"
                 " write --escalate MODEL,price=IN,OUT"
