@@ -16,15 +16,6 @@ from mellea_like.errors import QueueFull, Refused, Stopped
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
 
 
-async def test_three_messages_at_0_20_and_300_ms_with_quiet_50_ms_and_a_150_ms_run_make_two_runs():
-    bot = Bot(0.15)
-    async with chat(bot, quiet=0.05) as dispatcher:
-        tickets = await say(dispatcher, (0.0, "one"), (0.02, "two"), (0.3, "three"))
-        assert await outcomes(*tickets) == [("one", "two"), ("one", "two"), ("three",)]
-    assert bot.batches == [["one", "two"], ["three"]]
-    assert bot.starts == [0.07, 0.35]
-
-
 async def test_a_stop_during_a_run_with_one_pending_makes_no_second_run(caplog):
     bot = Bot(0.15)
     async with chat(bot, quiet=0.05) as dispatcher:
@@ -47,21 +38,6 @@ async def test_joined_hands_over_one_text_and_makes_equal_functions_of_equal_one
         assert await first == "HELLO\n\nARE YOU THERE?"
     assert joined(reply) == joined(reply)
     assert joined(reply) != joined(Bot().reply)
-
-
-async def test_a_failed_run_settles_its_tickets_with_its_error_and_the_pending_batch_still_runs():
-    bot = Bot(0.15, error=OSError("the model is down"))
-    async with chat(bot) as dispatcher:
-        tickets = await say(dispatcher, (0.0, 1), (0.01, 2), (0.1, 3))
-        for ticket in tickets[:2]:
-            with pytest.raises(OSError, match="down") as caught:
-                await ticket
-            assert caught.value is bot.error
-        bot.error = None
-        assert await tickets[2] == (3,)
-    assert bot.batches == [[1, 2], [3]]
-    figures = dispatcher.statistics()
-    assert (figures.answered, figures.failed, figures.dropped) == (1, 2, 0)
 
 
 async def test_a_run_function_that_is_not_async_fails_its_messages_and_says_so():

@@ -32,19 +32,6 @@ async def later(seconds, function, *args):
     return await function(*args)
 
 
-@pytest.mark.parametrize(
-    ("count", "most", "calls"),
-    [(1, 10, 1), (2, 10, 1), (10, 10, 1), (11, 10, 2), (25, 10, 3), (7, 2, 4), (3, 1, 3)],
-)
-async def test_n_concurrent_requests_become_n_over_max_batch_calls(count, most, calls):
-    person = Person()
-    async with SamplingCoordinator(person, max_batch=most) as coordinator:
-        results = await gather(coordinator, *asks(count))
-    assert told(results) == [f"T{number}" for number in range(count)]
-    assert len(person.requests) == calls == math.ceil(count / most)
-    assert sum(person.sizes) == count
-
-
 async def test_one_request_alone_is_passed_through_untouched():
     person = Person()
     request = ask("hello", system="Be brief.", temperature=0.3, seed=4, stop="x", iteration=3)

@@ -25,26 +25,16 @@ class Ticks:
         self.seconds = seconds
         self.began: list[tuple[float, tuple[str, ...]]] = []
         self.ended: list[float] = []
-        self.running = self.most = 0
         self.fail: list[Exception | None] = []
 
     async def __call__(self, tick: Tick) -> int:
         self.began.append((anyio.current_time(), tick.reasons))
-        self.running += 1
-        self.most = max(self.most, self.running)
-        try:
-            await anyio.sleep(self.seconds)
-        finally:
-            self.running -= 1
+        await anyio.sleep(self.seconds)
         error = self.fail.pop(0) if self.fail else None
         if error is not None:
             raise error
         self.ended.append(anyio.current_time())
         return tick.number
-
-    @property
-    def times(self) -> list[float]:
-        return [at for at, _ in self.began]
 
 
 class Requests:
@@ -69,26 +59,6 @@ class Requests:
 
 
 # --- queue --------------------------------------------------------------------------------------
-
-
-async def test_requests_during_a_tick_cause_exactly_one_more_and_those_during_that_one_too(
-    virtual_clock,
-):
-    tick = Ticks()
-    async with RerunGate(tick) as gate:
-        asked = Requests(gate)
-        times = (0, 0.1, 0.5, 0.9, 1.1, 1.9, 2.5)
-        await asked.all(*((at, str(at)) for at in times))
-    assert tick.began == [
-        (0, ("0",)),
-        (1, ("0.1", "0.5", "0.9")),
-        (2, ("1.1", "1.9")),
-        (3, ("2.5",)),
-    ]
-    assert tick.most == 1
-    # Each returns at the end of a tick that began after it: the one under way is not enough.
-    assert asked.back["0"] == (1, 1)
-    assert asked.back["0.1"] == asked.back["0.9"] == (2, 2)
 
 
 async def test_ticks_that_never_wait_keep_nobody_waiting(virtual_clock):

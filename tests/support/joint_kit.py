@@ -68,17 +68,11 @@ class Person:
     provider = "test"
     defaults = Options()
 
-    def __init__(
-        self,
-        *replies: Reply,
-        delay: float = 0.0,
-    ) -> None:
+    def __init__(self, *replies: Reply, delay: float = 0.0) -> None:
         self.replies = list(replies) or [echo]
         self.delay = delay
         self.requests: list[Request] = []
-        self.times: list[float] = []
         self.in_flight = 0
-        self.max_in_flight = 0
         self.cancelled = 0
 
     @property
@@ -94,11 +88,9 @@ class Person:
 
     async def generate(self, request: Request) -> Generation:
         self.requests.append(request)
-        self.times.append(anyio.current_time())
         meter = request.meter.start()
         meter.update(input_tokens=100)
         self.in_flight += 1
-        self.max_in_flight = max(self.max_in_flight, self.in_flight)
         try:
             await (anyio.sleep(self.delay) if self.delay else checkpoint())
             reply = self._reply(request)
