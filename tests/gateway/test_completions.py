@@ -129,20 +129,6 @@ async def test_the_best_failure_comes_as_a_reply_where_that_is_wanted(by_model, 
     assert answer.json["mellea_like"]["passed"] is False
 
 
-async def test_several_replies_are_sampled_at_a_time_and_all_have_passed():
-    texts = ("a b c", "a", "b", "c d e f", "g")
-    backend = InTurn(*(Generation(text, usage=Usage(1, 10, 1)) for text in texts))
-    async with calling(backend, checks=["words<=2"], attempts=3) as caller:
-        body = (await caller.chat(n=3)).json
-    assert body["usage"]["total_tokens"] == 5 * 11
-    assert [choice["index"] for choice in body["choices"]] == [0, 1, 2]
-    assert {choice["message"]["content"] for choice in body["choices"]} == {"a", "b", "g"}
-    assert body["mellea_like"]["iterations"] == 5
-    ids = {choice["mellea_like"]["sampling_id"] for choice in body["choices"]}
-    assert len(ids) == 1, "one call has collected them"
-    assert len({choice["mellea_like"]["iteration"] for choice in body["choices"]}) == 3
-
-
 async def test_several_replies_are_one_call_that_ends_when_there_are_enough(virtual_clock):
     replies = [Reply("a b c", delay=1), *(Reply("a", delay=d) for d in (2, 3, 60, 60))]
     backend = ScriptedBackend(replies)

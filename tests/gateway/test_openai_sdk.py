@@ -98,20 +98,6 @@ def test_a_validated_reply_comes_by_changing_the_base_url(client):
     assert reply.model_extra["mellea_like"]["iterations"] == 2
 
 
-def test_a_stream_is_read_with_its_usage(client):
-    stream = client.chat.completions.create(
-        model="mine",
-        messages=say("one two three four"),
-        stream=True,
-        stream_options={"include_usage": True},
-    )
-    chunks = list(stream)
-    text = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
-    assert text == "a b"
-    assert chunks[-1].usage.total_tokens == 26
-    assert chunks[-2].choices[0].finish_reason == "stop"
-
-
 def test_the_sdks_own_stream_helper_puts_it_together(client):
     with client.chat.completions.stream(model="mine", messages=say("q w e r")) as stream:
         for _ in stream:

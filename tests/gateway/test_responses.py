@@ -12,7 +12,6 @@ from openai.types.responses import Response
 from pydantic import BaseModel
 
 from mellea_like.backends.function import FunctionBackend
-from mellea_like.backends.scripted import Reply, ScriptedBackend
 from mellea_like.core.conversation import Message
 from mellea_like.core.generation import Generation, TokenLogprob, Usage
 from mellea_like.core.parts import Image, Text
@@ -158,19 +157,6 @@ def test_what_fails_has_openais_errors(client, upstream):
         client.responses.create(model="mine", input="Hi.", previous_response_id="resp_1")
     assert refused.value.param == "previous_response_id"
     assert "send the whole conversation" in str(refused.value)
-
-
-@pytest.mark.anyio
-async def test_what_fails_after_a_stream_began_is_its_last_event(virtual_clock):
-    backend = ScriptedBackend([Reply("a b c", delay=8)])
-    body = {"model": "mine", "input": "Hi.", "stream": True}
-    config = {"checks": ["words<=2"], "attempts": 1, "streaming": {"keep_alive": 5}}
-    async with calling(backend, **config) as caller:
-        answer = await caller.ask("/v1/responses", body)
-    [event] = answer.events
-    OPENAI_EVENT.validate_python(event)
-    assert (event["type"], event["code"]) == ("error", "nothing_passed")
-    assert event["error"]["mellea_like"]["best"]["content"] == "a b c"
 
 
 # --- what is read -------------------------------------------------------------------------------

@@ -450,37 +450,6 @@ def test_with_keys_each_path_but_healthz_needs_one():
         assert gateway.ask(twice).status == 401
 
 
-# --- waiting for a turn --------------------------------------------------------------------------
-
-
-def test_concurrency_and_queue_of_a_key_over_the_wire():
-    app = TinyApp()
-    keys = {"team": key(concurrency=2, queue=1), "other": key("other-token-0123456789")}
-    with running(app, keys=keys) as gateway:
-        team = gateway.guard.keys["team"]
-        waiting = [gateway.connect() for _ in range(3)]
-        for caller in waiting:
-            caller.send(request("/wait", {"a": 1}, token=TOKEN))
-        wait_until(lambda: (team.in_flight, team.waiting) == (2, 1))
-        refused = gateway.ask(request("/wait", {"a": 1}, token=TOKEN))
-        assert (refused.status, refused.error["code"]) == (429, "rate_limit_exceeded")
-        assert int(refused.headers["retry-after"]) >= 1
-        assert (len(app.calls), app.most) == (2, 2)
-        other = gateway.ask(request("/v1/models", {"a": 1}, token="other-token-0123456789"))
-        assert other.status == 200
-        waiting.pop().socket.close()  # A waiting caller leaves, and frees its place.
-        wait_until(lambda: team.waiting == 0)
-        metrics = gateway.metrics.render()[0].decode()
-        assert 'in_flight{key="team"} 2.0' in metrics
-        app.release.set()
-        assert [caller.answer().status for caller in waiting] == [200, 200]
-        wait_until(lambda: team.in_flight == 0)
-        metrics = gateway.metrics.render()[0].decode()
-        assert 'requests_total{key="team",model="other",status="499"} 1.0' in metrics
-        for caller in waiting:
-            caller.socket.close()
-
-
 # --- what goes wrong inside ----------------------------------------------------------------------
 
 

@@ -8,9 +8,9 @@ import weakref
 import anyio
 import pytest
 from gateway_kit import calling, user
+from open_responses import OPENAI_EVENT
 
 from mellea_like.backends.scripted import Reply, ScriptedBackend
-from mellea_like.core.generation import Generation
 from mellea_like.gateway.chat.endpoint import EventStream
 
 pytestmark = pytest.mark.anyio
@@ -90,24 +90,16 @@ async def test_a_reply_that_comes_while_a_comment_is_sent_waits_for_it(virtual_c
     assert virtual_clock.now == pytest.approx(8)
 
 
-async def test_a_refusal_is_no_content_and_streams_as_one():
-    refused = Generation("I can't.", finish_reason="refusal")
-    async with calling(ScriptedBackend([refused] * 2), accept_incomplete=True) as caller:
-        answer = await caller.chat(stream=True)
-        whole = (await caller.chat()).json
-    deltas = [e["choices"][0]["delta"] for e in answer.events[:-1]]
-    assert deltas[1:] == [{"refusal": "I can't."}, {}]
-    message = {"role": "assistant", "content": None, "refusal": "I can't."}
-    assert whole["choices"][0]["message"] == message
-
-
 # --- when there is no reply ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("release", ["passed", "prefix"])
-@pytest.mark.parametrize(
+in_both_apis = pytest.mark.parametrize(
     ("path", "asked"), [("chat/completions", {"messages": user()}), ("responses", {"input": "Hi."})]
 )
+
+
+@pytest.mark.parametrize("release", ["passed", "prefix"])
+@in_both_apis
 async def test_what_fails_at_once_has_a_status_of_its_own(path, asked, release):
     config = {"checks": ["words<=2"], "attempts": 1, "streaming": {"release": release}}
     async with calling(ScriptedBackend(["a b c"]), **config) as caller:
@@ -116,36 +108,22 @@ async def test_what_fails_at_once_has_a_status_of_its_own(path, asked, release):
     assert answer.headers["content-type"] == "application/json"
 
 
-async def test_what_fails_after_the_stream_began_is_its_last_event(virtual_clock):
+@in_both_apis
+async def test_what_fails_after_the_stream_began_is_its_last_event(path, asked, virtual_clock):
     backend = ScriptedBackend([Reply("a b c", delay=8)])
     config = {"checks": ["words<=2"], "attempts": 1, "streaming": {"keep_alive": 5}}
     async with calling(backend, **config) as caller:
-        answer = await caller.chat(stream=True)
-    assert answer.status == 200
-    (event,) = answer.events
+        answer = await caller.ask(f"/v1/{path}", {"model": "mine", "stream": True, **asked})
+    assert (answer.status, answer.ended) == (200, True)
+    [event] = answer.events
     assert event["error"]["code"] == "nothing_passed"
     assert event["error"]["mellea_like"]["best"]["content"] == "a b c"
-    assert answer.ended
+    if path == "responses":
+        OPENAI_EVENT.validate_python(event)
+        assert (event["type"], event["code"]) == ("error", "nothing_passed")
 
 
 # --- callers who leave, without a server --------------------------------------------------------
-
-
-@pytest.mark.parametrize("stream", [False, True])
-async def test_a_caller_who_leaves_ends_the_requests_of_all_draws(stream, virtual_clock):
-    backend = ScriptedBackend([Reply("a", delay=1000)], cycle=True)
-    leave = anyio.Event()
-    async with calling(backend, lanes=3, attempts=1, checks=["words<=9"]) as caller:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(lambda: caller.chat(stream=stream, n=2, leave=leave))
-            await anyio.sleep(12)
-            assert backend.statistics().in_flight == 6
-            leave.set()
-            await anyio.sleep(0.01)
-            assert backend.statistics().in_flight == 0
-        metrics = (await caller.ask("/metrics", method="GET")).body.decode()
-    assert virtual_clock.now < 13
-    assert 'outcome="cancelled"} 1.0' in metrics
 
 
 async def test_a_caller_who_leaves_before_anything_began_is_sent_nothing(virtual_clock):

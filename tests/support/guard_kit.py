@@ -40,7 +40,6 @@ class TinyApp:
     calls: list[Mapping[str, Any]] = field(default_factory=list)
     left: int = 0  # How many callers left before the end of their answer.
     inside: int = 0
-    most: int = 0
     release: threading.Event = field(default_factory=threading.Event)  # Paths with /wait wait.
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)
 
@@ -48,7 +47,6 @@ class TinyApp:
         known = CURRENT.get() if scope["path"] != "/healthz" else None
         self.calls.append(known.body if known is not None else {})
         self.inside += 1
-        self.most = max(self.most, self.inside)
         try:
             if scope["path"].startswith("/wait") and not await self._wait(receive):
                 return
