@@ -44,16 +44,6 @@ async def test_all_wait_and_do_not_arrive_at_once(virtual_clock):
     assert gate.statistics().waiting == 0
 
 
-async def test_waiters_go_on_waiting_when_it_is_closed_for_longer(virtual_clock):
-    gate = BackoffGate()
-    gate.close(10)
-    async with anyio.create_task_group() as group:
-        group.start_soon(gate.wait, ask(), POLICY)
-        await anyio.sleep(5)
-        gate.close(30)
-    assert 35 <= virtual_clock.now <= 36
-
-
 async def test_nothing_is_left_of_its_trouble_after_the_next_answer(virtual_clock):
     """Then requests need not ask it any more, as before its first trouble."""
     gate = BackoffGate()

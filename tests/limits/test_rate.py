@@ -104,24 +104,7 @@ async def test_requests_go_at_the_rate_after_a_seconds_burst(virtual_clock):
     assert await admissions(limiter, 4) == pytest.approx([0, 0, 0.5, 1])
 
 
-async def test_a_request_that_was_never_sent_costs_nothing(virtual_clock):
-    limiter = RateLimiter(requests_per_minute=60, tokens_per_minute=60_000)
-    permit = await limiter.acquire(ask(), Slow())
-    assert left(limiter)[0] == 0
-    permit.release(RequestEnd(Usage(), None, None))
-    assert left(limiter) == (1.0, 1000.0)
-
-
 # --- tokens per minute ----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("max_tokens", "tokens"), [(None, INPUT + 256), (1, INPUT + 1), (500, INPUT + 500)]
-)
-async def test_the_longest_reply_is_reserved(virtual_clock, max_tokens, tokens):
-    limiter = RateLimiter(tokens_per_minute=60_000)
-    await limiter.acquire(ask(max_tokens=max_tokens), Slow())
-    assert left(limiter)[1] == 1000 - tokens
 
 
 @pytest.mark.parametrize(

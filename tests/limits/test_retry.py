@@ -225,6 +225,10 @@ async def test_the_longest_wait_is_what_the_longest_backoffs_take(
     assert virtual_clock.now == pytest.approx(policy.longest_wait)
 
 
+def test_the_longest_wait_of_any_number_of_attempts_is_known_at_once():
+    assert Retry(10**12, initial=1, maximum=1).longest_wait == 10**12 - 1
+
+
 async def test_refusals_have_a_count_of_their_own(virtual_clock):
     backend = refuses(DOWN, *[RateLimited] * 4, DOWN)
     assert (await again(backend, ask())).text == "good"
