@@ -26,7 +26,7 @@ from mellea_like.cli.draw_options import (
     requirements_of,
 )
 from mellea_like.cli.errors import in_options, problems_of
-from mellea_like.cli.exit_codes import Exit, Problem, fail, misuse
+from mellea_like.cli.exit_codes import Exit, Problem, fail, misuse, os_errors
 from mellea_like.cli.judge_options import JUDGE, JudgeOptions, opened, rows_of
 from mellea_like.cli.option_fields import argument, option, option_names, read_section
 from mellea_like.cli.outages import watched_servers
@@ -277,7 +277,8 @@ class _Checks:
             line += f"; {self._usage}"
             if (cost := self._options.cost_of(self._usage)) is not None:
                 line += f", {cost}"
-        with console.capture() as shown:
+        # Even a console that captures writes to its stream at the end: an empty text.
+        with os_errors("can't write to standard output"), console.capture() as shown:
             console.print(table)
             console.print(f"{line}.", soft_wrap=True)
             for number, problem in self._wrong:

@@ -161,6 +161,22 @@ def test_a_full_disk_is_a_sentence_of_a_table_too(checks):
         assert err == b"mellea-like: can't write to standard output: No space left on device\n"
 
 
+def test_a_full_disk_is_a_sentence_if_nothing_is_buffered(tmp_path):
+    replies = tmp_path / "replies.jsonl"
+    replies.write_text('{"reply": "yes"}\n')
+    with pathlib.Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [*COMMAND, "check", str(replies), "--check", "words<=3"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            env={**environment(), "PYTHONUNBUFFERED": "1"},
+            check=False,
+            timeout=50,
+        )
+    said = b"mellea-like: can't write to standard output: No space left on device\n"
+    assert (done.returncode, done.stderr) == (3, said)
+
+
 def test_nobody_has_to_read_a_table(checks):
     for arguments in checks:
         reader, writer = os.pipe()
