@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from functools import partial
 
 import anyio
@@ -67,7 +68,7 @@ def test_draws_under_another_prompt_stay_apart_and_their_cost_counts(first, tmp_
 
 def test_an_item_that_is_being_asked_again_is_what_it_was(first, tmp_path):
     second = sampled(tmp_path / "2.db", ["a", "b"], ["good", "good"], again=True)
-    with sqlite3.connect(second) as connection:
+    with closing(sqlite3.connect(second)) as connection, connection:
         connection.execute("DELETE FROM results WHERE item = 1")
     run = Run(first, second)
     assert run.facts["counts"] == {"passed": 2, "failed": 1, "errored": 0, "unfinished": 0}

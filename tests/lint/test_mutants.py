@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 
 import mutants
 import pytest
@@ -32,7 +33,7 @@ def test_each_change_is_of_one_place_and_words_are_left_alone(body, changes):
 
 
 def data_file(path, covering):
-    with sqlite3.connect(path) as data:
+    with closing(sqlite3.connect(path)) as data, data:
         data.execute("create table file (id, path)")
         data.execute("create table context (id, context)")
         data.execute("create table arc (file_id, context_id, fromno, tono)")
