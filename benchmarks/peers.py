@@ -272,7 +272,7 @@ def in_short(rows: list[dict[str, Any]]) -> str:
         " peers."
     )
     cost = (
-        "**Where one attempt after the other is better.** Four lanes cost the server"
+        "**When one attempt at a time is better.** Four lanes cost the server"
         f" {dearer:.1f} times as much for a valid reply. Instructor, Pydantic AI and DSPy work one"
         " after the other, and where the server's time counts for more than the wait, they are as"
         " good as this library with one lane."
