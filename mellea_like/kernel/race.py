@@ -249,6 +249,7 @@ class Race:
     def _finish(self) -> None:
         """Tell listeners about the slices not yet reported, and then that all lanes have ended."""
         self.stopped = self._leaving = True
+        self._ended = None  # It refers to this race, and a cycle would keep the race in memory.
         # Cancelled siblings end in whatever order the event loop keeps its tasks in. Sorted by
         # time and id, two runs can be compared.
         rest = sorted(self.slices[self._decided :], key=lambda s: (s.ended_at, s.iteration))

@@ -17,6 +17,7 @@ from engine_kit import after, by_iteration, outcomes, yes
 from mellea_like import Context, Message, RejectionSamplingStrategy, Requirement, SamplingFailed
 from mellea_like.backends import FunctionBackend
 from mellea_like.core import current_iteration
+from mellea_like.kernel.race import Race
 
 
 def strategy(replies=None, *, loop=2, concurrency=2, **arguments):
@@ -147,12 +148,16 @@ def test_a_calls_record_needs_no_cycle_collector():
         for _ in range(20):
             await calls.sample("x", [third])
         # Before the event loop is torn down, and without the collector.
-        return sum(value() is not None for value in made)
+        return sum(value() is not None for value in made), races()
+
+    def races():
+        return sum(isinstance(thing, Race) for thing in gc.get_objects())
 
     gc.collect()
     gc.disable()
     try:
-        assert on_asyncio(main) == 0
+        before = races()
+        assert on_asyncio(main) == (0, before)
         assert len(made) == 40
     finally:
         gc.enable()
