@@ -49,11 +49,12 @@ class _Retried(BackendWrapper):
         try:
             if gate is None:
                 return await send(request)
-            if gate.opens is not None or gate.breaker.failures:
+            breaker = gate.breaker
+            if gate.opens is not None or breaker.failures:
                 return await gate.send(send, request, self.policy)
             reply = await send(request)
             gate.answered_at = self.call.clock()
-            if gate.breaker.failures:  # Other requests have failed in the meantime.
+            if breaker.failures:  # Other requests have failed in the meantime.
                 gate.answered(gate.answered_at)
             return reply  # noqa: TRY300 (the hot path)
         except LimitExceeded as exc:
