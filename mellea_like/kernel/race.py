@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -175,10 +176,11 @@ class Race:
         if self._waiting is not None:
             self._waiting.wake_all()
 
-    def _leave(self) -> None:
+    def _leave(self, deadline: anyio.CancelScope) -> None:
         """Cancel the running draws and let no other start, because the call's task leaves."""
         if not self._leaving:
             self._leaving = True
+            self.time_up = not self.over and deadline.cancel_called
             self._stop()
             if not self.over:
                 self._decided = len(self.slices)
@@ -296,9 +298,9 @@ class Race:
 
     async def _run_lanes(self) -> BaseException | None:
         """Run each lane in its own task; return a cancellation to raise, or None."""
-        self._ended = ended = WatchedEvent(on_cancel=self._leave)
         left: BaseException | None = None
         deadline = anyio.CancelScope(deadline=self.deadline)
+        self._ended = ended = WatchedEvent(on_cancel=partial(self._leave, deadline))
         self._scope_type = type(deadline)  # Anyio looks it up for each scope, which takes 1 µs.
         async with anyio.create_task_group() as tasks:
             for lane in range(self.plan.lanes):
@@ -317,8 +319,7 @@ class Race:
                 except BaseException as exc:  # noqa: BLE001 (an interrupt; the call raises it)
                     self.rule(Ruling(fatal=exc))
                 finally:
-                    self.time_up = not self.over and deadline.cancel_called
-                    self._leave()
+                    self._leave(deadline)
                     # A lane that has not begun is left to the task group: when an event loop shuts
                     # down, it may never begin.
                     if self._under_way:

@@ -425,8 +425,8 @@ def _nothing_of_it_runs(ran: Ran, index: int, rig: Shared) -> None:
 # --- scenes that chance seldom makes ------------------------------------------------------------
 
 
-def a_scene(*lots: Lot, calls: list[Call]) -> Scene:
-    return Scene(tuple(calls), lots, (), None, None, None)
+def a_scene(*lots: Lot, calls: list[Call], purse: Purse | None = None) -> Scene:
+    return Scene(tuple(calls), lots, (), None, purse, None)
 
 
 def _mad(*script: tuple[int, float | None], pooled: bool = True, timing: bool = True) -> Mad:
@@ -435,6 +435,21 @@ def _mad(*script: tuple[int, float | None], pooled: bool = True, timing: bool = 
 
 
 KNOWN = {
+    "the time is up in the step in which a requirement has failed too often": a_scene(
+        Lot("bad", 1.0, True),
+        calls=[
+            Call(
+                RepairTemplateStrategy,
+                loop_budget=1,
+                concurrency=3,
+                checks=("judged",),
+                purse=Purse(requests=4),
+                purse_within=True,
+                give_up=True,
+            )
+        ],
+        purse=Purse(seconds=2.0),
+    ),
     "a stream check raises what ends the call": a_scene(
         Lot("rant"), calls=[Call(checks=("fatal",))]
     ),
