@@ -11,8 +11,10 @@ from pydantic import (
     Field,
     PrivateAttr,
     StringConstraints,
+    ValidationError,
     model_validator,
 )
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping
@@ -74,7 +76,10 @@ class Section(BaseModel):
         if isinstance(data, dict):
             given = [str(name) for name in cast("Mapping[Any, Any]", data)]
             if wrong := cls._wrong_names(given):
-                raise ValueError("\n".join(wrong))
+                # With a ValueError, pydantic would report the whole input, and so API keys.
+                error = PydanticCustomError("misnamed", "{told}", {"told": "\n".join(wrong)})
+                found: InitErrorDetails = {"type": error, "input": None}
+                raise ValidationError.from_exception_data(cls.__name__, [found], hide_input=True)
         return cast("Any", data)
 
     @classmethod

@@ -331,6 +331,17 @@ def test_an_error_about_two_parts_of_a_configuration_holds_no_key():
     assert SECRET not in f"{caught.value.errors()}{caught.value.json()}"
 
 
+def test_a_wrong_name_does_not_show_a_secret_beside_it():
+    with pytest.raises(ValidationError, match="there is no 'modle'") as caught:
+        GatewayConfig.model_validate(
+            {
+                "upstreams": {"main": {"kind": "openai", "api_key": SECRET, "modle": "x"}},
+                "models": {"m": {"upstream": "main"}},
+            }
+        )
+    assert SECRET not in f"{caught.value}{caught.value.errors()}{caught.value.json()}"
+
+
 def test_variables_are_put_into_texts_and_can_be_escaped(tmp_path):
     text = MODEL + "checks: ['contains:${A}-${B}', 'contains:$${A} $A']\n"
     config = read(tmp_path, text, A="one", B="${A}")
