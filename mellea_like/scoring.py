@@ -9,16 +9,13 @@ from functools import cached_property, partial
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from anyio.lowlevel import checkpoint_if_cancelled
 from pydantic import BaseModel, Field, create_model
 
 from mellea_like.core.backend import (
-    CURRENT,
     JUDGE_DEFAULTS,
     JUDGING,
     Judging,
     Options,
-    RequestMeta,
     is_backend,
 )
 from mellea_like.core.conversation import Message, reply_message
@@ -26,7 +23,7 @@ from mellea_like.core.format import parse_reply, parse_value, why_unread
 from mellea_like.errors import InvalidRequest
 from mellea_like.limits.backoff_gate import gate_before
 from mellea_like.limits.retry import RetryBackend
-from mellea_like.requirements.judge import Question, block, conversation_block
+from mellea_like.requirements.judge import ask_judge, block, conversation_block
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -138,11 +135,13 @@ class _JudgeScore:
             return self._read(await self._ask(messages, "score again"))
 
     async def _ask(self, messages: tuple[Message, ...], purpose: str) -> Generation:
-        ask = partial(ask_judge, self.judge, messages, f"{purpose} {self.rubric}", self._format)
+        outside = Judging(_retried, JUDGE_DEFAULTS, None, self.judge)
+        judging, purpose = JUDGING.get() or outside, f"{purpose} {self.rubric}"
+        ask = partial(ask_judge, judging, self.judge, messages, purpose, format=self._format)
         if self._refused:
             return await ask()
         try:
-            return await ask(ASK_LOGPROBS)
+            return await ask(options=ASK_LOGPROBS)
         except InvalidRequest as exc:
             reply = await ask()
             self._refused.append(exc)
@@ -161,31 +160,8 @@ class _JudgeScore:
         return expected_score(reply, given.score, low, high), given.reason
 
 
-async def ask_judge(
-    judge: Backend,
-    messages: tuple[Message, ...],
-    purpose: str,
-    format: type[BaseModel],
-    options: Options = Options(),
-) -> Generation:
-    """Ask a judge as the call that is checking a candidate does; outside of calls, with retries."""
-    # A backend that ignores its cancellation may reply after a sibling has won.
-    await checkpoint_if_cancelled()
-    wrapped, defaults, seed = JUDGING.get() or _OUTSIDE
-    meta, meter = CURRENT.get()
-    options = options.over(defaults)
-    meta = meta or RequestMeta()
-    question = Question(judge, messages, options, seed, purpose, meta, format=format)
-    if meter is not None:
-        meter.add(question)
-    return await question.ask(wrapped(judge))
-
-
 def _retried(judge: Backend) -> Backend:
     return judge if gate_before(judge) is None else RetryBackend(judge)
-
-
-_OUTSIDE = Judging(_retried, JUDGE_DEFAULTS, None)
 
 
 def expected_score(reply: Generation, said: float, low: float, high: float) -> float:

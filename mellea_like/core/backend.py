@@ -534,15 +534,20 @@ class Judging(NamedTuple):
         wrapped: returns a judge inside the wrappers of the call's options, such as retries.
         options: the call's options for judges.
         seed: the seed of the call's draws; None if they have none.
+        judge: the judge of requirements and comparisons that don't name one.
+        asked: the messages that the candidate answers. If they are empty, its action is rendered
+            again.
     """
 
     wrapped: Callable[[Backend], Backend]
     options: Options
     seed: int | None
+    judge: Backend
+    asked: tuple[Message, ...] = ()
 
 
 JUDGING: ContextVar[Judging | None] = ContextVar("mellea_like_judging", default=None)
-"""How the call that is checking a candidate asks judges; None outside of such checks."""
+"""How the call that checks a candidate, or compares draws, asks judges; None at other times."""
 
 
 def current_iteration() -> int | None:

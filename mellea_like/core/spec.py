@@ -69,7 +69,6 @@ class Spec:
 class Rules:
     """The rules for every draw of a call."""
 
-    judge_options: Options
     check_all: bool
     """Whether all requirements are checked, even after one has failed."""
     accept_incomplete: bool = field(metadata=DECIDES_IF_TRUE)

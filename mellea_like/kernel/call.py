@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from mellea_like.core.backend import CURRENT
+from mellea_like.core.backend import CURRENT, RequestMeta
 from mellea_like.core.conversation import Instruction, Message
+from mellea_like.core.generation import Meter
 from mellea_like.core.result import StopReason
 from mellea_like.core.slice import Outcome
 from mellea_like.kernel.draw import Draw, SurroundedDraw
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from mellea_like.core.backend import Backend, Request
-    from mellea_like.core.generation import Usage
     from mellea_like.core.requirement import Requirement
     from mellea_like.core.slice import Slice
     from mellea_like.core.spec import Rules
@@ -32,6 +32,10 @@ if TYPE_CHECKING:
     from mellea_like.kernel.ports import Ask, Checked, Choice, Plan
 
 __all__ = ["Call"]
+
+
+async def _settled() -> None:
+    """The innermost `Option.settle`."""
 
 
 @dataclass(slots=True)
@@ -62,15 +66,10 @@ class Call(ABC):
     """An error that came after the race. The call raises the error only if it has no answer."""
     due: Stop | None = None
     """Why the call ends at its deadline; None if the deadline is the call's own time limit."""
-    broken = False
-    """Whether a repeated bug has ended a lane, although its slices have no permanent error."""
     concluded = False
     """Whether the call's outcome is known."""
-    undelivered = 0
-    """How many slices a caller should have been told of, but time ran out."""
-    beside: tuple[tuple[str | None, Usage], ...] = ()
-    """The cost of options' requests that belong to no draw, as pairs of a model and its cost."""
-    _judges: tuple[tuple[Backend, int | None, Backend], ...] = ()
+    meter: Meter | None = None
+    """Counts the requests of `Option.settle`, which belong to no draw; None if it hasn't run."""
 
     def __init__(
         self,
@@ -184,7 +183,7 @@ class Call(ABC):
         known = type(spec.action) in (Instruction, Message)
         self.parts = parts = Parts(
             spec,
-            self._surrounded(Sent(spec.backend, "generate", spec, ask.stage)),
+            self.surrounded(Sent(spec.backend, "generate", spec, ask.stage)),
             StagedValidation(spec.requirements),
             tuple(spec.action.render(spec.context)) if known else None,
             spec.model,
@@ -192,17 +191,8 @@ class Call(ABC):
         self._parts += (parts,)
         return parts
 
-    def judging(self, judge: Backend, ask: Ask | None = None) -> Backend:
-        """Return a judge with the options' wrappers around it."""
-        spec, stage = (None, None) if ask is None else (ask.spec, ask.stage)
-        for known, its, surrounded in self._judges:
-            if known is judge and its == stage:
-                return surrounded
-        surrounded = self._surrounded(Sent(judge, "judge", spec, stage))
-        self._judges += ((judge, stage, surrounded),)
-        return surrounded
-
-    def _surrounded(self, sent: Sent) -> Backend:
+    def surrounded(self, sent: Sent) -> Backend:
+        """Return a backend with the options' wrappers around it."""
         backend = sent.backend
         for option in reversed(self.request_options):
             backend = option.request(backend, sent)
@@ -225,7 +215,7 @@ class Call(ABC):
     ) -> Checked:
         known = draw.parts.validation
         validation = known if wanted is known.requirements else StagedValidation(wanted)
-        return wanted, await validation.check(candidate, draw.ask_judge, self.rules.check_all)
+        return wanted, await validation.check(candidate, self.rules.check_all)
 
     # Its course
 
@@ -243,9 +233,14 @@ class Call(ABC):
         current = CURRENT.get()
         try:
             await race.run()
-            if race.fatal is None:
-                for option in self.settle_options:
-                    await option.settle()
+            if race.fatal is None and self.settle_options:
+                self.meter = self.meter or Meter()
+                meta = RequestMeta(self.id, call_started=self.started, deadline=self.deadline)
+                CURRENT.set((meta, self.meter))
+                settle: Callable[[], Awaitable[None]] = _settled
+                for option in reversed(self.settle_options):
+                    settle = partial(option.settle, go=settle)
+                await settle()
         except Exception as exc:  # noqa: BLE001 (a bug in an option: the call raises it)
             race.fatal = exc
         finally:
@@ -261,7 +256,7 @@ class Call(ABC):
         slices, race = self.slices, getattr(self, "race", None)
         if race is None:
             return Facts(slices, False, None, False, False, cancelled)
-        cut, broken = len(slices) < turns, self.broken
+        cut, broken = len(slices) < turns, False
         was_cancelled, was_errored = Outcome.CANCELLED, Outcome.ERRORED  # Looked up only once.
         for slice_ in slices:
             if slice_.outcome is was_cancelled:
@@ -285,7 +280,7 @@ class Call(ABC):
             del option.call
         self.options = self.request_options = self.check_options = ()
         self.settle_options = self.choose_options = ()
-        self.parts, self._parts, self._judges = None, (), ()
+        self.parts, self._parts = None, ()
         if hasattr(self, "race"):
             self.around_draw = Draw.run
             self.race.forget()

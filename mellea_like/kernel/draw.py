@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import anyio
-from anyio.lowlevel import checkpoint_if_cancelled
 
 from mellea_like.core.backend import CURRENT, Request, RequestMeta, checked_reply
 from mellea_like.core.format import why_unread
@@ -136,9 +135,7 @@ class Draw:
             # Not awaited: most checks are inline, and a coroutine would take as long as they do.
             verdicts, done = validation.begin(candidate, call.rules.check_all)
             if not done:
-                verdicts = await validation.finish(
-                    verdicts, candidate, self.ask_judge, call.rules.check_all
-                )
+                verdicts = await validation.finish(verdicts, candidate, call.rules.check_all)
             self.set_verdicts(validation.requirements, verdicts)
         except BaseException as exc:  # noqa: BLE001 (it raises again what must leave)
             self._handle(exc)
@@ -191,30 +188,6 @@ class Draw:
             if status is not _PASS:
                 outcome = _FAILED
         self.outcome = outcome
-
-    async def ask_judge(self, requirement: Requirement, candidate: Candidate) -> ValidationResult:
-        """Ask a judge whether a candidate meets a requirement that has no validator."""
-        # Imported lazily: most calls have no judge.
-        from mellea_like.requirements.judge import (  # noqa: PLC0415
-            Question,
-            judge_messages,
-            read_verdict,
-        )
-
-        # A backend that ignores its cancellation may reply after a sibling has won.
-        await checkpoint_if_cancelled()
-        call, spec = self.call, self.ask.spec
-        judge = spec.judge if requirement.judge is None else requirement.judge
-        # The messages that were sent: an action may render others the next time.
-        sent = self.messages if spec.validation_context is None else ()
-        messages = judge_messages(requirement, candidate, sent)
-        seed, purpose = spec.options.seed, f"judge {requirement.name}"
-        options = call.rules.judge_options
-        question = Question(judge, messages, options, seed, purpose, self.meta)
-        assert self.meter is not None  # noqa: S101 (the draw has begun)
-        self.meter.add(question)
-        reply = await question.ask(call.judging(judge, self.ask))
-        return read_verdict(reply.text)
 
     # The record
 

@@ -162,7 +162,7 @@ class Sent(NamedTuple):
     """The backend as the user gave it, without the options around it."""
     purpose: Purpose
     spec: Any = None
-    """The inputs of the draws that the requests are for; None for comparisons."""
+    """The inputs of the draws that the requests are for."""
     stage: int | None = None
 
 
@@ -230,8 +230,12 @@ class Option:
     def ended(self) -> None:
         """Take note that all lanes have ended, for any reason."""
 
-    async def settle(self) -> None:
-        """After the race, do the work that needs all draws, such as comparing them."""
+    async def settle(self, go: Callable[[], Awaitable[None]]) -> None:
+        """After the race, wrap the work that needs all draws, such as comparing them.
+
+        The cost of the requests that are sent meanwhile is the call's, and no draw's.
+        """
+        await go()
 
     def choose(self, facts: Facts) -> Choice | None:
         """Choose the winner, or return None to leave the choice to the next option. Pure."""

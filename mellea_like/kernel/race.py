@@ -79,8 +79,6 @@ class Race:
     """The error that the call must raise; None if there is none."""
     why: Stop | None = None
     """Why the call was stopped before its attempts were spent; None if it wasn't."""
-    replayed: int = 0
-    """How many slices were replayed from earlier rounds of the call."""
     _too_late: BaseException | None = None
     _hold: float = 0.0  # A ruling sets it while a slice is recorded; that slice's lane reads it.
     _waiting: WaitingLanes | None = None  # Most calls have no lane that waits.
@@ -129,7 +127,6 @@ class Race:
     def replay(self, slice_: Any) -> None:
         """Keep a slice of an earlier round of the call, and report it to the plan and listeners."""
         self._told += 1
-        self.replayed += 1
         self.record(slice_)
 
     def rule(self, ruling: Ruling) -> None:

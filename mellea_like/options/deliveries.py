@@ -58,6 +58,9 @@ class Deliveries(Option):
         plugins: what acts at the start and the end of the call and gets each slice first.
     """
 
+    undelivered = 0
+    """How many slices had not been handed over when time ran out."""
+
     def __init__(
         self,
         on_slice: Callable[[Slice], Awaitable[None] | None] | None,
@@ -152,7 +155,7 @@ class Deliveries(Option):
                 if self._delivers:
                     await self._ended.wait()
             self._scope.cancel()
-            self.call.undelivered = len(self._waiting)
+            self.undelivered = len(self._waiting)
             if self._plugins is not None:
                 cut_off = await self._plugins.end(drain.deadline, cancelled=cancelled)
         if self._waiting or cut_off:

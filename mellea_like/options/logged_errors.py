@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mellea_like.core.display import attempt_names, bounded, error_text
@@ -18,18 +19,20 @@ NUMBER = re.compile(r"\d+")
 """Matches a number, such as an id or a time. Errors that differ only in these count as equal."""
 
 
+@dataclass(eq=False)
 class LoggedErrors(Option):
-    """Logs the errors of a call's draws when all lanes have ended."""
+    """Logs the errors of a call's draws when all lanes have ended.
 
-    logged = 0
-    """The number of slices whose errors have been logged."""
+    Args:
+        logged: the number of draws whose errors were logged by earlier rounds of the call.
+    """
+
+    logged: int = 0
 
     def ended(self) -> None:
         """Log the errors of the draws that have ended since this method last ran."""
         slices = self.call.slices
-        # Earlier rounds have logged their own draws.
-        known = max(self.logged, self.call.race.replayed)
-        fresh, self.logged = slices[known:], len(slices)
+        fresh, self.logged = slices[self.logged :], len(slices)
         kinds: dict[object, list[Slice]] = {}
         for slice_ in fresh:
             if (error := slice_.error) is not None:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from mellea_like.core.result import StopReason
 from mellea_like.core.slice import Outcome
-from mellea_like.kernel.ports import Option, Ruling, Stop
+from mellea_like.kernel.ports import Choice, Option, Ruling, Stop
 from mellea_like.schedules.giving_up import FEWEST, bug_of, times_seen
 
 if TYPE_CHECKING:
     from mellea_like.core.slice import Slice
-    from mellea_like.kernel.ports import Ask
+    from mellea_like.kernel.ports import Ask, Facts
 
 __all__ = ["SameBug", "SameBugInOrder"]
 
@@ -52,6 +52,7 @@ class SameBugInOrder(Option):
     """With ``selection="ordered"``, ends a lane when a validator bug has ended two of its draws."""
 
     hears = Outcome.ERRORED
+    _ended_a_lane = False
 
     def hear(self, slice_: Slice) -> Ruling | None:
         """Drop the remaining draws of a lane in which the same bug has ended two draws."""
@@ -61,9 +62,18 @@ class SameBugInOrder(Option):
         if times_seen(bug, own) < FEWEST:
             return None
 
-        self.call.broken = True
+        self._ended_a_lane = True
 
         def of_this_lane(ask: Ask) -> bool:
             return ask.subsample == slice_.subsample
 
         return Ruling(drop=of_this_lane)
+
+    def choose(self, facts: Facts) -> Choice | None:
+        """Choose nothing; if a bug has ended a lane, say that the call stopped for an error.
+
+        This is asked only if no draw has passed.
+        """
+        if not self._ended_a_lane or facts.timed_out:
+            return None
+        return Choice(None, final=False, why=Stop(StopReason.ERROR, ""))

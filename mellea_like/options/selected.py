@@ -13,15 +13,15 @@ from mellea_like.core.result import StopReason
 from mellea_like.core.validation import Candidate
 from mellea_like.errors import LimitExceeded, SamplingTimeout
 from mellea_like.kernel.ports import Ask, Choice, Option, Ruling, Stop
-from mellea_like.limits.fallback import check_judge_budget
 from mellea_like.requirements.staged_validation import errored
 from mellea_like.runtime.event_loops import foreign
 from mellea_like.runtime.logs import warn
-from mellea_like.selections.base import SelectionFacts, SelectionState, unjudged
+from mellea_like.selections.base import SelectionState, unjudged
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, MutableMapping
+    from collections.abc import Awaitable, Callable, MutableMapping
 
+    from mellea_like.core.backend import Backend
     from mellea_like.core.requirement import Requirement
     from mellea_like.core.slice import Slice
     from mellea_like.kernel.draw import Draw
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from mellea_like.selections.base import BaseSelection
     from mellea_like.selections.comparisons import Comparisons
 
-__all__ = ["Selected", "begin_selection"]
+__all__ = ["Selected"]
 
 ALIKE, LONG = 3, 200
 """The fewest equal replies, and their least length in characters, for which to log a warning."""
@@ -44,8 +44,11 @@ class Selected(Option):
     Args:
         selection: the configuration.
         state: the selection's state in this call.
-        inputs: the call's inputs.
-        settings: the strategy's configuration.
+        backend: the backend that generates, for its name.
+        lanes: the most comparisons that run at the same time.
+        seconds: the most time for one comparison; None for no limit.
+        warn_if_alike: logs its argument, a message that all draws are equal, once in a program;
+            None if that is to be expected.
         marks: maps the iterations of earlier draws to their scores or keys, if those were kept. The
             scores or keys of new draws are added.
     """
@@ -54,13 +57,18 @@ class Selected(Option):
         self,
         selection: BaseSelection,
         state: SelectionState,
-        inputs: Any,
-        settings: Any,
+        backend: Backend,
+        *,
+        lanes: int,
+        seconds: float | None,
+        warn_if_alike: Callable[[str], None] | None,
         marks: MutableMapping[int, Any] | None = None,
     ) -> None:
         self.state = state
-        self._inputs = inputs
-        self._settings = settings
+        self._backend = backend
+        self._lanes = lanes
+        self._seconds = seconds
+        self._warn_if_alike = warn_if_alike
         self._name = type(selection).__name__
         self._mark = selection.mark
         self._marks: MutableMapping[int, Any] = {} if marks is None else marks
@@ -104,17 +112,27 @@ class Selected(Option):
             )
         return Ruling(over=True) if self.state.hear(slice_, mark) else None
 
-    async def settle(self) -> None:
+    async def settle(self, go: Callable[[], Awaitable[None]]) -> None:
         """Let the selection settle, if any draw has passed."""
+        await go()
         self._warn_if_all_are_alike()
-        state = self.state
+        state, call = self.state, self.call
         if self._settled or not state.passed:
             return
         # Imported lazily: few selections compare.
-        from mellea_like.selections.comparisons import Comparisons  # noqa: PLC0415
+        from mellea_like.selections.comparisons import Comparisons, out_of_time  # noqa: PLC0415
 
-        made = Comparisons(self.call, state.passed, self._inputs, self._settings)
-        self._comparisons = made
+        refused = out_of_time(call.id) if call.race.time_up else None
+        if refused is None and call.race.why is not None:
+            refused = call.race.why.error
+        self._comparisons = made = Comparisons(
+            state.passed,
+            lanes=self._lanes,
+            seconds=self._seconds,
+            grace=call.rules.cancel_grace,
+            refused=refused,
+            ended=lambda: call.fatal is not None,
+        )
         await state.settle(made)
         self._settled = not made.halted
         if made.errors:
@@ -124,30 +142,28 @@ class Selected(Option):
                 len(made.errors),
                 type(first).__name__,
                 first,
-                sampling_id=self.call.id,
+                sampling_id=call.id,
             )
 
     def _warn_if_all_are_alike(self) -> None:
-        texts = (s.text for s in self.call.slices if s.generation is not None)
-        if len(first := next(texts, "")) < LONG or self._inputs.temperature == 0:
+        drawn = [slice_ for slice_ in self.call.slices if slice_.generation is not None]
+        if self._warn_if_alike is None or len(drawn) < ALIKE or len(first := drawn[0].text) < LONG:
             return
-        others = list(texts)
-        if len(others) >= ALIKE - 1 and all(text == first for text in others):
-            backend = type(innermost(self._inputs.backend)).__name__
-            what = (
+        if all(slice_.text == first for slice_ in drawn[1:]):
+            backend = type(innermost(self._backend)).__name__
+            self._warn_if_alike(
                 f"{self._name} chooses among draws, but all those from {backend} have the same"
                 " text, as if seeds and temperature were ignored"
             )
-            self._settings.warn_once(what)
 
     def choose(self, facts: Facts) -> Choice | None:
         """Choose the selection's winner or, if it has none, the leading answer."""
-        state, slices = self.state, facts.slices
+        slices = facts.slices
         won = facts.won and self._settled
         if facts.cancelled and not won:
             return Choice(None, final=False)
         why = self._why_not_final(facts)
-        decision = _decision(state, facts, why, self._comparisons)
+        decision = self._decision(facts, why)
         places = {slice_.iteration: i for i, slice_ in enumerate(slices) if slice_.passed}
         if unknown := [winner for winner in decision.winners if winner not in places]:
             msg = f"the selection decided for iterations {unknown}, which have not passed"
@@ -173,50 +189,27 @@ class Selected(Option):
             return Stop(StopReason.HOPELESS, state.reason)
         return None
 
-
-def _decision(
-    state: SelectionState, facts: Facts, why: Stop | None, made: Comparisons | None
-) -> Decision:
-    """Return the selection's decision or, if no slice passed, a decision without a winner."""
-    if state.passed:
-        decision = state.decide()
-    else:
-        none = f"none of {plural(len(facts.slices), 'draw')} passed"
-        decision = Decision(state.kind, (), none, complete=False, abstentions=state.abstentions)
-    if not isinstance(decision, Decision) or (decision.complete and not decision.winners):
-        msg = f"the selection decided {decision!r}, not a Decision with a winner"
-        raise TypeError(msg)
-    reason = decision.reason
-    if not reason or not decision.complete:
-        ended = "an error ended one of the lanes" if facts.broken else "all attempts were used"
-        if facts.timed_out or (why is not None and why.reason is StopReason.TIMEOUT):
-            ended = "the time was up"
-        ended = state.reason or ended
-        if facts.stopped is not None and facts.stopped.detail:
-            ended = facts.stopped.detail
-        reason = f"{reason}: {ended}" if reason else ended
-    if made is None:
-        return replace(decision, reason=reason)
-    errors = tuple(error_text(error) for error in made.errors)
-    return replace(decision, reason=reason, usage=made.usage, errors=errors, model=made.model)
-
-
-def begin_selection(
-    selection: BaseSelection, inputs: Any, settings: Any, turns: int
-) -> SelectionState:
-    """Begin a selection; refuse impossible settings, and log useless ones."""
-    name = type(selection).__name__
-    state = selection.begin(SelectionFacts(turns, inputs.judge))
-    if (judge := state.judge) is not None:
-        for budget in inputs.budgets:
-            check_judge_budget(budget, judge, settings.judge_options, name)
-    n = state.asked
-    if n is not None and n > turns and not state.at_most:
-        msg = (
-            f"{name} wants {n} passing draws, but the call makes at most {turns}"
-            " (loop_budget * concurrency_budget): raise one of the two, or ask for fewer"
-        )
-        raise ValueError(msg)
-    if turns > 1 and n != 1 and inputs.temperature == 0:
-        settings.warn_once(f"{name} chooses among draws, but at temperature 0 they are all alike")
-    return state
+    def _decision(self, facts: Facts, why: Stop | None) -> Decision:
+        """Return the selection's decision or, if no slice passed, a decision without a winner."""
+        state, made = self.state, self._comparisons
+        if state.passed:
+            decision = state.decide()
+        else:
+            none = f"none of {plural(len(facts.slices), 'draw')} passed"
+            decision = Decision(state.kind, (), none, complete=False, abstentions=state.abstentions)
+        if not isinstance(decision, Decision) or (decision.complete and not decision.winners):
+            msg = f"the selection decided {decision!r}, not a Decision with a winner"
+            raise TypeError(msg)
+        reason = decision.reason
+        if not reason or not decision.complete:
+            ended = "an error ended one of the lanes" if facts.broken else "all attempts were used"
+            if facts.timed_out or (why is not None and why.reason is StopReason.TIMEOUT):
+                ended = "the time was up"
+            ended = state.reason or ended
+            if facts.stopped is not None and facts.stopped.detail:
+                ended = facts.stopped.detail
+            reason = f"{reason}: {ended}" if reason else ended
+        if made is None or (meter := self.call.meter) is None:
+            return replace(decision, reason=reason)
+        errors = tuple(error_text(error) for error in made.errors)
+        return replace(decision, reason=reason, usage=meter.usage, errors=errors, model=made.model)

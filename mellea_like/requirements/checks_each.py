@@ -91,7 +91,7 @@ def each(part: Part, check_of_part: Requirement, **settings: Unpack[CheckSetting
         asked: list[Candidate], begun: list[tuple[list[ValidationResult], bool]]
     ) -> ValidationResult:
         results = [
-            (verdicts if done else await staged.finish(verdicts, one, _no_judge, True))[0]
+            (verdicts if done else await staged.finish(verdicts, one, True))[0]
             for one, (verdicts, done) in zip(asked, begun, strict=True)
         ]
         return _verdict(part, [one.text for one in asked], results)
@@ -100,12 +100,6 @@ def each(part: Part, check_of_part: Requirement, **settings: Unpack[CheckSetting
     if inner.stage is not CheckStage.INLINE:
         vars(made).update(inline=False, stage=CheckStage.AWAITED)
     return made
-
-
-async def _no_judge(  # noqa: RUF029 (a judge is awaited)
-    _requirement: Requirement, _candidate: Candidate
-) -> ValidationResult:
-    raise AssertionError  # `each` refuses what a judge decides.
 
 
 def _verdict(part: str, texts: list[str], results: list[ValidationResult]) -> ValidationResult:

@@ -7,7 +7,17 @@ from dataclasses import replace
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from mellea_like.core.backend import Request, checked_reply
+from anyio.lowlevel import checkpoint_if_cancelled
+
+from mellea_like.core.backend import (
+    CURRENT,
+    JUDGING,
+    Judging,
+    Options,
+    Request,
+    RequestMeta,
+    checked_reply,
+)
 from mellea_like.core.conversation import Message, reply_message
 from mellea_like.core.format import each_key_once, strip_fence
 from mellea_like.core.generation import Meter, cost_by_model, cost_of, why_incomplete
@@ -17,7 +27,7 @@ from mellea_like.core.validation import ValidationResult
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from mellea_like.core.backend import Backend, Options, RequestMeta
+    from mellea_like.core.backend import Backend
     from mellea_like.core.generation import Generation, Usage
     from mellea_like.core.requirement import Requirement
     from mellea_like.core.validation import Candidate
@@ -90,6 +100,37 @@ class Question:
             msg = f"the judge gave no verdict: {why}"
             raise ValueError(msg)
         return reply
+
+
+async def ask_judge(
+    judging: Judging,
+    judge: Backend,
+    messages: tuple[Message, ...],
+    purpose: str,
+    *,
+    format: Any = None,
+    options: Options = Options(),
+) -> Generation:
+    """Ask a judge on behalf of the current draw or call, whose cost includes the answer's."""
+    # A backend that ignores its cancellation may reply after a sibling has won.
+    await checkpoint_if_cancelled()
+    meta, meter = CURRENT.get()
+    options = options.over(judging.options)
+    meta = meta or RequestMeta()
+    question = Question(judge, messages, options, judging.seed, purpose, meta, format=format)
+    if meter is not None:
+        meter.add(question)
+    return await question.ask(judging.wrapped(judge))
+
+
+async def judged(requirement: Requirement, candidate: Candidate) -> ValidationResult:
+    """Ask a judge whether a candidate meets a requirement that has no validator."""
+    judging = JUDGING.get()
+    assert judging is not None  # noqa: S101 (only calls check such requirements)
+    judge = judging.judge if requirement.judge is None else requirement.judge
+    messages = judge_messages(requirement, candidate, judging.asked)
+    reply = await ask_judge(judging, judge, messages, f"judge {requirement.name}")
+    return read_verdict(reply.text)
 
 
 def block(tag: str, text: str) -> str:

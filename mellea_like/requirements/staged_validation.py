@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 from traceback import walk_tb
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 
@@ -18,12 +18,9 @@ from mellea_like.runtime.logs import warn
 from mellea_like.runtime.threads import run_in_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Sequence
 
     from mellea_like.core.validation import Candidate, Validator
-
-Judge: TypeAlias = "Callable[[Requirement, Candidate], Awaitable[ValidationResult]]"
-"""A function that judges a requirement without a validator."""
 
 _INLINE, _THREAD = CheckStage.INLINE, CheckStage.THREAD
 _PASS = ValidationStatus.PASSED
@@ -87,12 +84,11 @@ class StagedValidation:
         self,
         verdicts: list[ValidationResult],
         candidate: Candidate,
-        judge: Judge,
         check_all: bool,  # noqa: FBT001
     ) -> list[ValidationResult]:
         """Run the later stages, after awaiting the verdicts that the inline stage left open."""
         results: list[Any] = verdicts
-        checks = _Checks(candidate, judge)
+        checks = _Checks(candidate)
         for i, requirement, _ in self._inline:
             if not isinstance(results[i], ValidationResult):
                 results[i] = await checks.decide(requirement, results[i])
@@ -111,20 +107,18 @@ class StagedValidation:
     async def check(
         self,
         candidate: Candidate,
-        judge: Judge,
         check_all: bool = False,  # noqa: FBT001, FBT002
     ) -> list[ValidationResult]:
         """Run all stages that are needed, and return the verdicts, one for each requirement."""
         verdicts, done = self.begin(candidate, check_all)
-        return verdicts if done else await self.finish(verdicts, candidate, judge, check_all)
+        return verdicts if done else await self.finish(verdicts, candidate, check_all)
 
 
 class _Checks:
     """The checks of one candidate that may have to wait."""
 
-    def __init__(self, candidate: Candidate, judge: Judge) -> None:
+    def __init__(self, candidate: Candidate) -> None:
         self._candidate = candidate
-        self._judge = judge
 
     async def decide_together(
         self, requirements: Sequence[Requirement], members: Sequence[int], results: list[Any]
@@ -195,7 +189,10 @@ class _Checks:
             results = await self._until_certain(requirement)
             return combined(requirement, [None if r is _SKIPPED else r for r in results])
         if requirement.validator is None:
-            return await self._judge(requirement, candidate)
+            # Imported lazily: most calls have no judge.
+            from mellea_like.requirements.judge import judged  # noqa: PLC0415
+
+            return await judged(requirement, candidate)
         if requirement.stage is _THREAD:
             verdict = await run_in_thread(validate, candidate, name=f"requirement {name!r}")
         elif verdict is _UNASKED:
@@ -233,7 +230,7 @@ class _Checks:
         return results
 
     async def _staged(self, parts: Sequence[Requirement]) -> list[ValidationResult]:
-        return await StagedValidation(parts).check(self._candidate, self._judge)
+        return await StagedValidation(parts).check(self._candidate)
 
 
 # --- verdicts ---

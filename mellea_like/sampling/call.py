@@ -17,6 +17,7 @@ from mellea_like.errors import HookError, LimitExceeded, RequirementError, Sampl
 from mellea_like.kernel.call import Call
 from mellea_like.kernel.ending import Ending, conclude
 from mellea_like.kernel.ports import Stop
+from mellea_like.options.deliveries import Deliveries
 from mellea_like.runtime.event_loops import clock
 from mellea_like.runtime.logs import warn
 from mellea_like.sampling.best_failure import choose_failure
@@ -115,7 +116,8 @@ class RunningCall(Call):
     @property
     def usage_by_model(self) -> list[tuple[str | None, Usage]]:
         """The cost of the call's draws and comparisons so far, by model."""
-        return [*(part for s in self.slices for part in s.usage_by_model), *self.beside]
+        settling = () if self.meter is None else self.meter.usage_by_model
+        return [*(part for s in self.slices for part in s.usage_by_model), *settling]
 
     # Its course
 
@@ -169,6 +171,10 @@ class RunningCall(Call):
         return self._ending
 
     def _result(self, ending: Ending) -> SamplingResult[Any]:
+        undelivered = 0
+        for option in self.options:
+            if isinstance(option, Deliveries):
+                undelivered = option.undelivered
         return SamplingResult(
             slices=tuple(self.slices),
             best_index=ending.best_index,
@@ -176,7 +182,7 @@ class RunningCall(Call):
             sampling_id=self.id,
             started=self.started_utc,
             elapsed=self.now,
-            undelivered=self.undelivered,
+            undelivered=undelivered,
             stop_detail=ending.stop_detail,
             decision=ending.decision,
             toolbox=self.inputs.tools,

@@ -85,6 +85,7 @@ class Settings(Rules):
     max_iterations: int
     selection: CheckedSelection = field(metadata=DECIDES)
     options: Options
+    judge_options: Options
     iteration_timeout: float | None
     timeout: float | None
     validate_all: bool | None = field(metadata=DECIDES)

@@ -77,10 +77,27 @@ class Setup:
         return self._plan()
 
     def _begin_selection(self, selection: BaseSelection) -> SelectionState:
-        from mellea_like.options.selected import begin_selection  # noqa: PLC0415
+        """Begin a selection; refuse impossible settings, and log useless ones."""
+        from mellea_like.limits.fallback import check_judge_budget  # noqa: PLC0415
+        from mellea_like.selections.base import SelectionFacts  # noqa: PLC0415
 
-        turns = self.loop_budget * self.settings.concurrency_budget
-        return begin_selection(selection, self.inputs, self.settings, turns)
+        settings, inputs, name = self.settings, self.inputs, type(selection).__name__
+        turns = self.loop_budget * settings.concurrency_budget
+        state = selection.begin(SelectionFacts(turns, inputs.judge))
+        if (judge := state.judge) is not None:
+            for budget in inputs.budgets:
+                check_judge_budget(budget, judge, settings.judge_options, name)
+        n = state.asked
+        if n is not None and n > turns and not state.at_most:
+            msg = (
+                f"{name} wants {n} passing draws, but the call makes at most {turns}"
+                " (loop_budget * concurrency_budget): raise one of the two, or ask for fewer"
+            )
+            raise ValueError(msg)
+        if turns > 1 and n != 1 and inputs.temperature == 0:
+            alike = f"{name} chooses among draws, but at temperature 0 they are all alike"
+            settings.warn_once(alike)
+        return state
 
     def _begin_stages(self) -> Stages:
         from mellea_like.plans.stages import Stages, StageTurns  # noqa: PLC0415

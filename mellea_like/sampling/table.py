@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from mellea_like.kernel.ports import Option
     from mellea_like.sampling.call import RunningCall
     from mellea_like.sampling.setup import Setup
+    from mellea_like.selections.base import SelectionState
 
 __all__ = ["AROUND", "OPTIONS"]
 
@@ -59,11 +60,20 @@ def _heard(hooks: Hooks, module: str, name: str, *types: HookType) -> Option | N
     return heard
 
 
-def _selected(setup: Setup) -> Option:
-    marks = None if setup.rounds is None else setup.rounds.marks
-    given = (setup.settings.selection, setup.selection, setup.inputs, setup.settings)
-    selected: Option = _lazy("options.selected", "Selected", *given, marks)
-    return selected
+def _selected(setup: Setup, state: SelectionState) -> Option:
+    settings, inputs = setup.settings, setup.inputs
+    assert not isinstance(settings.selection, str)  # noqa: S101 (it has begun)
+    from mellea_like.options.selected import Selected  # noqa: PLC0415
+
+    return Selected(
+        settings.selection,
+        state,
+        inputs.backend,
+        lanes=settings.concurrency_budget,
+        seconds=settings.iteration_timeout,
+        warn_if_alike=None if inputs.temperature == 0 else settings.warn_once,
+        marks=None if setup.rounds is None else setup.rounds.marks,
+    )
 
 
 def _stage_budgets(setup: Setup, over: set[int]) -> Option:
@@ -94,7 +104,11 @@ They may use more of the call than the other options: its cost, and how it ended
 
 OPTIONS: tuple[Callable[[Setup], Option | None], ...] = (
     lambda s: _lazy("options.given", "Given") if isinstance(s.inputs.action, GivenReply) else None,
-    lambda s: None if isinstance(s.inputs.action, GivenReply) else LoggedErrors(),
+    lambda s: (
+        None
+        if isinstance(s.inputs.action, GivenReply)
+        else LoggedErrors(0 if s.rounds is None else len(s.rounds.recorded))
+    ),
     lambda s: s.rounds,
     lambda s: DrawSpans(s.telemetry) if s.telemetry else None,
     lambda s: (
@@ -104,14 +118,14 @@ OPTIONS: tuple[Callable[[Setup], Option | None], ...] = (
     lambda s: First() if s.settings.selection == "first" and s.show is None else None,
     lambda s: Ordered() if s.settings.selection == "ordered" else None,
     lambda s: (
-        _lazy("options.judges", "Judges")
+        _lazy("options.judges", "Judges", s.inputs, s.settings.judge_options)
         if s.selection is not None
         or s.inputs.stages
         or s.hooks
         or CheckStage.AWAITED in [r.stage for r in s.inputs.requirements]
         else None
     ),
-    lambda s: _selected(s) if s.selection is not None else None,
+    lambda s: _selected(s, s.selection) if s.selection is not None else None,
     lambda s: GivingUp(s.settings.give_up.begin()) if s.settings.give_up else None,
     lambda s: (
         _lazy("options.learned_rates", "LearnedRates", learn)

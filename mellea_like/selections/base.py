@@ -139,9 +139,12 @@ class SelectionState(ABC):
         This is called only if at least one draw has passed. If the call is cancelled, so is this
         method, and the call ends without a decision. An exception ends the call.
 
+        A judge that is asked here, by ``comparisons`` or by a scorer such as `judge_score`, is
+        asked with the call's retries, budgets and options for judges.
+
         Args:
-            comparisons: has the call's judge compare draws. Their cost and errors are recorded in
-                the `Decision`.
+            comparisons: has the call's judge compare draws. The `Decision` records their errors,
+                and the cost of everything that was asked here.
         """
 
     @abstractmethod

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import anyio
 
-from mellea_like.core.backend import CURRENT, RequestMeta
+from mellea_like.core.backend import CURRENT, JUDGING, RequestMeta
 from mellea_like.core.conversation import reply_message
-from mellea_like.core.generation import Usage
 from mellea_like.errors import (
     BackendError,
     BackendTimeout,
@@ -18,17 +18,15 @@ from mellea_like.errors import (
     LimitExceeded,
     SamplingTimeout,
 )
-from mellea_like.requirements.judge import Question, comparison_messages, read_comparison
+from mellea_like.requirements.judge import ask_judge, comparison_messages, read_comparison
 from mellea_like.runtime.event_loops import first_in, foreign, split_cancellation
 from mellea_like.runtime.task_scope import run_together
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from mellea_like.core.backend import Backend
+    from mellea_like.core.backend import Backend, Judging
     from mellea_like.core.slice import Slice
-    from mellea_like.core.spec import Spec
-    from mellea_like.kernel.call import Call
 
 __all__ = ["Comparisons"]
 
@@ -43,29 +41,44 @@ class Comparisons:
     spent, a plugin has failed, or the judge has a permanent error. The cost of comparisons isn't
     part of any slice.
 
+    Args:
+        passed: the records of the draws that passed.
+        lanes: the most comparisons that run at the same time.
+        seconds: the most time for one comparison; None for no limit.
+        grace: a judge that ignores its cancellation for this many seconds is logged.
+        refused: why no comparison can be made, known from the start; None if they can be made.
+        ended: returns whether the call has ended meanwhile, so that no further one may start.
+
     Attributes:
-        usage: the cost so far.
         errors: the errors of comparisons.
         error: the error that prevents further comparisons; None if there is none.
         model: the model that the judge last named in a reply.
     """
 
-    def __init__(self, call: Call, passed: Sequence[Slice], inputs: Spec, settings: Any) -> None:
-        self.usage = Usage()
+    def __init__(
+        self,
+        passed: Sequence[Slice],
+        *,
+        lanes: int,
+        seconds: float | None,
+        grace: float,
+        refused: Exception | None,
+        ended: Callable[[], bool],
+    ) -> None:
         self.errors: list[Exception] = []
         self.error: Exception | None = None
         self.model: str | None = None
-        self._call = call
         self._passed = passed
-        self._judge = inputs.judge
-        self._seed = inputs.options.seed
-        self._lanes: int = settings.concurrency_budget
-        self._seconds: float | None = settings.iteration_timeout
+        self._lanes = lanes
+        self._seconds = seconds
+        self._grace = grace
+        self._refused = refused
+        self._ended = ended
 
     @property
     def halted(self) -> bool:
         """Whether no further comparison can start."""
-        return self.error is not None or self._call.fatal is not None
+        return self.error is not None or self._ended()
 
     async def compare(
         self, pairs: Sequence[tuple[int, int]], criterion: str, judge: Backend | None = None
@@ -81,35 +94,32 @@ class Comparisons:
             The points of the first draw of each pair: 1.0, 0.75, 0.5 (no preference), 0.25 or 0.0.
             If comparisons had to stop, some or all pairs are missing.
         """
-        call, asked = self._call, self._judge if judge is None else judge
-        if call.race.time_up:
-            self._out_of_time()
-        elif (stopped := call.race.why) is not None and stopped.error is not None:
-            self._halt(stopped.error)
+        if self._refused is not None:
+            self._halt(self._refused)
+        judging, (meta, _) = JUDGING.get(), CURRENT.get()
+        # A selection settles as a part of its call.
+        assert judging is not None and meta is not None  # noqa: S101, PT018
+        asked = judging.judge if judge is None else judge
         orders = iter([order for a, b in pairs for order in ((a, b), (b, a))])
         won: dict[tuple[int, int], float] = {}
 
         async def lane() -> None:
             while not self.halted and (order := next(orders, None)) is not None:
-                points = await self._compared(order, criterion, asked)
+                points = await self._compared(order, criterion, asked, judging)
                 if points is not None:
                     won[order] = points
 
         lanes = [lane] * min(2 * len(pairs), self._lanes)
-        deadline = math.inf if call.deadline is None else call.deadline
+        deadline = math.inf if meta.deadline is None else meta.deadline
         with anyio.CancelScope(deadline=deadline) as due:
-            await run_together(lanes, call.id, "comparison", call.rules.cancel_grace)
+            await run_together(lanes, meta.sampling_id, "comparison", self._grace)
         if due.cancelled_caught:
-            self._out_of_time()
+            self._halt(out_of_time(meta.sampling_id))
         return {
             (a, b): (won[a, b] + 1 - won[b, a]) / 2
             for a, b in pairs
             if (a, b) in won and (b, a) in won
         }
-
-    def _out_of_time(self) -> None:
-        late = f"sampling {self._call.id}: time ran out before all comparisons were made"
-        self._halt(SamplingTimeout(late))
 
     def _halt(self, why: Exception) -> None:
         if self.error is None:
@@ -117,12 +127,12 @@ class Comparisons:
             self.errors.append(why)
 
     async def _compared(
-        self, order: tuple[int, int], criterion: str, judge: Backend
+        self, order: tuple[int, int], criterion: str, judge: Backend, judging: Judging
     ) -> float | None:
         """Return the points of the first of two draws; None if comparisons have to stop."""
         try:
             with foreign("the judge"):
-                return await self._points(order, criterion, judge)
+                return await self._points(order, criterion, judge, judging)
         except BaseException as exc:
             cancellation, error = split_cancellation(exc)
             if cancellation is not None:
@@ -135,27 +145,27 @@ class Comparisons:
                 self.errors.append(error)
             return 0.5 if self.error is None else None
 
-    async def _points(self, order: tuple[int, int], criterion: str, judge: Backend) -> float:
+    async def _points(
+        self, order: tuple[int, int], criterion: str, judge: Backend, judging: Judging
+    ) -> float:
         """Ask the judge to compare two draws, and return the points of the first one."""
-        call = self._call
         one, other = (self._passed[i] for i in order)
-        meta = RequestMeta(
-            call.id, one.iteration, one.subsample, call_started=call.started, deadline=call.deadline
-        )
+        meta, meter = CURRENT.get()
+        meta = replace(meta or RequestMeta(), iteration=one.iteration, subsample=one.subsample)
+        CURRENT.set((meta, meter))
         messages = comparison_messages(criterion, one.messages, _said(one), _said(other))
-        options, purpose = call.rules.judge_options, f"against {other.iteration}"
-        question = Question(judge, messages, options, self._seed, purpose, meta)
-        CURRENT.set((meta, question.meter))
-        try:
-            with anyio.move_on_after(self._seconds):
-                reply = await question.ask(call.judging(judge))
-                self.model = reply.model or self.model
-                return read_comparison(reply.text)
-        finally:
-            self.usage += question.usage
-            call.beside += question.usage_by_model
+        with anyio.move_on_after(self._seconds):
+            reply = await ask_judge(judging, judge, messages, f"against {other.iteration}")
+            self.model = reply.model or self.model
+            return read_comparison(reply.text)
         msg = f"comparing two draws took longer than {self._seconds:g} s"
         raise BackendTimeout(msg)
+
+
+def out_of_time(sampling_id: str) -> SamplingTimeout:
+    """Return the error that halts a call's comparisons at its deadline."""
+    late = f"sampling {sampling_id}: time ran out before all comparisons were made"
+    return SamplingTimeout(late)
 
 
 def _lasting(error: Exception) -> bool:

@@ -222,7 +222,8 @@ def selected(selection, slices):
     state = selection.begin(SelectionFacts(5))
     for slice_ in slices:
         state.hear(slice_, (1.0, "") if slice_.passed else None)
-    return Selected(selection, state, None, None).choose
+    made = Selected(selection, state, None, lanes=1, seconds=None, warn_if_alike=None)
+    return made.choose
 
 
 @pytest.mark.parametrize(

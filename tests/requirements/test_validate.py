@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 import anyio
 import pytest
 from engine_kit import candidate, says
 
 from mellea_like import Requirement, ValidationResult
+from mellea_like.backends.function import FunctionBackend
+from mellea_like.core.backend import JUDGING, Judging, Options
 from mellea_like.errors import BadVerdict
 from mellea_like.requirements.checks import at_least
 from mellea_like.requirements.staged_validation import StagedValidation
@@ -16,12 +20,18 @@ pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
 a, b = says("a"), says("b")
 
 
-async def kind(requirement, asked):
-    return ValidationResult(passed="kind" in asked.text, reason=requirement.description)
+async def kind(request):
+    passed = "kind" in request.messages[-1].text.partition("<text>")[2].partition("</text>")[0]
+    return json.dumps({"passed": passed, "reason": "be kind"})
 
 
 async def verdicts(requirements, text="a", *, judge=kind, check_all=False):
-    return await StagedValidation(requirements).check(candidate(text), judge, check_all)
+    judging = Judging(lambda backend: backend, Options(), None, FunctionBackend(judge))
+    token = JUDGING.set(judging)
+    try:
+        return await StagedValidation(requirements).check(candidate(text), check_all)
+    finally:
+        JUDGING.reset(token)
 
 
 def names(results):
@@ -88,9 +98,9 @@ async def test_a_bad_verdict_is_shown_in_ascii_and_not_at_any_length():
 
 @pytest.mark.parametrize("seconds", [1, 3])
 async def test_the_timeout_is_for_judges_too(seconds):
-    async def slow(requirement, asked):
+    async def slow(request):
         await anyio.sleep(seconds)
-        return ValidationResult(True)
+        return json.dumps({"passed": True, "reason": "late"})
 
     [result] = await verdicts([Requirement("be kind", timeout=2)], judge=slow)
     assert names([result]) == ["passed" if seconds < 2 else "errored"]

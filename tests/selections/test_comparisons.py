@@ -9,9 +9,10 @@ import pytest
 from engine_kit import after, by_iteration
 from selection_kit import comparing, yes
 
-from mellea_like import Budget, RejectionSamplingStrategy
+from mellea_like import Budget, RejectionSamplingStrategy, judge_score
 from mellea_like.backends.function import FunctionBackend
 from mellea_like.core import StopReason
+from mellea_like.core.validation import Candidate
 from mellea_like.errors import (
     AuthenticationFailed,
     BackendUnavailable,
@@ -224,6 +225,56 @@ async def test_a_selection_of_ones_own_may_wait_and_compare():
     assert (result.elapsed, len(asked)) == (1 + 10 + 2, 6)
     assert (result.decision.usage.requests, result.decision.model) == (6, "stern")
     assert result.usage.requests == 3 + 6
+
+
+class Scored(BaseSelection):
+    """Somebody's own: the first draw wins, and is scored when all have ended."""
+
+    def __init__(self, score):
+        self.score = score
+
+    def begin(self, facts):
+        return ScoredState(self.score, facts)
+
+
+class ScoredState(SelectionState):
+    def __init__(self, score, facts):
+        super().__init__("scored", facts, n=2)
+        self.score = score
+
+    async def settle(self, comparisons):
+        first = self.passed[0]
+        reply = first.generation
+        asked = Candidate(reply.text, first.value, reply, first.context, first.action)
+        self.scored = await self.score(asked)
+
+    def decide(self):
+        score, why = self.scored
+        first = self.passed[0].iteration
+        return Decision(self.kind, (first,), why, scores={first: score})
+
+
+async def test_a_judge_asked_while_a_selection_settles_is_retried_and_paid_by_the_call():
+    requests = []
+
+    async def judge(request):
+        requests.append(request)
+        if len(requests) == 1:
+            raise BackendUnavailable("overloaded")
+        return '{"reason": "it is warm", "score": 7}'
+
+    score = judge_score("How warm?", judge=FunctionBackend(judge, can_judge=True))
+    two = by_iteration({i: after(i, "yes") for i in (1, 2)})
+    own = RejectionSamplingStrategy(
+        two, loop_budget=1, concurrency_budget=2, selection=Scored(score), options={"seed": 1}
+    )
+    budget = Budget(requests=10)
+    result = await own.sample("do", [yes], budget=budget)
+    assert (result.stop_detail, result.decision.scores) == ("", {1: 7.0})
+    assert result.decision.usage.requests == len(requests) == 2
+    assert result.usage.requests == budget.spent.requests == 2 + 2
+    assert {request.meta.sampling_id for request in requests} == {result.sampling_id}
+    assert requests[0].options.seed is not None  # As of the call's other judges.
 
 
 async def test_a_selection_that_is_cancelled_has_no_winner():
