@@ -21,10 +21,11 @@ from mellea_like.runtime.event_loops import split_cancellation
 from mellea_like.runtime.logs import warn
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from anyio.abc import TaskGroup
 
+    from mellea_like.core.spec import Spec
     from mellea_like.hooks.dispatch import Hooks
     from mellea_like.kernel.call import Call
     from mellea_like.kernel.ending import Ending
@@ -117,25 +118,35 @@ class CallHooks:
 
     Args:
         hooks: the call's hooks.
-        settings: the strategy's configuration.
         inputs: the call's inputs.
+        lanes: the call's concurrency budget.
+        check: raises ``ValueError`` for a loop budget that isn't allowed; its second argument says
+            who asks for it.
         ended: the call, for how it ended.
     """
 
-    def __init__(self, hooks: Hooks, settings: Any, inputs: Any, ended: EndedCall) -> None:
+    def __init__(
+        self,
+        hooks: Hooks,
+        inputs: Spec,
+        lanes: int,
+        check: Callable[[object, str], None],
+        ended: EndedCall,
+    ) -> None:
         self._hooks = hooks
-        self._settings = settings
         self._inputs = inputs
+        self._lanes = lanes
+        self._check = check
         self._ended = ended
         self.wants_slices = HookType.SAMPLING_ITERATION in hooks.types
 
     async def begin(self, call: Call, loop_budget: int, tasks: TaskGroup) -> int:
         """Fire the hook for the call's start; return the loop budget, which plugins may change."""
-        settings, inputs = self._settings, self._inputs
+        inputs, check = self._inputs, self._check
         self._hooks.call, self._hooks.tasks = call, tasks
 
         def amend(_: object, after: SamplingLoopStartPayload, plugin: str) -> Any:
-            settings.check_loop_budget(after.loop_budget, f"plugin {plugin} set loop_budget")
+            check(after.loop_budget, f"plugin {plugin} set loop_budget")
             return after
 
         changed = await self._hooks.fire(
@@ -146,7 +157,7 @@ class CallHooks:
             context=inputs.context,
             requirements=inputs.requirements,
             loop_budget=loop_budget,
-            concurrency_budget=settings.concurrency_budget,
+            concurrency_budget=self._lanes,
         )
         return loop_budget if changed is None else int(changed.loop_budget)
 

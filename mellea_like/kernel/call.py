@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mellea_like.core.backend import Backend, Request
     from mellea_like.core.requirement import Requirement
     from mellea_like.core.slice import Slice
-    from mellea_like.core.spec import Rules
+    from mellea_like.core.spec import Rules, Spec
     from mellea_like.core.validation import Candidate
     from mellea_like.errors import LimitExceeded
     from mellea_like.kernel.ports import Ask, Checked, Choice, Plan
@@ -42,7 +42,7 @@ async def _settled() -> None:
 class Parts:
     """The backend, validation and prompt that the draws of a call (or stage) share."""
 
-    spec: Any
+    spec: Spec
     backend: Backend
     validation: StagedValidation
     messages: tuple[Message, ...] | None

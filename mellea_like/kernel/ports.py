@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from mellea_like.core.requirement import Requirement
     from mellea_like.core.result import StopReason
     from mellea_like.core.slice import Outcome, Slice
+    from mellea_like.core.spec import Spec
     from mellea_like.core.validation import Candidate, ValidationResult
     from mellea_like.kernel.call import Call
     from mellea_like.kernel.draw import Draw
@@ -58,7 +59,7 @@ class Ask:
     """The index of the draw's chain, in which each draw repairs the one before or draws again."""
     action: Action[Any]
     context: Context
-    spec: Any = None
+    spec: Spec
     """The inputs of the call, or of its stage."""
     stage: int | None = None
     repairs: Slice | None = None
@@ -161,7 +162,7 @@ class Sent(NamedTuple):
     backend: Backend
     """The backend as the user gave it, without the options around it."""
     purpose: Purpose
-    spec: Any = None
+    spec: Spec
     """The inputs of the draws that the requests are for."""
     stage: int | None = None
 

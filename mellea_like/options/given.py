@@ -16,16 +16,17 @@ __all__ = ["Given"]
 
 
 class Given(Option):
-    """Answers a draw's request with the reply that the action holds, and doesn't send the request.
+    """Answers a draw's request with a given reply, and doesn't send the request.
 
     No other option sees the request.
     """
 
+    def __init__(self, reply: Generation) -> None:
+        self._reply = reply
+
     def request(self, inner: Backend, sent: Sent) -> Backend:
         """Replace a generating backend by one that returns the given reply; don't wrap a judge."""
-        if sent.purpose != "generate":
-            return inner
-        return _Given(inner, sent.spec.action.reply)
+        return _Given(inner, self._reply) if sent.purpose == "generate" else inner
 
 
 class _Given(BackendWrapper):

@@ -122,7 +122,7 @@ class Selected(Option):
         # Imported lazily: few selections compare.
         from mellea_like.selections.comparisons import Comparisons, out_of_time  # noqa: PLC0415
 
-        refused = out_of_time(call.id) if call.race.time_up else None
+        refused: Exception | None = out_of_time(call.id) if call.race.time_up else None
         if refused is None and call.race.why is not None:
             refused = call.race.why.error
         self._comparisons = made = Comparisons(

@@ -85,7 +85,10 @@ def _stage_budgets(setup: Setup, over: set[int]) -> Option:
 def _deliveries(setup: Setup, call: RunningCall) -> Option:
     if setup.hooks is None:
         return Deliveries(setup.on_slice)
-    fires = _lazy("hooks.call", "CallHooks", setup.hooks, setup.settings, setup.inputs, call)
+    from mellea_like.hooks.call import CallHooks  # noqa: PLC0415
+
+    settings, check = setup.settings, setup.settings.check_loop_budget
+    fires = CallHooks(setup.hooks, setup.inputs, settings.concurrency_budget, check, call)
     return Deliveries(setup.on_slice, fires)
 
 
@@ -103,7 +106,11 @@ They may use more of the call than the other options: its cost, and how it ended
 """
 
 OPTIONS: tuple[Callable[[Setup], Option | None], ...] = (
-    lambda s: _lazy("options.given", "Given") if isinstance(s.inputs.action, GivenReply) else None,
+    lambda s: (
+        _lazy("options.given", "Given", s.inputs.action.reply)
+        if isinstance(s.inputs.action, GivenReply)
+        else None
+    ),
     lambda s: (
         None
         if isinstance(s.inputs.action, GivenReply)
