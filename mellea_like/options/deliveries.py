@@ -50,23 +50,30 @@ class Observer(Protocol):
         ...
 
 
+class Report(Protocol):
+    """The part of a call that tells its caller what was left undone."""
+
+    undelivered: int
+    """How many slices had not been handed over when time ran out."""
+
+
 class Deliveries(Option):
     """Hands slices to plugins and ``on_slice`` during the call, and the remaining ones at its end.
 
     Args:
         on_slice: the caller's function for slices, if any.
+        report: the call, for what was left undone.
         plugins: what acts at the start and the end of the call and gets each slice first.
     """
-
-    undelivered = 0
-    """How many slices had not been handed over when time ran out."""
 
     def __init__(
         self,
         on_slice: Callable[[Slice], Awaitable[None] | None] | None,
+        report: Report,
         plugins: Observer | None = None,
     ) -> None:
         self._on_slice = on_slice
+        self._report = report
         self._plugins = plugins
         self._delivers = on_slice is not None or (plugins is not None and plugins.wants_slices)
         self._waiting: deque[Slice] = deque()
@@ -155,7 +162,7 @@ class Deliveries(Option):
                 if self._delivers:
                     await self._ended.wait()
             self._scope.cancel()
-            self.undelivered = len(self._waiting)
+            self._report.undelivered = len(self._waiting)
             if self._plugins is not None:
                 cut_off = await self._plugins.end(drain.deadline, cancelled=cancelled)
         if self._waiting or cut_off:

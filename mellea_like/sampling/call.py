@@ -17,7 +17,6 @@ from mellea_like.errors import HookError, LimitExceeded, RequirementError, Sampl
 from mellea_like.kernel.call import Call
 from mellea_like.kernel.ending import Ending, conclude
 from mellea_like.kernel.ports import Stop
-from mellea_like.options.deliveries import Deliveries
 from mellea_like.runtime.event_loops import clock
 from mellea_like.runtime.logs import warn
 from mellea_like.sampling.best_failure import choose_failure
@@ -45,6 +44,8 @@ class RunningCall(Call):
 
     keeps = False
     """Whether to keep the state after `run`, because this object will continue the paused call."""
+    undelivered = 0
+    """How many slices a caller should have been told of, but time ran out."""
     _ending: Ending | None = None
     _rounds: Rounds | None = None
     _setup: Setup | None
@@ -171,10 +172,6 @@ class RunningCall(Call):
         return self._ending
 
     def _result(self, ending: Ending) -> SamplingResult[Any]:
-        undelivered = 0
-        for option in self.options:
-            if isinstance(option, Deliveries):
-                undelivered = option.undelivered
         return SamplingResult(
             slices=tuple(self.slices),
             best_index=ending.best_index,
@@ -182,7 +179,7 @@ class RunningCall(Call):
             sampling_id=self.id,
             started=self.started_utc,
             elapsed=self.now,
-            undelivered=undelivered,
+            undelivered=self.undelivered,
             stop_detail=ending.stop_detail,
             decision=ending.decision,
             toolbox=self.inputs.tools,

@@ -84,12 +84,12 @@ def _stage_budgets(setup: Setup, over: set[int]) -> Option:
 
 def _deliveries(setup: Setup, call: RunningCall) -> Option:
     if setup.hooks is None:
-        return Deliveries(setup.on_slice)
+        return Deliveries(setup.on_slice, call)
     from mellea_like.hooks.call import CallHooks  # noqa: PLC0415
 
     settings, check = setup.settings, setup.settings.check_loop_budget
     fires = CallHooks(setup.hooks, setup.inputs, settings.concurrency_budget, check, call)
-    return Deliveries(setup.on_slice, fires)
+    return Deliveries(setup.on_slice, call, fires)
 
 
 AROUND: tuple[Callable[[Setup, RunningCall], Option | None], ...] = (
