@@ -14,7 +14,7 @@ import anyio
 
 from mellea_like.batch import Journal, check_many
 from mellea_like.batch.rows.formats import BadRow, whole
-from mellea_like.cli.batch.output import Output
+from mellea_like.cli.batch.output import Output, refuse_same_file
 from mellea_like.cli.console import live_view, make_console
 from mellea_like.cli.draw_options import (
     CHECK_HELP,
@@ -162,6 +162,11 @@ class _Checks:
         if options.output is not None:
             if options.output != STANDARD and not options.output.endswith((".jsonl", ".ndjson")):
                 misuse(f"--output: {options.output} does not end in .jsonl")
+            refuse_same_file(
+                ("FILE", None if options.source == STANDARD else options.source),
+                ("--journal", options.journal),
+                ("--output", options.output),
+            )
             self._output = Output("--output", options.output, replace=options.force)
 
     def run(self, signals: SignalHandler) -> int:

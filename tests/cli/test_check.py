@@ -76,6 +76,22 @@ def test_verdicts_are_written_beside_the_rows(command, replies, tmp_path):
     assert command(*arguments, "--force")[0] == 1
 
 
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (("-o", "link.jsonl"), "FILE and --output are the same file"),
+        (("-o", "new.jsonl", "--journal", "new.jsonl"), "--journal and --output are the same file"),
+    ],
+)
+def test_verdicts_never_replace_what_they_come_from(command, replies, monkeypatch, more, said):
+    monkeypatch.chdir(replies.parent)
+    (replies.parent / "link.jsonl").symlink_to(replies)
+    before = replies.read_text()
+    code, _, err = command("check", replies.name, "--check=words<3", "--force", *more)
+    assert (code, said in err) == (2, True)
+    assert replies.read_text() == before
+
+
 def test_rows_come_from_a_pipe_and_from_csv_with_other_names(command, tmp_path):
     done = run("check", "-", "--check", "words>=1", "-o", "-", stdin='{"text": "one"}\n')
     assert (done.returncode, json.loads(done.stdout)["status"]) == (0, "passed")

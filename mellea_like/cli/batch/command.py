@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -14,7 +13,7 @@ from mellea_like.batch.journal.reader import read_run
 from mellea_like.batch.journal.together import AGAIN
 from mellea_like.batch.rows.formats import HALVES
 from mellea_like.cli.backends import Backends
-from mellea_like.cli.batch.output import Output
+from mellea_like.cli.batch.output import Output, refuse_same_file
 from mellea_like.cli.batch.progress import BatchView, so_far, summary
 from mellea_like.cli.batch.prompt import PromptTemplate, read_text
 from mellea_like.cli.batch.results import row_results, with_options
@@ -146,19 +145,12 @@ class _Batch:
     def _check_places(self) -> None:
         """Refuse a file that is named twice among the input, the journal and the outputs."""
         options = self._options
-        seen: dict[Path, str] = {}
-        for option, given in (
+        refuse_same_file(
             ("INPUT", None if options.source == STANDARD else options.source),
             ("--journal", options.journal),
             ("--output", options.output),
             ("--failed", options.failed),
-        ):
-            path = None if given is None else Path(given).resolve()
-            if path is None or (path.exists() and not path.is_file()):
-                continue
-            other = seen.setdefault(path, option)
-            if other != option:
-                misuse(f"{other} and {option} are the same file, {given}: name two different files")
+        )
 
     def _read_settings(self) -> dict[str, Any]:
         """Return the settings that must be the same when a journal's run is resumed."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from mellea_like.batch.rows.files import begins_results, result_writer
 from mellea_like.batch.rows.formats import RowFormat, format_of, whole
-from mellea_like.cli.exit_codes import Exit, Problem, fail
+from mellea_like.cli.exit_codes import Exit, Problem, fail, misuse
 from mellea_like.cli.standard_streams import STANDARD, check_folder, writing
 from mellea_like.core.display import printable
 from mellea_like.runtime.threads import run_in_thread
@@ -24,6 +24,18 @@ if TYPE_CHECKING:
 
 LONGEST_HEAD = 100_000
 """The maximum number of bytes to read of a file's first line, to recognize a batch's results."""
+
+
+def refuse_same_file(*places: tuple[str, str | Path | None]) -> None:
+    """Refuse a file that is named twice; each of ``places`` is an option and the file it names."""
+    seen: dict[Path, str] = {}
+    for option, given in places:
+        path = None if given is None else Path(given).resolve()
+        if path is None or (path.exists() and not path.is_file()):
+            continue
+        other = seen.setdefault(path, option)
+        if other != option:
+            misuse(f"{other} and {option} are the same file, {given}: name two different files")
 
 
 class Output:
