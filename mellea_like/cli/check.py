@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import anyio
 
 from mellea_like.batch import Journal, check_many
-from mellea_like.batch.rows.formats import BadRow, whole
+from mellea_like.batch.rows.formats import BadRow, free_names, whole
 from mellea_like.cli.batch.output import Output, refuse_same_file
 from mellea_like.cli.console import live_view, make_console
 from mellea_like.cli.draw_options import (
@@ -305,9 +305,8 @@ def _number(item: ItemResult[Any]) -> int:
 
 def _record(item: ItemResult[Any]) -> dict[str, Any]:
     """Return a row with its verdicts, as plain data for the output."""
-    record = _slice_of(item)
-    return {
-        **whole(dict(item.item)),
+    record, row = _slice_of(item), whole(dict(item.item))
+    told = {
         "status": item.status,
         "reason": "" if record is None else record.reason,
         "error": None if item.error is None else str(item.error),
@@ -321,3 +320,4 @@ def _record(item: ItemResult[Any]) -> dict[str, Any]:
             for requirement, verdict in (() if record is None else record.validations)
         ],
     }
+    return {**row, **dict(zip(free_names(list(row), list(told)), told.values(), strict=True))}

@@ -76,6 +76,17 @@ def test_verdicts_are_written_beside_the_rows(command, replies, tmp_path):
     assert command(*arguments, "--force")[0] == 1
 
 
+def test_a_rows_own_fields_are_kept_beside_the_verdicts(command, replies, tmp_path):
+    row = {"reply": "Soon.", "status": "sent", "error": "E17"}
+    replies.write_text(json.dumps(row))
+    out = tmp_path / "verdicts.jsonl"
+    assert command("check", str(replies), "--check=contains:tide", "-o", str(out))[0] == 1
+    written = json.loads(out.read_text())
+    assert written | row == written
+    assert (written["result_status"], written["result_error"]) == ("failed", None)
+    assert len(written["verdicts"]) == 1
+
+
 @pytest.mark.parametrize(
     ("more", "said"),
     [
