@@ -309,21 +309,39 @@ def _is_conversation(thing: object) -> bool:
     return all(isinstance(part, Mapping | Message) for part in cast("Sequence[object]", thing))
 
 
+MEDIA = ("audio", "image", "video")
+"""The types of content parts in TRL's form, which `Message` doesn't know."""
+
+
 def _messages(conversation: Sequence[Message | Mapping[str, Any]]) -> list[Message]:
-    """Convert a conversation to messages, adding the tool calls' ids, which TRL leaves out."""
+    """Convert a conversation to messages, adding the tool calls' ids, which TRL leaves out.
+
+    A field that is None counts as missing, because ``datasets`` fills missing fields with None.
+    """
     messages: list[Message] = []
     waiting: list[str] = []
     for message in conversation:
         if isinstance(message, Message):
             messages.append(message)
             continue
-        fields = dict(message)
+        fields = {name: value for name, value in message.items() if value is not None}
+        if isinstance(parts := fields.get("content"), list):
+            fields["content"] = [_part(part) for part in cast("Sequence[Any]", parts)]
         if calls := fields.get("tool_calls"):
             fields["tool_calls"] = calls = [
-                {"id": f"call_{len(messages)}_{i}", **call} for i, call in enumerate(calls)
+                {**call, "id": call.get("id") or f"call_{len(messages)}_{i}"}
+                for i, call in enumerate(calls)
             ]
             waiting = [call["id"] for call in calls]
         if fields.get("role") == "tool" and "tool_call_id" not in fields and waiting:
             fields["tool_call_id"] = waiting.pop(0)
         messages.append(Message.from_dict(fields))
     return messages
+
+
+def _part(part: Any) -> Any:
+    """Return a content part, with a placeholder instead of media in TRL's form."""
+    if not isinstance(part, Mapping):
+        return part
+    fields = cast("Mapping[str, Any]", part)
+    return f"[{fields['type']}]" if fields.get("type") in MEDIA else fields

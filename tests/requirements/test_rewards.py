@@ -106,6 +106,25 @@ async def test_a_conversation_is_scored_by_its_last_reply_and_judges_see_the_res
         assert part in question
 
 
+async def test_media_in_trls_form_and_fields_filled_with_none_are_read():
+    asked = []
+    call = {"id": None, "type": "function", "function": {"name": "tides", "arguments": {}}}
+    prompt = [
+        {
+            "role": "user",
+            "content": [{"type": "image", "image": object()}, {"type": "text", "text": "When?"}],
+            "tool_calls": None,
+        },
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "content": "12:00", "tool_call_id": None, "tool_calls": None},
+    ]
+    completion = [{"role": "assistant", "content": [{"type": "text", "text": "At noon."}]}]
+    assert await reward(["names the hour"], judge=judge(asked))([completion], [prompt]) == [1.0]
+    [question] = asked
+    for part in ("[image]", "When?", "12:00", "At noon."):
+        assert part in question
+
+
 async def test_metrics_go_to_the_trainer():
     logged = {}
     rewards = reward([names_an_hour], name="hours")
