@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from http_server import Answer, OpenAIServer
 
 from mellea_like.cli import exit_codes
 
@@ -191,6 +192,15 @@ def test_standard_input_without_text_is_bad_usage(command, stdin, sentence):
     code, _, err = command("sample", "-", stdin=stdin)
     assert code == 2
     assert err.startswith(sentence)
+
+
+def test_a_byte_order_mark_is_no_part_of_the_instruction(command):
+    with OpenAIServer(Answer("a reply")) as server:
+        there = ("--base-url", server.url, "--model", "m", "--lanes=1")
+        code, _, err = command("sample", "-", *there, stdin=b"\xef\xbb\xbfWrite.\r\n")
+        assert code == 0, err
+        [body] = server.requests
+    assert body["messages"][-1]["content"] == "Write."
 
 
 def test_a_provider_is_named_by_its_model(command):

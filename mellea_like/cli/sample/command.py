@@ -165,7 +165,7 @@ def _read_standard_input() -> str:
     try:
         if sys.stdin.isatty():
             warn("Reading the instruction from the terminal; press Ctrl-D to finish.")
-        return sys.stdin.buffer.read().decode("utf-8").rstrip("\r\n")
+        return sys.stdin.buffer.read().decode("utf-8-sig").rstrip("\r\n")
     except (OSError, ValueError) as exc:
         msg = f"standard input can't be read: {exc}; give the instruction in quotes"
         raise Problem(msg, Exit.USAGE) from exc
