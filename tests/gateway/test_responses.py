@@ -221,6 +221,31 @@ def test_items_become_messages():
     )
 
 
+def test_nothing_comes_between_calls_and_their_results():
+    def text(said):
+        return {"role": "assistant", "content": said}
+
+    def called(name):
+        return {"type": "function_call", "call_id": name, "name": "f", "arguments": "{}"}
+
+    results = [
+        {"type": "function_call_output", "call_id": name, "output": name} for name in ("1", "2")
+    ]
+    asked = read(
+        input=[
+            {"role": "user", "content": "Go."},
+            *(called("1"), text("First."), called("2"), text("Then."), *results),
+        ]
+    ).conversation
+    assert asked == (
+        Message("user", "Go."),
+        Message("assistant", "First."),
+        Message("assistant", "Then.", None, (ToolCall("1", "f", "{}"), ToolCall("2", "f", "{}"))),
+        Message("tool", "1", tool_call_id="1"),
+        Message("tool", "2", tool_call_id="2"),
+    )
+
+
 def test_fields_become_those_of_chat_completions():
     named = {"type": "function", "name": "weather"}
     chat = read(

@@ -293,7 +293,13 @@ class ResponsesRequest(ChatRequest):
             match item:
                 case _MessageItem():
                     role = "system" if item.role == "developer" else item.role
-                    said.append({"role": role, "content": joined(item.content)})
+                    message: dict[str, Any] = {"role": role, "content": joined(item.content)}
+                    if role == "assistant" and said and "tool_calls" in said[-1]:
+                        # Calls move to the later text, because their results must come next.
+                        message["tool_calls"] = said[-1].pop("tool_calls")
+                        if not said[-1]["content"]:
+                            said.pop()
+                    said.append(message)
                 case _FunctionCallItem() | _CustomCallItem():
                     # The assistant's text and calls between two other messages become one message.
                     if not said or said[-1]["role"] != "assistant":
