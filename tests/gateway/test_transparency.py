@@ -6,6 +6,7 @@ The upstream is strict: it answers 400 to a field that it doesn't know.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -327,6 +328,21 @@ def test_a_second_turn_gives_the_upstream_back_its_own_fields(gateway):
     sent = upstream.requests[-1]["messages"][1]
     calls = [{**CALL, "extra_content": SIGNED}]
     assert sent == {"role": "assistant", "content": "a b", "tool_calls": calls, **MESSAGE}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_numbers_that_json_lacks_do_not_come_back(stream):
+    token = {"token": "a", "logprob": -math.inf, "top_logprobs": []}
+    said = chunk({"content": "a"}, "stop", logprobs={"content": [token]}, score=math.nan)
+    answer = Answer(events=(json.dumps(said),), finish_reason=None, usage=None)
+    with OpenAIServer(answer) as upstream:
+        async with calling(url=upstream.url) as caller:
+            answered = await caller.chat(logprobs=True, stream=stream)
+    assert answered.status == 200
+    for name in (b"NaN", b"Infinity"):
+        assert name not in answered.body
+    assert b'"score":null' in answered.body
+    assert b'"logprob":-9999.0' in answered.body
 
 
 @pytest.mark.parametrize("use", ["drop", "refuse"])

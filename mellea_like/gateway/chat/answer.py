@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from abc import ABC, abstractmethod
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -49,6 +50,9 @@ PASSED = "x-mellea-like-passed"
 
 CUT = frozenset({"length", "content_filter"})
 REFUSED = "refusal"
+
+UNLIKELY = -9999.0
+"""OpenAI's log-probability for tokens that are very unlikely. JSON lacks minus infinity."""
 
 MOST_PROBLEMS = 20
 """The maximum length of a reply's ``problems``, the reasons why the reply failed."""
@@ -148,7 +152,8 @@ def tokens_of(reply: Slice) -> list[dict[str, Any]]:
 
     def written(text: str, logprob: float) -> dict[str, Any]:
         data = text.encode("utf-8", "surrogatepass")
-        return {"token": text, "logprob": logprob, "bytes": list(data)}
+        known = logprob if math.isfinite(logprob) else UNLIKELY
+        return {"token": text, "logprob": known, "bytes": list(data)}
 
     def entry(token: TokenLogprob) -> dict[str, Any]:
         top = [written(*alternative) for alternative in token.alternatives]

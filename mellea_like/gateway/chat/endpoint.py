@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 
@@ -72,7 +73,7 @@ class Endpoint:
 
     async def _whole(self, answer: Answer, send: Send) -> None:
         answer.take(await self._sample(answer))
-        body = json.dumps(answer.whole()).encode("ascii")
+        body = _as_json(answer.whole()).encode("ascii")
         fields = {"content-type": "application/json", "content-length": str(len(body))}
         await _start(send, {**fields, **answer.headers})
         await send({"type": "http.response.body", "body": body})
@@ -131,10 +132,27 @@ async def _start(send: Send, fields: Mapping[str, str]) -> None:
 _encode = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
 
 
+def _as_json(data: Mapping[str, Any]) -> str:
+    """Return data as JSON in ASCII, with null for numbers that JSON lacks, such as NaN."""
+    try:
+        return _encode(data)
+    except ValueError:
+        return _encode(_without_nan(data))
+
+
+def _without_nan(data: Any) -> Any:
+    if isinstance(data, dict):
+        fields = cast("dict[str, Any]", data)
+        return {name: _without_nan(value) for name, value in fields.items()}
+    if isinstance(data, list | tuple):
+        return [_without_nan(value) for value in cast("Sequence[Any]", data)]
+    return None if isinstance(data, float) and not math.isfinite(data) else data
+
+
 def event_of(data: Mapping[str, Any], kind: str | None = None) -> bytes:
     """Format a server-sent event. ``kind`` isn't escaped, so it must be a fixed event name."""
     # JSON in ASCII has no line breaks of any kind, so nothing in it can end or begin an event.
-    text = _encode(data)
+    text = _as_json(data)
     named = "" if kind is None else f"event: {kind}\n"
     return f"{named}data: {text}\n\n".encode("ascii")
 
