@@ -16,6 +16,7 @@ ROW = Row(
         "tags": ["x", {"y": 1}],
         "absent": None,
         "yes": True,
+        "order": {"items": ["ham"], "n": 2},
     },
     7,
 )
@@ -32,6 +33,10 @@ ROW = Row(
         ("{% if missing is defined %}no{% else %}{{ n }}{% endif %}", "3"),
         ("{{ missing | default('none') }}", "none"),
         ("{{ absent }} {{ yes }} {{ tags }}", 'null true ["x", {"y": 1}]'),
+        ("{{ order.items }} {{ order.items | first }}", '["ham"] ham'),
+        ("{% for name, value in order.items() %}{{ name }}{% endfor %}", "itemsn"),
+        ("{% for tag in tags %}{{ loop.index }}{% endfor %} {{ text.upper()[0] }}", "12 A"),
+        ("{% set all = namespace(n=n) %}{% set all.n = all.n + 1 %}{{ all.n }}", "4"),
     ],
 )
 def test_a_prompt_is_made_of_a_rows_fields(template, prompt):
@@ -44,6 +49,7 @@ def test_a_prompt_is_made_of_a_rows_fields(template, prompt):
         ("{{ txt }}", "'txt' is undefined; the row's fields: text, n, first name, tags, absent"),
         ("{{ row.nothing }}", "'dict object' has no attribute 'nothing'; the row's fields: text"),
         ("{{ n / 0 }}", "ZeroDivisionError: "),
+        ("{{ text.title }}", "'title' is a function, not a field; the row's fields: text, n"),
         ("{{ n + text }}", "TypeError: "),
         ("{{ text.__class__.mro() }}", "SecurityError: access to attribute '__class__'"),
     ],

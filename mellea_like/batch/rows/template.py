@@ -8,8 +8,17 @@ from typing import TYPE_CHECKING, Any
 from mellea_like.lazy import needs_extra
 
 with needs_extra("ray", "prompts made from rows need Jinja2"):
-    from jinja2 import StrictUndefined, Template, TemplateSyntaxError, meta
+    from jinja2 import (
+        StrictUndefined,
+        Template,
+        TemplateSyntaxError,
+        Undefined,
+        UndefinedError,
+        meta,
+        nodes,
+    )
     from jinja2.sandbox import SandboxedEnvironment
+    from jinja2.visitor import NodeTransformer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,7 +42,8 @@ class RowTemplate:
         environment.filters["tojson"] = _to_json
         self.text = text
         try:
-            names = meta.find_undeclared_variables(environment.parse(text))
+            parsed = environment.parse(text)
+            names = meta.find_undeclared_variables(parsed)
         except TemplateSyntaxError as exc:
             msg = f"isn't a valid Jinja template: line {exc.lineno}: {exc.message}"
             raise ValueError(msg) from exc
@@ -43,7 +53,7 @@ class RowTemplate:
                 " {{ text }}"
             )
             raise ValueError(msg)
-        self._template: Template = environment.from_string(text)
+        self._template: Template = environment.from_string(_FieldsFirst(parsed).visit(parsed))
 
     def __reduce__(self) -> tuple[type[RowTemplate], tuple[str]]:
         return RowTemplate, (self.text,)
@@ -53,7 +63,28 @@ class RowTemplate:
         return self._template.render({ROW: dict(row), **row})
 
 
+class _FieldsFirst(NodeTransformer):
+    """Makes ``order.items`` the field of that name; Jinja itself prefers the method of ``dict``.
+
+    The method can still be called: ``order.items()``.
+    """
+
+    def __init__(self, parsed: nodes.Template) -> None:
+        self._called = {id(call.node) for call in parsed.find_all(nodes.Call)}
+
+    def visit_Getattr(self, node: nodes.Getattr) -> nodes.Node:  # noqa: N802 (Jinja's name)
+        """Return what replaces ``order.items``: ``order["items"]``, unless it is called."""
+        self.generic_visit(node)
+        if id(node) in self._called:
+            return node
+        return nodes.Getitem(node.node, nodes.Const(node.attr), node.ctx, lineno=node.lineno)
+
+
 def _written(value: Any) -> Any:
+    if callable(value) and not isinstance(value, Undefined):
+        name = getattr(value, "__name__", type(value).__name__)
+        msg = f"{name!r} is a function, not a field"
+        raise UndefinedError(msg)
     if value is None or isinstance(value, bool | list | tuple | dict):
         return _to_json(value)
     return value
