@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from mellea_like.core.display import bounded, shown
 from mellea_like.core.requirement import Requirement, or_else, ready_made
-from mellea_like.core.tools import as_json
+from mellea_like.core.tools import as_json, read_arguments
 from mellea_like.core.validation import ValidationResult
 from mellea_like.requirements.checks_common import CheckSettings, check, given_texts
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from mellea_like.core.tools import ToolCall
     from mellea_like.core.validation import Candidate
 
@@ -103,7 +102,8 @@ def unless_it_calls(requirement: Requirement | str, /) -> Requirement:
 
 def _wrong(call: ToolCall, where: Mapping[str, Any]) -> list[str]:
     """Return one message for each wrong or missing argument of a call."""
-    given = cast("Mapping[str, Any]", call.value or {})
+    told = read_arguments(call)  # A given reply's calls were not checked against their tools.
+    given = cast("Mapping[str, Any]", told if isinstance(told, Mapping) else {})
     wrong: list[str] = []
     for name, wanted in where.items():
         value = given.get(name)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import pickle
 import threading
+from datetime import date
+from functools import partial
 
 import anyio
 import pytest
@@ -43,6 +45,15 @@ pytestmark = pytest.mark.anyio
 short = checks.word_count(at_most=3)
 polite = Requirement("is polite")
 CALL = {"id": "1", "type": "function", "function": {"name": "look_up", "arguments": "{}"}}
+BOOK = {
+    "id": "2",
+    "type": "function",
+    "function": {"name": "book", "arguments": '{"city": "Oslo", "nights": 2, "on": "2026-03-01"}'},
+}
+CUT = {**BOOK, "function": {"name": "book", "arguments": '{"city": "Oslo", "nig'}}
+
+
+booked = partial(checks.calls_tool, "book")
 
 
 def judge(*verdicts: bool | Exception, asked: list[str] | None = None) -> FunctionBackend:
@@ -74,6 +85,11 @@ def judge(*verdicts: bool | Exception, asked: list[str] | None = None) -> Functi
         ({"role": "assistant", "content": "two words"}, [short], "passed", ""),
         ({"content": None, "tool_calls": [CALL]}, [checks.calls_tool("look_up")], "passed", ""),
         ({"content": "two words"}, [checks.calls_tool("look_up")], "failed", "look_up"),
+        ({"tool_calls": [BOOK]}, [booked(city="Oslo", on=date(2026, 3, 1))], "passed", ""),
+        ({"tool_calls": [BOOK]}, [booked(nights=lambda n: n < 3)], "passed", ""),
+        ({"tool_calls": [BOOK]}, [booked(city="Rome")], "failed", "city is 'Oslo', not 'Rome'"),
+        ({"tool_calls": [BOOK]}, [booked(guests=2)], "failed", "without guests"),
+        ({"tool_calls": [CUT]}, [booked(city="Oslo")], "failed", "without city"),
         (
             {"choices": [{"message": {"content": "no"}, "finish_reason": "content_filter"}]},
             [short],

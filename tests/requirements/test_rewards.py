@@ -101,6 +101,8 @@ async def test_a_conversation_is_scored_by_its_last_reply_and_judges_see_the_res
     ]
     scored = reward(["names the hour"], judge=judge(asked))
     assert await scored([completion, completion[:2]], [prompt, prompt]) == [1.0, 0.0]
+    called = reward(checks.calls_tool("tides", day="today"))
+    assert await called([completion[:1], completion]) == [1.0, 0.0]
     [question] = asked
     for part in ("When is high tide?", "tides", "12:00", "At noon."):
         assert part in question
