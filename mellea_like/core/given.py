@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+MESSAGE = {"role", "content", "tool_calls", "refusal"}
+"""The fields of an OpenAI-style message; a reply's dictionary has at least one of them."""
+
 ReplyLike: TypeAlias = "str | Message | Generation | Mapping[str, Any]"
 """A reply: its text, an assistant's message, or a chat completion (or its message) as a
 dictionary.
@@ -67,20 +70,22 @@ def as_reply(reply: object) -> Generation:
     dump = getattr(reply, "model_dump", None)
     if callable(dump):
         reply = dump(exclude_none=True)
-    if not isinstance(reply, Mapping):
+    fields: Any = reply
+    if not isinstance(reply, Mapping) or not {*MESSAGE, "choices"} & fields.keys():
         msg = (
             "a reply must be a str, a Message, a Generation, or an OpenAI-style message or"
             " completion,"
-            f" not {shown(reply)}"
+            f" not {shown(fields)}"
         )
         raise TypeError(msg)
-    fields = cast("Any", reply)
     choices: Any = fields.get("choices")
+    message: dict[str, Any]
     if choices is None:
-        return _of_message(Message.from_dict({"role": "assistant", **fields}))
+        message = {"role": "assistant", **fields}
+        return _of_message(Message.from_dict(message), refusal=message.get("refusal"))
     try:
         (choice,) = choices
-        message: dict[str, Any] = {"role": "assistant", **choice["message"]}
+        message = {"role": "assistant", **choice["message"]}
         ended: Any = choice.get("finish_reason")
         usage: Any = fields.get("usage") or {}
         spent = Usage(1, usage.get("prompt_tokens") or 0, usage.get("completion_tokens") or 0)

@@ -90,6 +90,8 @@ def judge(*verdicts: bool | Exception, asked: list[str] | None = None) -> Functi
         ({"tool_calls": [BOOK]}, [booked(city="Rome")], "failed", "city is 'Oslo', not 'Rome'"),
         ({"tool_calls": [BOOK]}, [booked(guests=2)], "failed", "without guests"),
         ({"tool_calls": [CUT]}, [booked(city="Oslo")], "failed", "without city"),
+        ({"role": "assistant", "refusal": "I can't."}, [short], "failed", "refused (I can't.)"),
+        ({"content": "No.", "refusal": "I can't."}, [short], "failed", "refused (I can't.)"),
         (
             {"choices": [{"message": {"content": "no"}, "finish_reason": "content_filter"}]},
             [short],
@@ -131,6 +133,8 @@ async def test_a_completion_of_an_sdk_is_a_reply_and_its_calls_are_no_part_of_th
     ("reply", "error"),
     [
         (7, TypeError),
+        ({"prompt": "Two words, please.", "reply": "two words"}, TypeError),
+        ({"output": [{"type": "message", "content": "two words"}]}, TypeError),
         (Message("user", "hi"), ValueError),
         ({"role": "user", "content": "hi"}, ValueError),
         ({"choices": []}, ValueError),
