@@ -55,9 +55,11 @@ class Spec:
         return any(extra.get("tools") or extra.get("functions") for extra in extras)
 
     def value_of(self, reply: Generation, action: Action[Any]) -> Any:
-        """Return a reply's parsed value, or raise ``ValueError``; None if it calls ``tools``."""
-        if reply.tool_calls and self.tools is not None:
-            return None  # It isn't an answer yet.
+        """Return a reply's parsed value, or raise ``ValueError``; None if it calls tools."""
+        if reply.tool_calls:
+            typed = self.format is not None and self.offers_tools
+            if typed or self.tools is not None:
+                return None  # It isn't an answer yet.
         if reply.has_value:
             return reply.value if self.format is None else parse_value(self.format, reply.value)
         if self.format is None:

@@ -102,6 +102,14 @@ async def test_a_tool_call_without_a_text_is_an_answer_and_nothing_after_it_is_n
     assert result.slices[0].reason == "the reply is empty: answer with text, or call a tool"
 
 
+async def test_a_call_of_a_tool_of_the_extra_options_is_an_answer_and_is_not_parsed():
+    call = Generation("", tool_calls=(ToolCall("1", "look", "{}"),), finish_reason="tool_calls")
+    offered = {"tools": [{"type": "function", "function": {"name": "look"}}]}
+    strategy = RejectionSamplingStrategy(ScriptedBackend([call]), options={"extra": offered})
+    result = await strategy.sample("do", format=int)
+    assert (result.success, result.value, result.tool_calls) == (True, None, call.tool_calls)
+
+
 @pytest.mark.parametrize("release", ["prefix", "passed"])
 async def test_a_stream_shows_nothing_of_an_empty_reply(release):
     backend = ScriptedBackend(

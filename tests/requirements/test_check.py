@@ -151,6 +151,9 @@ async def test_a_format_gives_a_typed_value():
     wrong = await check("twelve", format=int)
     assert (wrong.status, wrong.value, wrong.verdicts, wrong.score) == ("failed", None, (), 0.0)
     assert "valid int" in wrong.problems[0]
+    # As in a draw, a reply that calls tools isn't parsed.
+    calling = await check({"tool_calls": [BOOK]}, [booked(nights=2)], format=int)
+    assert (calling.status, calling.value, calling.score) == ("passed", None, 1.0)
 
 
 async def test_verdicts_scores_and_stages_are_those_of_a_draw():
