@@ -46,7 +46,7 @@ class StageBudgets(Option):
                 except LimitExceeded as exc:
                     over.add(stage)
                     exc.stage = stage
-                    if last and request.meta.purpose == "generate":
+                    if last:
                         call.rule(Ruling(why=Stop(StopReason.BUDGET, str(exc), exc)))
                     raise
 

@@ -14,6 +14,7 @@ from mellea_like import (
     Budget,
     Escalate,
     Instruction,
+    LimitExceeded,
     MultiTurnStrategy,
     Outcome,
     Price,
@@ -161,6 +162,21 @@ async def test_a_stages_budget_has_to_have_room_for_its_judge():
     with pytest.raises(ValueError, match="'judge'"):
         stages = [Stage(small, judge=judge, budget=priced, options={"max_tokens": 5})]
         await Escalate(stages, judge_options={"max_tokens": 5}).sample("x", ["be kind"])
+
+
+async def test_the_last_stages_budget_stops_the_call_also_if_it_has_no_room_for_the_judge():
+    judge, small = Model("judge", VERDICT % "false"), Model("small", "no")
+
+    def sample(most):
+        last = Stage(small, turns=3, judge=judge, budget=Budget(requests=most, name="last"))
+        return Escalate([last]).sample("x", ["be kind"])
+
+    result = await sample(3)
+    assert [str(s.outcome) for s in result.slices] == ["failed", "errored"]
+    assert (result.stop_reason, result.best.iteration) == ("budget", 1)
+    assert result.stop_detail.startswith("budget 'last': 3 of 3 requests were made")
+    with pytest.raises(LimitExceeded, match="'last'"):
+        await sample(1)  # No draw was judged.
 
 
 # --- after=
