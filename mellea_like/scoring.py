@@ -43,6 +43,9 @@ Answer with one JSON object and nothing else: {{"reason": "one sentence", "score
 {low:g} to {high:g}, more for better}}.\
 """
 
+AGAIN = "Answer with the JSON object and nothing else, with a score from {low:g} to {high:g}."
+"""Ends the second question about a reply. The same question might get the same answer again."""
+
 ASK_LOGPROBS = Options(extra={"logprobs": True, "top_logprobs": 20})
 """Options that ask for log-probabilities, with the most alternatives that OpenAI allows."""
 
@@ -55,8 +58,8 @@ def judge_score(
 ) -> Callable[[Candidate], Awaitable[tuple[float, str]]]:
     """Make a scorer that asks a judge model for a number.
 
-    The judge replies in JSON. If its reply isn't a score on the scale, it is asked once more. If
-    that fails too, the candidate counts as errored.
+    The judge replies in JSON. If its reply isn't a score on the scale, it is asked once more, with
+    a reminder of the form. If that fails too, the candidate counts as errored.
 
     In a selection or a validator, the judge's requests are part of the call, like those of any
     other judge: the strategy's ``judge_options``, retries, budgets, plugins and telemetry apply to
@@ -125,14 +128,12 @@ class _JudgeScore:
         question = (
             f"{conversation_block(asked)}\n\n{block('answer', answer)}\n\nScore: {self.rubric}"
         )
-        messages = (
-            Message("system", SYSTEM.format(low=low, high=high)),
-            Message("user", question),
-        )
+        system = Message("system", SYSTEM.format(low=low, high=high))
         try:
-            return self._read(await self._ask(messages, "score"))
+            return self._read(await self._ask((system, Message("user", question)), "score"))
         except ValueError:
-            return self._read(await self._ask(messages, "score again"))
+            question += f"\n\n{AGAIN.format(low=low, high=high)}"
+            return self._read(await self._ask((system, Message("user", question)), "score again"))
 
     async def _ask(self, messages: tuple[Message, ...], purpose: str) -> Generation:
         outside = Judging(_retried, JUDGE_DEFAULTS, None, self.judge)

@@ -19,6 +19,7 @@ from engine_kit import yes
 from limiter_kit import Slow, ask
 
 from mellea_like import (
+    BestOf,
     Budget,
     Generation,
     Image,
@@ -27,6 +28,7 @@ from mellea_like import (
     Request,
     Requirement,
     Tool,
+    judge_score,
 )
 from mellea_like.backends import CachedBackend, FunctionBackend, ScriptedBackend, SimulatedBackend
 from mellea_like.backends.openai import OpenAIBackend
@@ -180,6 +182,18 @@ async def test_errors_and_values_beyond_json_are_not_kept(path):
     assert (await backend.generate(ASKED)).value == [1]
     assert backend.statistics() == (1, 3, 1)
     await backend.aclose()
+
+
+async def test_the_second_question_of_a_judge_score_is_not_answered_with_the_first_reply(path):
+    judge = ScriptedBackend(["no score", '{"reason": "so", "score": 8}'])
+    for _ in range(2):
+        backend = CachedBackend(judge, path)
+        strategy = RejectionSamplingStrategy(
+            ScriptedBackend(["yes"]), selection=BestOf(judge_score("How nice?", judge=backend), n=1)
+        )
+        assert (await strategy.sample("do")).decision.scores == {1: 8.0}
+        await backend.aclose()
+    assert len(judge.requests) == 2
 
 
 async def test_it_is_cleared_closed_and_used_again_and_pickles(path):

@@ -205,7 +205,9 @@ async def test_a_judges_score_is_read_checked_and_billed():
     assert result.value == "yes!!"
     assert result.decision.scores == {1: 3.0, 2: 9.0}
     assert result.decision.notes == {1: "so", 2: "so"}
-    assert len(asked) == 3  # 30 is not on the scale.
+    first, again, _ = asked  # 30 is not on the scale.
+    assert again.startswith(first)
+    assert again.endswith("and nothing else, with a score from 1 to 10.")
     assert "<answer>yes &lt;b&gt;</answer>" in asked[0]
     assert result.usage.requests == 5
     with pytest.raises(ValueError, match="must be increasing"):
