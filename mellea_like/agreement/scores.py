@@ -13,13 +13,15 @@ from mellea_like.core.requirement import Requirement
 from mellea_like.core.validation import ValidationResult
 from mellea_like.runtime.gather import gather
 from mellea_like.runtime.threads import run_in_thread
+from mellea_like.selections.base import scoring
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Callable, Sequence
 
     from mellea_like.agreement.verdicts import Labelled
     from mellea_like.core.validation import Candidate
     from mellea_like.limits.budget import Budget
+    from mellea_like.selections.base import Scorer
 
 __all__ = ["ScoreReport", "score_agreement"]
 
@@ -68,7 +70,7 @@ class ScoreReport:
 
 async def score_agreement(
     labelled: Sequence[Labelled],
-    score: Callable[[Candidate], Awaitable[tuple[float, str]]],
+    score: Scorer,
     *,
     confidence: float = 0.95,
     budget: Budget | None = None,
@@ -79,8 +81,9 @@ async def score_agreement(
 
     Args:
         labelled: the replies with their labels.
-        score: the scorer, such as one that `judge_score` makes. It is an async function of a
-            `Candidate` that returns the score and a reason.
+        score: the scorer, as for `BestOf`: one that `judge_score` makes, a `RewardModel`, or a
+            plain or async function of a `Candidate` that returns a finite float or ``(float,
+            reason)``. Plain functions run in a worker thread.
         confidence: the probability that an interval contains the true number, between 0 and 1.
         budget: the budget of all scores together.
         concurrency: the number of replies to score at a time.
@@ -99,12 +102,16 @@ async def score_agreement(
     if not labelled:
         msg = "score_agreement needs rows with labels"
         raise ValueError(msg)
+    if not callable(score):
+        msg = f"score_agreement needs a function of a Candidate, not {score!r}"
+        raise TypeError(msg)
+    mark: Any = scoring(score)
 
     async def score_one(row: Labelled) -> tuple[float | None, CheckResult[Any]]:
         given: list[float] = []
 
         async def take(candidate: Candidate) -> ValidationResult:
-            points, why = await score(candidate)
+            points, why = await mark(candidate)
             given.append(real_number("the score", points))
             return ValidationResult(True, why)
 

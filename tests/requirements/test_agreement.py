@@ -201,6 +201,25 @@ async def test_scores_have_a_threshold_tested_on_other_rows():
     assert (report.undecided, report.usage.requests) == (0, 20)
 
 
+async def test_every_scorer_of_a_best_of_can_be_measured():
+    rows = [Labelled(f"reply {i}", i >= 2) for i in range(4)]
+
+    def plain(candidate):
+        return int(candidate.text[-1])
+
+    async def alone(candidate):  # As a reward model does, it gives no reason.
+        return plain(candidate)
+
+    async def reasoned(candidate):
+        return plain(candidate), "so"
+
+    for scorer in (plain, alone, reasoned):
+        report = await score_agreement(rows, scorer)
+        assert (report.scores, report.undecided, report.threshold) == ((0, 1, 2, 3), 0, 1.5)
+    with pytest.raises(TypeError, match="needs a function of a Candidate, not None"):
+        await score_agreement(rows, None)
+
+
 async def test_a_row_without_a_score_is_left_out():
     rows = [Labelled(f"reply {i}", i >= 2) for i in range(4)]
     judge = judge_that(lambda q: "?" if "reply 3" in q else 5, key="score")
@@ -284,7 +303,7 @@ async def test_scores_that_are_no_numbers_are_undecided():
     report = await score_agreement(rows, score, concurrency=1)
     assert report.scores == (9.0, None, None, 2.0, 8.0, 3.0)
     assert (report.undecided, report.threshold, report.ranking) == (2, 5.5, 1.0)
-    assert "the score must be" in report.why_undecided
+    assert "a scorer returned NaN" in report.why_undecided
 
 
 def test_one_error_among_thousands_is_not_written_as_none():
