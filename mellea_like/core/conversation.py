@@ -176,6 +176,9 @@ class Message:
         if role != "assistant" and "role" in message and "content" not in message:
             msg = f"a message with the role {shown(role)} must have 'content'"
             raise ValueError(msg)
+        if isinstance(content, Mapping):  # Else, it would be read as a list of its keys.
+            msg = "a message's content must be a text or a list, not a dict: put it in a list"
+            raise ValueError(msg)  # noqa: TRY004 (it is data that is wrong)
         try:
             return cls(
                 _SAME_ROLES.get(role, role),

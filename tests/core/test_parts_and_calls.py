@@ -155,6 +155,7 @@ def test_dicts_are_read_as_clients_write_them(given_, read):
         ("x", "a message must be a dict"),
         ({"role": [], "content": "x"}, "invalid message: "),
         ({"role": "user", "content": 3}, "invalid message: "),
+        ({"role": "user", "content": {"type": "text", "text": "x"}}, "not a dict: put it in"),
         ({"role": "user", "content": [3]}, "a content part must be a dict"),
         ({"role": "user", "content": [{"type": "video"}]}, "one of text, image_url, input_audio"),
         ({"role": "user", "content": [{"type": "image_url"}]}, "it lacks 'image_url'"),
