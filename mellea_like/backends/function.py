@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -33,9 +34,9 @@ class FunctionBackend:
     """Calls a function for each reply.
 
     The function takes the `Request`, including its tools and the images in its messages. It
-    returns a str, a `Generation` (which may call tools), or any other value. A value of any other
-    type becomes the generation's ``value``. The generation's text is then the value's JSON form or,
-    if the value has none, its ``repr``.
+    returns a str, a `Generation` (which may call tools), or any other value except an iterator,
+    such as a stream. A value of any other type becomes the generation's ``value``. The
+    generation's text is then the value's JSON form or, if the value has none, its ``repr``.
 
     Exceptions of the function are raised unchanged. The request is retried after a connection
     error or a timeout (Python's ``ConnectionError`` and ``TimeoutError``, and those of httpx,
@@ -88,7 +89,7 @@ class FunctionBackend:
 
         Raises:
             BaseException: the function's exception.
-            TypeError: the function returned None.
+            TypeError: the function returned None, or an iterator such as a stream or a generator.
             RuntimeError: the function raised ``StopIteration``, which means that it has no more
                 values.
         """
@@ -145,6 +146,13 @@ class FunctionBackend:
             msg = (
                 f"the function {self._name} of a FunctionBackend returned None:"
                 " return a str, a value or a Generation (is a return missing?)"
+            )
+            raise TypeError(msg)
+        kind = type(result).__name__
+        if isinstance(result, Iterator | AsyncIterator):
+            msg = (
+                f"the function {self._name} of a FunctionBackend returned an object of type {kind},"
+                " which is no reply yet: return all of it, such as the joined pieces of a stream"
             )
             raise TypeError(msg)
         return Generation(_text_of(result), result, _ONE_REQUEST, self.model, "stop")

@@ -167,6 +167,26 @@ async def test_none_is_refused_with_the_functions_name(inline):
         await FunctionBackend(forgetful, inline=inline).generate(ask())
 
 
+async def streams(request: Request):
+    yield "two "
+    yield "words"
+
+
+def gives_a_stream(request: Request):
+    return streams(request)
+
+
+def pieces(request: Request):
+    yield from ("two ", "words")
+
+
+@pytest.mark.parametrize("function", [streams, gives_a_stream, pieces])
+async def test_a_stream_is_refused_and_never_passes_as_a_reply(function):
+    strategy = RejectionSamplingStrategy(FunctionBackend(function))
+    with pytest.raises(TypeError, match=f"{function.__name__} of .*generator, which is no reply"):
+        await strategy.sample("Say two words.")
+
+
 @pytest.mark.parametrize("inline", [True, False])
 async def test_an_exception_passes_unchanged_and_is_counted(inline):
     error = RateLimited("later", retry_after=3)
