@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -16,7 +17,7 @@ from typing import (
     runtime_checkable,
 )
 
-from mellea_like.core.argument_checks import check_text
+from mellea_like.core.argument_checks import check_text, is_async, yields
 from mellea_like.core.display import bounded, fields_shown, shown
 from mellea_like.core.extra import NO_EXTRA, as_extra, with_extra
 from mellea_like.core.parts import Part, Text, as_content, part_from_dict
@@ -482,6 +483,10 @@ def as_action(action: Asked[Any]) -> Action[Any]:
     if isinstance(action, str):
         return Instruction(action)
     if is_action(action):
+        if (wrong := _wrong_method(type(action))) is not None:
+            what = f"{type(action).__name__}.{wrong}"
+            msg = f"{what} must be a plain function, neither async nor a generator function"
+            raise TypeError(msg)
         return action
     if isinstance(action, Mapping) and "role" in action:
         return Message.from_dict(action)
@@ -494,6 +499,15 @@ def as_action(action: Asked[Any]) -> Action[Any]:
         f" {shown(action)}"
     )
     raise TypeError(msg)
+
+
+@lru_cache(maxsize=256)
+def _wrong_method(kind: type[Action[Any]]) -> str | None:
+    """Return the name of an action's method that would only make a coroutine or a generator."""
+    render, parse = (getattr(kind, name, None) for name in ("render", "parse"))
+    if callable(render) and is_async(render):
+        return "render"
+    return "parse" if callable(parse) and (is_async(parse) or yields(parse)) else None
 
 
 def _is_message(candidate: object) -> bool:

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from mellea_like import Context, Instruction, Message, Request, Requirement
+from mellea_like import (
+    Context,
+    Instruction,
+    Message,
+    RejectionSamplingStrategy,
+    Request,
+    Requirement,
+)
+from mellea_like.backends import ScriptedBackend
 from mellea_like.core import Action, Options
 from mellea_like.core.conversation import as_action, is_action
 
@@ -31,6 +39,32 @@ def test_anything_else_is_no_action(wrong):
         TypeError, match=r"a str, an Instruction, a Message, an OpenAI-style message"
     ):
         as_action(wrong)
+
+
+class AwaitsItsParser(Own):
+    async def parse(self, text):
+        return int(text)
+
+
+class YieldsItsValue(Own):
+    def parse(self, text):
+        yield int(text)
+
+
+class AwaitsItsMessages(Own):
+    async def render(self, context):
+        return context.messages
+
+
+@pytest.mark.parametrize(
+    ("kind", "method"),
+    [(AwaitsItsParser, "parse"), (YieldsItsValue, "parse"), (AwaitsItsMessages, "render")],
+)
+@pytest.mark.anyio
+async def test_an_action_that_nobody_awaits_is_refused(kind, method):
+    strategy = RejectionSamplingStrategy(ScriptedBackend(["no number"]))
+    with pytest.raises(TypeError, match=f"{kind.__name__}.{method} must be a plain function"):
+        await strategy.sample(kind())
 
 
 def test_an_instruction_tells_the_model_its_requirements():
