@@ -15,7 +15,7 @@ package ``verifiers`` needs it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
@@ -107,8 +107,11 @@ class Reward:
                     f" not {function!r}"
                 )
                 raise TypeError(msg)
-        else:
-            _refuse_forgeable(function)
+            return
+        kept = several(function)
+        if isinstance(function, Iterator):
+            object.__setattr__(self, "requirements", kept)
+        _refuse_forgeable(kept)
 
     @property
     def __name__(self) -> str:
@@ -230,7 +233,7 @@ class Reward:
             if found is None:
                 msg = f"{requirements!r} returned None, not the requirements of its row"
                 raise TypeError(msg)
-            requirements = cast("Requirements", found)
+            requirements = several(found)
             _refuse_forgeable(requirements)
         before, reply = _reply_of(completion)
         asked = () if prompt is None else prompt

@@ -267,6 +267,8 @@ def sample_many(
     if not isinstance(strategy, BaseSamplingStrategy):
         msg = f"strategy must be a sampling strategy, not {strategy!r}"
         raise TypeError(msg)
+    if isinstance(requirements, Iterator):
+        requirements = tuple(requirements)  # They are needed more than once.
     of_jobs = _uses_jobs(strategy, requirements, backend)
     record = _journal(journal)
     _check_order(strategy, items, record, breadth_first=breadth_first, of_jobs=of_jobs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import sys
+from collections.abc import Iterator
 from enum import IntEnum
 from functools import partial, wraps
 from importlib import import_module
@@ -412,5 +413,10 @@ def _name_of(validator: Validator | None) -> str | None:
 
 
 def several(requirements: Requirement | str | Sequence[Requirement | str]) -> Sequence[Any]:
-    """Return requirements as a sequence, even if there is only one, such as ``a & b``."""
-    return [requirements] if isinstance(requirements, str | Requirement) else requirements
+    """Return requirements as a sequence, even if there is only one, such as ``a & b``.
+
+    Those of a generator are kept: a second look at it would find none, so that everything passes.
+    """
+    if isinstance(requirements, str | Requirement):
+        return [requirements]
+    return list(requirements) if isinstance(requirements, Iterator) else requirements

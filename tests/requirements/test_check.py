@@ -21,6 +21,7 @@ from mellea_like import (
     Journal,
     LimitExceeded,
     Message,
+    RejectionSamplingStrategy,
     Requirement,
     ValidationResult,
     check,
@@ -249,6 +250,22 @@ async def test_a_cancelled_check_leaves_nothing_behind(virtual_clock):
     assert scope.cancelled_caught
 
 
+def test_requirements_of_a_generator_are_checked_too():
+    for reply, status in (("a b", "failed"), ("a", "passed")):
+        wanted = (checks.word_count(at_most=most) for most in (1, 2))
+        assert check_sync(reply, wanted).status == status
+
+
+async def test_requirements_of_a_generator_are_checked_for_each_of_many():
+    wanted = (checks.word_count(at_most=most) for most in (1, 2))
+    async with check_many(["a b", "a", "b a"], wanted, concurrency=1, in_order=True) as results:
+        assert [item.status async for item in results] == ["failed", "passed", "failed"]
+    wanted = (checks.word_count(at_most=most) for most in (1, 2))
+    strategy = RejectionSamplingStrategy(by_iteration({1: "a b"}), loop_budget=1)
+    async with sample_many(strategy, ["x"], requirements=wanted, concurrency=1) as results:
+        assert [item.status async for item in results] == ["failed"]
+
+
 def test_without_await():
     assert check_sync("two words", [short])
     asked = Requirement("asks its own judge", judge=judge(True, False))
@@ -258,8 +275,6 @@ def test_without_await():
 
 async def test_any_strategy_takes_a_given_reply_and_draws_nothing():
     backend = by_iteration({})
-    from mellea_like import RejectionSamplingStrategy
-
     strategy = RejectionSamplingStrategy(backend, loop_budget=1)
     result = await strategy.sample(GivenReply("two words"), [short])
     assert result.value == "two words"

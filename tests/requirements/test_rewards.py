@@ -127,6 +127,19 @@ async def test_media_in_trls_form_and_fields_filled_with_none_are_read():
         assert part in question
 
 
+async def test_requirements_of_a_generator_are_checked_for_each_completion():
+    def of_row(row):
+        yield checks.contains(row["answer"])
+        yield checks.word_count(at_most=2)
+
+    rewards = reward(of_row)
+    assert await rewards(["4", "5", "6"], answer=["4", "5", "7"]) == [1.0, 1.0, 0.5]
+    rewards = reward(checks.contains(text) for text in ("4", "5"))
+    assert await rewards(["4", "", "5 or 4"]) == [0.5, 0.0, 1.0]
+    with pytest.raises(ValueError, match="forge"):
+        reward(iter([code.passes_tests("def test(): pass")]))
+
+
 async def test_metrics_go_to_the_trainer():
     logged = {}
     rewards = reward([names_an_hour], name="hours")
