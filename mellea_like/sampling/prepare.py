@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -32,7 +33,7 @@ from mellea_like.runtime.logs import warn
 from mellea_like.sampling.exclusions import check_together
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from typing import Unpack
 
     from mellea_like.core.tools import ToolSource
@@ -246,9 +247,13 @@ def _prepare(
     tool_choice: str | None = None,
     tool_rounds: int = TOOL_ROUNDS,
 ) -> CallInputs:
+    own: Sequence[Requirement | str] = getattr(asked, "requirements", ())
+    if isinstance(own, Iterator):
+        msg = "the action's requirements must be a sequence: an iterator can be read only once"
+        raise TypeError(msg)
     merged = merge_requirements(
         settings.requirements,
-        check_requirements(getattr(asked, "requirements", ()), "the action's requirements"),
+        check_requirements(own, "the action's requirements"),
         requirements,
     )
     if isinstance(asked, Instruction) and asked.requirements != merged:

@@ -67,6 +67,15 @@ async def test_an_action_that_nobody_awaits_is_refused(kind, method):
         await strategy.sample(kind())
 
 
+def test_requirements_of_an_action_that_can_be_read_only_once_are_refused():
+    class Once(Own):
+        requirements = iter([Requirement("is one", lambda candidate: candidate.text == "1")])
+
+    strategy = RejectionSamplingStrategy(ScriptedBackend(["2"]))
+    with pytest.raises(TypeError, match="requirements must be a sequence: an iterator can be read"):
+        strategy.sample_sync(Once())
+
+
 def test_an_instruction_tells_the_model_its_requirements():
     hidden = Requirement("secret", check_only=True)
     it = Instruction("Do it.", requirements=("be brief", Requirement("be kind"), hidden))
