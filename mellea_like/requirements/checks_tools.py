@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
+from mellea_like.core.argument_checks import check_plain
 from mellea_like.core.display import bounded, shown
 from mellea_like.core.requirement import Requirement, or_else, ready_made
 from mellea_like.core.tools import as_json, read_arguments
@@ -28,14 +29,20 @@ def calls_tool(tool: str, /, **where: Any) -> Requirement:
             ``calls_tool("book", city="Oslo", nights=lambda n: n < 4)``. A value must equal the
             argument that the tool's function gets, or be the same when both are written as JSON.
             The argument is what the JSON says if the library doesn't know the tool, as in `check`.
-            A function given here is called inline with the argument, and returns whether the
-            argument is right.
+            A plain function given here is called inline with the argument, and returns whether
+            the argument is right.
 
     Returns:
         The requirement. Its reason names the tools that are called instead, or the wrong
         arguments.
+
+    Raises:
+        TypeError: a function is async or a generator, or the tool's name isn't a text.
     """
     given_texts("calls_tool", (tool,))
+    for name, value in where.items():
+        if callable(value):
+            check_plain(f"calls_tool: {name}", value)
     wanted = ", ".join(
         f"{name}={'...' if callable(value) else shown(value)}" for name, value in where.items()
     )
@@ -111,8 +118,20 @@ def _wrong(call: ToolCall, where: Mapping[str, Any]) -> list[str]:
         if name not in given:
             wrong.append(f"without {name}")
         elif callable(wanted):
-            if not wanted(value):
+            if not _is_right(name, wanted(value)):
                 wrong.append(f"{name} may not be {bounded(shown(value), 100)}")
         elif value != wanted and as_json(value, sort=True) != as_json(wanted, sort=True):
             wrong.append(f"{name} is {bounded(shown(value), 100)}, not {shown(wanted)}")
     return wrong
+
+
+def _is_right(name: str, answer: object) -> bool:
+    """Return what the function for an argument says; refuse what would always count as true.
+
+    Raises:
+        TypeError: the answer is a tuple, such as ``(False, "too many nights")``, or an awaitable.
+    """
+    if isinstance(answer, tuple | Awaitable):
+        msg = f"calls_tool: the function for {name} must return True or False, not {answer!r}"
+        raise TypeError(msg)
+    return bool(answer)

@@ -130,6 +130,18 @@ async def test_a_completion_of_an_sdk_is_a_reply_and_its_calls_are_no_part_of_th
     assert (await check(reply, [short])).slice.generation.usage == Usage(1, 0, 2)
 
 
+async def test_a_function_for_an_argument_that_gives_no_bool_never_passes_a_call():
+    async def few(nights):
+        return nights < 2
+
+    for wrong in (few, partial(few)):
+        with pytest.raises(TypeError, match="calls_tool: nights must be a plain function"):
+            booked(nights=wrong)
+    result = await check({"tool_calls": [BOOK]}, booked(nights=lambda n: (n < 2, "too many")))
+    assert result.status == "errored"
+    assert "the function for nights must return True or False" in result.problems[0]
+
+
 @pytest.mark.parametrize(
     ("reply", "error"),
     [
