@@ -7,10 +7,11 @@ import re
 from dataclasses import dataclass
 from functools import cached_property, partial
 from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, Field, create_model
 
+from mellea_like.core.argument_checks import check_text, real_number
 from mellea_like.core.backend import (
     JUDGE_DEFAULTS,
     JUDGING,
@@ -82,7 +83,7 @@ def judge_score(
         A scorer, for ``BestOf(judge_score(...))``.
 
     Raises:
-        TypeError: ``judge`` isn't a backend.
+        TypeError: ``judge`` isn't a backend, or another argument is of the wrong type.
         ValueError: the lowest score isn't below the highest.
     """
     return _JudgeScore(rubric, judge, scale)
@@ -97,7 +98,13 @@ class _JudgeScore:
     scale: tuple[float, float]
 
     def __post_init__(self) -> None:
-        if not self.scale[0] < self.scale[1]:
+        check_text("judge_score: rubric", self.rubric)
+        ends: Any = self.scale
+        if not hasattr(ends, "__len__") or len(ends) != 2:  # noqa: PLR2004 (lowest and highest)
+            msg = f"scale must be (lowest, highest), such as (1, 10), not {ends!r}"
+            raise TypeError(msg)
+        low, high = (real_number("judge_score: each end of the scale", end) for end in ends)
+        if not low < high:
             msg = f"scale=(lowest, highest) must be increasing, not {self.scale!r}"
             raise ValueError(msg)
         if not is_backend(self.judge):

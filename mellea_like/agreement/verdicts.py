@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import combinations
@@ -18,7 +19,7 @@ from mellea_like.errors import AuthenticationFailed
 from mellea_like.runtime.gather import gather
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from mellea_like.core.backend import Backend, Options
     from mellea_like.core.conversation import Asked
@@ -200,6 +201,9 @@ async def agreement(
 def _named(judges: Backend | Mapping[str, Backend]) -> Mapping[str, Backend]:
     if is_backend(judges):
         return {"judge": judges}
+    if not isinstance(judges, Mapping):
+        msg = f"judges must be a backend, or several backends by name, not {judges!r}"
+        raise TypeError(msg)
     for judge in judges.values():
         if not is_backend(judge):
             msg = f"judges must be backends, not {judge!r}"

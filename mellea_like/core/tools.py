@@ -147,6 +147,10 @@ class Tool:
         if not (self.strict is None or isinstance(self.strict, bool)):
             msg = f"a Tool's strict must be True, False or None, not {self.strict!r}"
             raise TypeError(msg)
+        read_only: object = self.read_only
+        if not isinstance(read_only, bool):
+            msg = f"a Tool's read_only must be a bool, not {read_only!r}"
+            raise TypeError(msg)
         if self.function is not None and not callable(self.function):
             msg = f"a Tool's function must be callable, not {self.function!r}"
             raise TypeError(msg)

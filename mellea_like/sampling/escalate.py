@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
 
@@ -19,7 +20,7 @@ from mellea_like.sampling.strategies import WithNote, followed_up
 from mellea_like.schedules.learned import MeanCosts, PassRates, key_of
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Mapping, Sequence
+    from collections.abc import Hashable, Mapping, Sequence
     from typing import Unpack
 
     from mellea_like.core.backend import Backend
@@ -266,7 +267,7 @@ class Escalate(BaseSamplingStrategy):
         after: ExpectedCost | None = None,
         **arguments: Unpack[_Arguments],
     ) -> None:
-        self._stages = tuple(stages)
+        self._stages = tuple(stages) if isinstance(stages, Iterable) else ()
         if not self._stages or not all(isinstance(stage, Stage) for stage in self._stages):
             msg = f"Escalate needs a list of stages, as in [Stage(small, turns=3)], not {stages!r}"
             raise TypeError(msg)

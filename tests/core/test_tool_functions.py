@@ -164,6 +164,14 @@ def test_schemas_become_tools(source):
         Tool.of(source, read_only=True)
 
 
+def test_a_text_makes_no_tool_read_only():
+    def buy(item: str) -> str:
+        return item
+
+    with pytest.raises(TypeError, match="read_only must be a bool, not 'no'"):
+        Tool.of(buy, read_only="no")
+
+
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
     lambda inside: st.lists(inside, max_size=3) | st.dictionaries(st.text(max_size=3), inside),

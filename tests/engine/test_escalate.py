@@ -363,7 +363,7 @@ async def test_a_permanent_error_ends_the_stage_and_not_the_subsample():
 
 async def test_wrong_stages_are_refused():
     model = Model("m", "x")
-    for stages in ([], [model], [Stage(model), "x"]):
+    for stages in ([], [model], [Stage(model), "x"], Stage(model)):
         with pytest.raises(TypeError, match="needs a list of stages"):
             Escalate(stages)
     with pytest.raises(ValueError, match="turns"):

@@ -136,6 +136,7 @@ async def test_progress_and_a_budget():
         ({"labelled": []}, ValueError, "rows with labels"),
         ({"judges": {}}, ValueError, "at least one judge"),
         ({"judges": {"a": "gpt"}}, TypeError, "judges must be backends"),
+        ({"judges": ["gpt"]}, TypeError, "several backends by name, not"),
         ({"repeats": 0}, ValueError, "repeats"),
         ({"confidence": 1}, ValueError, "confidence"),
     ],

@@ -212,6 +212,9 @@ async def test_a_judges_score_is_read_checked_and_billed():
     assert result.usage.requests == 5
     with pytest.raises(ValueError, match="must be increasing"):
         judge_score("?", judge=backend, scale=(5, 5))
+    for wrong in (10, (1,), ("1", "10"), (1, 5, 10)):
+        with pytest.raises(TypeError, match="scale must be"):
+            judge_score("?", judge=backend, scale=wrong)
 
 
 async def test_the_names_in_words_are_the_objects_too():
