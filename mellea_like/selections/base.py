@@ -137,7 +137,9 @@ class SelectionState(ABC):
         """Do what `decide` needs and what takes time, once no draw is under way.
 
         This is called only if at least one draw has passed. If the call is cancelled, so is this
-        method, and the call ends without a decision. An exception ends the call.
+        method, and the call ends without a decision. The call's timeout ends ``comparisons``, but
+        nothing else that is awaited here, which may need a time limit of its own. An exception ends
+        the call.
 
         A judge that is asked here, by ``comparisons`` or by a scorer such as `judge_score`, is
         asked with the call's retries, budgets and options for judges.
