@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pydantic import SkipValidation
 
+from mellea_like.core.backend import CURRENT
 from mellea_like.core.conversation import Action, Context
 from mellea_like.core.decision import Decision
 from mellea_like.core.requirement import Requirement
@@ -144,6 +145,7 @@ class CallHooks:
         """Fire the hook for the call's start; return the loop budget, which plugins may change."""
         inputs, check = self._inputs, self._check
         self._hooks.call, self._hooks.tasks = call, tasks
+        _, self._hooks.outside = CURRENT.get()
 
         def amend(_: object, after: SamplingLoopStartPayload, plugin: str) -> Any:
             check(after.loop_budget, f"plugin {plugin} set loop_budget")

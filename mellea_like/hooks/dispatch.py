@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from anyio.abc import TaskGroup
 
+    from mellea_like.core.generation import Meter
     from mellea_like.hooks.payload import Payload
     from mellea_like.hooks.plugins import Handler
     from mellea_like.kernel.call import Call
@@ -57,6 +58,9 @@ class Hooks:
     """The call, whose errors include those of handlers. It is set before the first hook."""
     tasks: TaskGroup
     """The task group in which background handlers run. It is set before the first hook."""
+    outside: Meter | None = None
+    """The meter of the draw that the call belongs to, if it belongs to one: it pays for the calls
+    that handlers make while none of this call's draws is under way."""
     _interrupt: BaseException | None = None
     """A ``BaseException``, such as ``KeyboardInterrupt``, that a handler raised in another task."""
 

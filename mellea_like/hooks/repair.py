@@ -48,10 +48,10 @@ class RepairHooks(Option):
         """Run a draw; if it repairs a failure, tell plugins first."""
         ask, failed = draw.ask, draw.ask.repairs
         if failed is not None:
-            # It is about the failure, so its handlers see that iteration.
-            _, meter = CURRENT.get()
+            # It is about the failure, so its handlers see that iteration. But that draw has been
+            # paid for, and this one has not begun.
             about = RequestMeta(self.call.id, failed.iteration, failed.subsample)
-            CURRENT.set((about, meter))
+            CURRENT.set((about, self._hooks.outside))
             await self._hooks.fire(
                 SamplingRepairPayload,
                 failed,
@@ -59,6 +59,6 @@ class RepairHooks(Option):
                 action=ask.action,
                 context=ask.context,
             )
-            CURRENT.set((draw.meta, meter))
+            CURRENT.set((draw.meta, self._hooks.outside))
             draw.started_at = self.call.now  # It has only begun now.
         await go(draw)

@@ -62,8 +62,8 @@ class Call(ABC):
     settle_options: Sequence[Option] = ()
     choose_options: Sequence[Option] = ()
     _fatal: BaseException | None = None
-    late: BaseException | None = None
-    """An error that came after the race. The call raises the error only if it has no answer."""
+    late: tuple[BaseException, ...] = ()
+    """Errors that came after the race. The call raises the first only if it has no answer."""
     due: Stop | None = None
     """Why the call ends at its deadline; None if the deadline is the call's own time limit."""
     concluded = False
@@ -137,11 +137,11 @@ class Call(ABC):
 
     def rule(self, ruling: Ruling) -> None:
         """Carry out a ruling, even before or after the race."""
-        if ruling.fatal is not None and ruling.fatal is self.late:
+        if ruling.fatal in self.late:
             return  # A plugin's error comes twice: from its hook, and as it leaves what called it.
         if hasattr(self, "race"):
-            if self._is_late(ruling.fatal):
-                self.late = ruling.fatal
+            if (fatal := ruling.fatal) is not None and self._is_late(fatal):
+                self.late += (fatal,)
             else:
                 self.race.rule(ruling)
         elif ruling.fatal is not None and self._fatal is None:
@@ -152,15 +152,16 @@ class Call(ABC):
         """The error that the call must raise; None if there is none."""
         return self.race.fatal if hasattr(self, "race") else self._fatal
 
-    def _is_late(self, fatal: BaseException | None) -> bool:
+    def _is_late(self, fatal: BaseException) -> bool:
         """Return whether an error came after the race of a call that may still have an answer."""
+        # If it has one, the error doesn't take it away; only the call's conclusion knows. A race
+        # that was won has an answer, so it logs such errors itself.
         return (
             isinstance(fatal, Exception)
             and self.race.ended
             and not self.concluded
             and self.race.fatal is None
             and not self.race.won
-            and self.late is None
             and any(slice_.passed for slice_ in self.slices)
         )
 
@@ -242,6 +243,8 @@ class Call(ABC):
                     settle = partial(option.settle, go=settle)
                 await settle()
         except Exception as exc:  # noqa: BLE001 (a bug in an option: the call raises it)
+            # Not by a ruling, which would only be logged once the race is won: without what should
+            # have been settled, the call has no answer.
             race.fatal = exc
         finally:
             CURRENT.set(current)
@@ -263,6 +266,7 @@ class Call(ABC):
                 cut = True
             elif slice_.outcome is was_errored and not slice_.may_continue:
                 broken = True
+        # The deadline may pass in the step in which the last lane ends; that cuts nothing.
         timed_out = race.time_up and cut
         stopped = race.why or (self.due if timed_out else None)
         return Facts(slices, race.won, stopped, timed_out, broken, cancelled)

@@ -90,11 +90,12 @@ class Draw:
                 raise error
             if isinstance(error, LimitExceeded) and error.result is None:
                 # Nothing was sent and nothing went wrong: it was stopped before it began.
+                # An option may have told the call already, which does no harm.
                 self.outcome, self.error, self.reason = _CANCELLED, None, str(error)
                 self.call.refused(error)
         elif self.call.race.asked_to_stop():
             self.outcome = _CANCELLED
-            # A group would pass time limits. On trio, no scope would absorb asyncio's cancellation.
+            # A plain one: time limits absorb no group, and on trio no scope absorbs asyncio's.
             if isinstance(first := first_in(cancellation), anyio.get_cancelled_exc_class()):
                 raise first
         else:
@@ -113,7 +114,7 @@ class Draw:
     async def run(self) -> None:
         """Run the draw; raise only requested cancellations and errors that end the call."""
         meter = Meter()
-        CURRENT.set((self.meta, meter))
+        CURRENT.set((self.meta, meter))  # Never reset: the lane's task, or the call, does so.
         try:
             ask = self.ask
             spec, messages = ask.spec, self.parts.messages
@@ -123,6 +124,7 @@ class Draw:
             options = spec.options
             if options.seed is not None:
                 options = options.with_seed(derive_seed(options.seed, ask.iteration))
+            # Only now: a draw whose rendering fails has cost nothing.
             self.messages, self.meter = messages, meter
             request = Request(messages, options, spec.format, self.meta, meter)
             candidate = self.read(await self.parts.backend.generate(request))
@@ -162,6 +164,7 @@ class Draw:
             value = spec.value_of(generation, ask.action)
         except ValueError as exc:
             raise NotAnAnswer(why_unread(exc)) from exc
+        # None may be the value that was parsed; only ``parsed`` tells it from no value.
         if value is not text and (value is not generation.value or value is None):
             self.generation = generation = replace(generation, value=value, parsed=True)
         seen = ask.context if spec.validation_context is None else spec.validation_context
@@ -192,10 +195,8 @@ class Draw:
     # The record
 
     def record(self, ended_at: float) -> Slice:
-        """Return the record of everything that is known about the draw now."""
+        """Return the record of all that is known about the draw now; it may be asked twice."""
         self.tried = None  # Its traceback refers to this draw.
-        if self.error is not None and self.outcome is not _CANCELLED:
-            self.outcome = _ERRORED
         ask, generation, meter = self.ask, self.generation, self.meter
         usage, asked, checks = cost_of_draw(meter, generation)
         return Slice(

@@ -52,7 +52,7 @@ def conclude(
     try:
         if fatal is None:
             choice = choose(facts)
-        if facts.cancelled and not choice.final:
+        if facts.cancelled and not choice.final:  # Whoever left gets only an answer that was final.
             choice = Choice(None, final=False)
         best = choice.place
         if best is None:

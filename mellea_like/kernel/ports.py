@@ -1,8 +1,9 @@
 """The ports of a call: the interfaces through which its plan and its options control it.
 
-`Plan` and `Option.hear` make decisions, synchronously, so nothing else happens meanwhile. The
-other ports of an `Option` wrap something that may wait: a request, a draw, a check, the call. The
-kernel composes them once for each call and knows nothing else about the options.
+`Plan` and `Option.hear` make decisions, synchronously, so nothing else happens meanwhile. Some
+ports of an `Option` wrap what may wait (a request, a draw, a check, the settling, the call); the
+others are synchronous, too. The kernel composes them once for each call and knows nothing else
+about the options.
 """
 
 from __future__ import annotations
@@ -101,6 +102,7 @@ class Ruling(NamedTuple):
     fatal: BaseException | None = None
     """The error that the call raises; None if there is none."""
     why: Stop | None = None
+    """The reason to report if the call ends without being won. Alone, it doesn't stop the race."""
     hold: float = 0.0
     """How many seconds the lane of the slice that was just recorded waits before its next draw."""
 
@@ -213,7 +215,10 @@ class Option:
         return await go(draw, candidate, wanted)
 
     async def around(self, loop_budget: int, go: Callable[[int], Awaitable[None]]) -> None:
-        """Wrap the whole call: its race, and then `settle`; ``go`` runs both."""
+        """Wrap the whole call: its race, and then `settle`; ``go`` runs both.
+
+        Only options of the table `AROUND` are asked, because the others are made inside of it.
+        """
         await go(loop_budget)
 
     def hear(self, slice_: Slice) -> Ruling | None:

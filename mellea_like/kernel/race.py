@@ -50,8 +50,8 @@ class Race:
     clock: Callable[[], float]
     started: float
     hear: Sequence[tuple[Outcome | None, Callable[[Any], Ruling | None]]] = ()
-    """Functions that get each slice (a draw's record) with their outcome, or with any if it is
-    None, until the call is decided."""
+    """Pairs of an outcome (None for any) and a function, which gets each slice (a draw's record)
+    with this outcome until the call is won."""
     tell: Sequence[Callable[[Any], None]] = ()
     """Functions that get every slice, in the order of ``slices``."""
     stops: Sequence[Callable[[], None]] = ()
@@ -70,7 +70,7 @@ class Race:
     over: bool = False
     """Whether a ruling has ended the race and cancelled the running draws."""
     won: bool = False
-    """Whether the call is decided, so that draws that end later don't matter."""
+    """Whether enough draws have passed, so that draws that end later don't matter."""
     stopped: bool = False
     """Whether no draw may start any more."""
     time_up: bool = False
@@ -85,10 +85,10 @@ class Race:
     _alone: bool = False  # Whether the only lane runs in the caller's task.
     _leaving: bool = False  # Whether the lanes have ended, or were told to end.
     _told: int = 0  # How many slices ``tell`` has got.
-    _decided: int = 0  # How many there were when the call was decided; the rest get sorted.
+    _decided: int = 0  # How many slices there were when the race ended; later ones get sorted.
     _native: int = 0  # How many `native_cancel_requests` were older than the race.
-    _alive: int = field(init=False)  # Those that have not ended, even if not yet begun.
-    _under_way: int = 0  # Those whose tasks have begun and not ended.
+    _alive: int = field(init=False)  # How many lanes have not ended, begun or not.
+    _under_way: int = 0  # How many lanes have begun and not ended.
     _ended: WatchedEvent | anyio.Event | None = None  # Wakes the call's task, if lanes race.
     _dropped: tuple[Callable[[Ask], bool], ...] = ()
     _scope_type: type[anyio.CancelScope] = field(init=False)
@@ -103,7 +103,7 @@ class Race:
 
     def record(self, slice_: Any) -> None:
         """Keep the slice of a draw that has ended, and report it to the plan and all listeners."""
-        # Both as they were before this slice: the one that decides the call is itself still told.
+        # Read before the slice is heard: the one that decides the call is itself told at once.
         undecided, telling = not self.won, self.tell and not (self.over or self._leaving)
         self.slices.append(slice_)
         try:
@@ -136,9 +136,10 @@ class Race:
         if fatal is not None:
             over = self._accept(fatal)
         elif over and why is None:
-            self.won = True
+            self.won = True  # Even after the race has ended: the draw was paid for, and it passed.
         if self.over:
             return
+        # The first reason counts, and none that comes after the last draw could start.
         if why is not None and self.why is None and not self.stopped:
             self.why = why
         if drop is not None:
@@ -154,10 +155,11 @@ class Race:
     def _end(self) -> None:
         """Cancel the running draws."""
         self.over = True
-        self._decided = len(self.slices)
+        if not self._leaving:
+            self._decided = len(self.slices)
         self._cancel_lanes()
         if self._ended is not None:
-            self._ended.set()  # The call's task makes sure that the lanes end.
+            self._ended.set()  # The call's task wakes, and logs lanes that don't end soon.
 
     def _cancel_lanes(self) -> None:
         for scope in self._scopes:
@@ -222,27 +224,26 @@ class Race:
 
         If the caller is cancelled, the cancellation is raised after all lanes have ended.
         """
-        if self.stopped:
-            return
         # A caller may clean up after a cancellation: only a newer one counts.
         self._native = native_cancel_requests()
-        self._decided = len(self.slices)
         left: BaseException | None = None
         try:
-            if self.plan.lanes == 1:
-                left = await self._run_alone()
+            if self.plan.lanes == 1:  # It needs no task of its own, and so no event and no shield.
+                await self._run_alone()
             else:
                 left = await self._run_lanes()
         finally:
             self._finish()
+        # A native cancellation (`task.cancel()`) comes only once, so it is raised here: the one
+        # that arrived, or a new one in place of one that a backend swallowed.
         if left is None and cancellation_lost(self._native):
-            left = anyio.get_cancelled_exc_class()()  # A backend has swallowed it.
+            left = anyio.get_cancelled_exc_class()()
         if left is not None:
             try:
                 raise left
             finally:
                 del left  # Break the cycle between frame and exception.
-        # A backend may have swallowed the cancellation of a scope around us.
+        # That of a scope around us comes again at each checkpoint, even if a backend swallowed it.
         await checkpoint_if_cancelled()
 
     def _finish(self) -> None:
@@ -258,10 +259,9 @@ class Race:
         for ended in self.ends:
             ended()
 
-    async def _run_alone(self) -> BaseException | None:
-        """Run the only lane in the caller's task; return a cancellation to raise, or None."""
+    async def _run_alone(self) -> None:
+        """Run the only lane in the caller's task."""
         self._alone = True
-        left: BaseException | None = None
         deadline = self._scopes[0] = anyio.CancelScope(deadline=self.deadline)
         try:
             with deadline:
@@ -273,25 +273,20 @@ class Race:
                         if (cancelled := self._left(exc)) is not None:
                             raise cancelled from None
                     finally:
-                        # The deadline's scope is still open: a late ruling must not cancel it.
-                        self._scopes[0] = None
+                        self._scopes[0] = None  # Later rulings find nothing to cancel.
                         self._alive = 0
                 except anyio.get_cancelled_exc_class() as exc:
-                    left = self._native_copy(exc)
                     # anyio keeps the exception in a cycle, and its frames hold the records.
                     exc.__traceback__ = None
                     raise
                 finally:
-                    self.time_up = not self.over and deadline.cancel_called
-                    if not self.over:
-                        self._decided = len(self.slices)
+                    self._leave(deadline)
         except anyio.get_cancelled_exc_class():
             # A backend may raise a cancellation other than its own, which no scope absorbs. The
             # cancellation of a scope around us is raised again by a checkpoint, in `run`.
-            native = left is not None or native_cancel_requests() > self._native
+            native = native_cancel_requests() > self._native
             if native or not (scope_cancelled() or deadline.cancel_called):
                 raise
-        return left
 
     async def _run_lanes(self) -> BaseException | None:
         """Run each lane in its own task; return a cancellation to raise, or None."""
@@ -364,6 +359,8 @@ class Race:
                             exc.__traceback__ = None
                             raise
                 except BaseException as exc:
+                    # A backend may raise a cancellation of its own in place of the scope's, which
+                    # then lets it pass.
                     if not self._absorbs(scope, exc):
                         raise
         except BaseException as exc:  # noqa: BLE001 (the call raises what isn't a cancellation)
@@ -393,6 +390,7 @@ class Race:
         if self._waiting is not None:
             self._waiting.promote()
             self._check_standstill()
+        # Once the call leaves, a lane that has not begun may never begin.
         done = not self._under_way if self._leaving else not self._alive
         if done and self._ended is not None:
             self._ended.set()
@@ -419,19 +417,20 @@ class Race:
             try:
                 await draw.run()
             finally:
-                # A cancellation passes here, too: each draw that has started leaves one record.
+                # A cancellation passes here, too: each draw that has started leaves one record. The
+                # draw has ended by then, so what its own slice drops or holds isn't the draw.
                 self.running[lane] = None
                 now = clock() - started
                 self._hold = 0.0
+                # If racing lanes are cancelled, the call's task notices. A lone one must do so
+                # before the record, even if a backend has swallowed its cancellation.
+                if self._alone and (scope.cancel_called or self.asked_to_stop()):
+                    self._leave(scope)
                 self.record(draw.record(now))
             if self._hold and not self.stopped:
                 await self._park(lane, self._hold, alone=True)
                 now = clock() - started
-            # A backend may swallow its cancellation; no turn may start after it.
-            if self._alone:
-                if scope.cancel_called or self.asked_to_stop():
-                    return False
-            elif self._dropped and scope.cancel_called:
+            if self._dropped and scope.cancel_called:
                 return True
         return False
 
@@ -445,8 +444,7 @@ class Race:
         """Let a lane wait until the plan may have another answer."""
         if self._waiting is None:
             self._waiting = WaitingLanes()
-        before = self._check_standstill
-        await self._waiting.wait(lane, seconds, alone=alone, before=before)
+        await self._waiting.wait(lane, seconds, alone=alone, before=self._check_standstill)
 
     def _check_standstill(self) -> None:
         """Stop the race if every lane waits for other lanes, because none would ever continue."""

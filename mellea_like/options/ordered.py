@@ -8,6 +8,8 @@ from mellea_like.core.slice import Outcome
 from mellea_like.kernel.ports import Choice, Option, Ruling
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from mellea_like.core.slice import Slice
     from mellea_like.kernel.ports import Ask, Facts
 
@@ -19,10 +21,16 @@ class Ordered(Option):
 
     A draw's rank is its (attempt, lane). When a draw passes, all draws of higher rank are dropped.
     Those of lower rank still run.
+
+    Args:
+        lanes: the number of lanes.
     """
 
     best: Slice | None = None
     hears = Outcome.PASSED
+
+    def __init__(self, lanes: int) -> None:
+        self._lanes = lanes
 
     def hear(self, slice_: Slice) -> Ruling | None:
         """Drop all draws that rank after the passing draw of lowest rank: they can't win."""
@@ -39,9 +47,23 @@ class Ordered(Option):
     def choose(self, facts: Facts) -> Choice | None:
         """Choose the passing slice of lowest rank.
 
-        If the call was cut short, the choice isn't final: a draw of lower rank might have passed.
+        If the call was cut short and a draw of lower rank is missing, the choice isn't final,
+        because that draw might have passed.
         """
         if self.best is None:
             return None
         cut = facts.cancelled or facts.timed_out or facts.stopped is not None
-        return Choice(facts.slices.index(self.best), final=not cut)
+        final = not cut or self._unbeatable(facts.slices, self.best)
+        return Choice(facts.slices.index(self.best), final)
+
+    def _unbeatable(self, slices: Sequence[Slice], best: Slice) -> bool:
+        """Return whether every draw of lower rank has ended, or can't be made."""
+        ended = {s.rank: s for s in slices if s.outcome is not Outcome.CANCELLED}
+        for lane in range(self._lanes):
+            for depth in range(best.depth + (lane < best.subsample)):
+                slice_ = ended.get((depth, lane))
+                if slice_ is None:
+                    return False
+                if not slice_.may_continue:
+                    break
+        return True

@@ -52,7 +52,7 @@ class Lanes:
         if self._repairs.hear(slice_) is _CONTINUES:
             return
         if slice_.outcome is _PASSED and self.lanes == 1:
-            # The other lanes would have raced it.
+            # The lanes run one after another. In a race, this pass would have ended the others.
             self._depths = [self._loop_budget] * len(self._depths)
         self._depths[slice_.chain] = self._loop_budget
 

@@ -46,6 +46,8 @@ class RunningCall(Call):
     """Whether to keep the state after `run`, because this object will continue the paused call."""
     undelivered = 0
     """How many slices a caller should have been told of, but time ran out."""
+    _turns = 0
+    """The most draws that the call could make, with the loop budget that a plugin may have set."""
     _ending: Ending | None = None
     _rounds: Rounds | None = None
     _setup: Setup | None
@@ -90,6 +92,7 @@ class RunningCall(Call):
             deadline = due if deadline is None else min(deadline, due)
         for budget in self.inputs.budgets:
             left = budget.seconds_left()
+            # The call's start lies ``before`` seconds back; what is left counts from now.
             up = None if left is None else started + before + left
             if up is not None and (deadline is None or up < deadline):
                 deadline = up
@@ -104,6 +107,7 @@ class RunningCall(Call):
         """Make the plan, and those options of the table `OPTIONS` that the call needs."""
         setup, self._setup = self._setup, None
         assert setup is not None  # noqa: S101 (this is done once)
+        self._turns = self.settings.concurrency_budget * loop_budget
         plan = setup.begin(loop_budget)
         return plan, [option for row in OPTIONS if (option := row(setup)) is not None]
 
@@ -156,19 +160,19 @@ class RunningCall(Call):
         """Return how the call ended. Only the first use of this method decides that."""
         # Options around the call ask first, and the result must be what they were told.
         if self._ending is None:
-            turns = self.settings.concurrency_budget * self.settings.loop_budget
             self._ending = conclude(
-                self.facts(turns, cancelled=cancelled),
+                self.facts(self._turns, cancelled=cancelled),
                 self.choose,
                 partial(choose_failure, self.strategy),
                 sampling_id=self.id,
                 fatal=self.fatal,
-                late=self.late,
+                late=self.late[0] if self.late else None,
             )
-            self.concluded, error = True, self.late
-            if error is not None and self._ending.success:
-                message = "after the call was decided: %s: %s"
-                warn(message, type(error).__name__, error, sampling_id=self.id)
+            self.concluded = True
+            for error in self.late:
+                if error is not self._ending.error:
+                    message = "after the call was decided: %s: %s"
+                    warn(message, type(error).__name__, error, sampling_id=self.id)
         return self._ending
 
     def _result(self, ending: Ending) -> SamplingResult[Any]:

@@ -123,7 +123,7 @@ OPTIONS: tuple[Callable[[Setup], Option | None], ...] = (
     ),
     lambda s: TimeLimit(s.settings.iteration_timeout) if s.settings.iteration_timeout else None,
     lambda s: First() if s.settings.selection == "first" and s.show is None else None,
-    lambda s: Ordered() if s.settings.selection == "ordered" else None,
+    lambda s: Ordered(s.settings.concurrency_budget) if s.settings.selection == "ordered" else None,
     lambda s: (
         _lazy("options.judges", "Judges", s.inputs, s.settings.judge_options)
         if s.selection is not None

@@ -21,7 +21,14 @@ from mellea_like import (
 )
 from mellea_like.backends.function import FunctionBackend
 from mellea_like.core import StopReason
-from mellea_like.errors import Blocked, HookError, LimitExceeded, RateLimited, RequirementError
+from mellea_like.errors import (
+    BackendError,
+    Blocked,
+    HookError,
+    LimitExceeded,
+    RateLimited,
+    RequirementError,
+)
 from mellea_like.kernel.ending import conclude, first_passed
 from mellea_like.kernel.ports import Facts, Stop
 from mellea_like.options.ordered import Ordered
@@ -39,8 +46,8 @@ def facts_of(slices, *, won=False, stopped=None, timed_out=False, broken=False, 
     return Facts(slices, won, stopped, timed_out, broken, cancelled)
 
 
-def in_order(slices):
-    option = Ordered()
+def in_order(slices, lanes=2):
+    option = Ordered(lanes)
     for slice_ in slices:
         if slice_.outcome is option.hears:
             option.hear(slice_)
@@ -267,6 +274,39 @@ def test_why_a_call_with_a_pass_stopped_and_whether_it_has_an_answer(
         undecided = ending.stop_reason == "cancelled" or "fatal" in arguments
         assert ending.best_index == (0 if undecided else 1)
         assert (ending.decision is None) == (undecided or by_rank)
+
+
+BROKE = BackendError("a permanent error")
+
+
+@pytest.mark.parametrize(
+    ("ranks", "lanes", "final"),
+    [
+        # (attempt, lane) and outcome of each draw; whether the pass of lowest rank can't be beaten
+        ({(0, 0): P}, 1, True),
+        ({(0, 0): P}, 3, True),
+        ({(0, 1): P}, 3, False),
+        ({(0, 0): C, (0, 1): P}, 2, False),
+        ({(0, 0): F, (0, 1): P}, 2, True),
+        ({(0, 0): F, (1, 0): P}, 1, True),
+        ({(0, 0): F, (1, 0): P}, 2, False),
+        ({(0, 0): F, (0, 1): F, (1, 0): P}, 2, True),
+        ({(0, 0): F, (0, 1): F, (1, 0): C, (1, 1): P}, 2, False),
+        # A permanent error ends its lane, a passing one does not.
+        ({(0, 0): E, (0, 1): F, (1, 1): P}, 2, True),
+        ({(0, 0): F, (0, 1): F, (1, 1): P, (0, 2): P}, 3, True),
+    ],
+)
+@pytest.mark.parametrize("cut", [LATE, LEFT, {"stopped": SPENT}], ids=["late", "left", "spent"])
+def test_an_ordered_pass_is_final_if_no_draw_of_lower_rank_is_missing(ranks, lanes, final, cut):
+    slices = [
+        a_slice(i, outcome, depth=depth, subsample=lane, error=BROKE if outcome is E else None)
+        for i, ((depth, lane), outcome) in enumerate(ranks.items(), 1)
+    ]
+    best = min(rank for rank, outcome in ranks.items() if outcome is P)
+    choice = in_order(slices, lanes)(facts_of(slices, **cut))
+    assert (slices[choice.place].rank, choice.final) == (best, final)
+    assert in_order(slices, lanes)(facts_of(slices)).final
 
 
 def test_a_timeout_names_the_call_and_comes_from_the_first_error():

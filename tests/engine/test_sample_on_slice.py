@@ -97,6 +97,33 @@ async def test_its_exception_on_the_last_draw_is_raised_unless_there_is_an_answe
         assert not caught.value.result.success
 
 
+async def test_of_several_exceptions_after_the_last_draw_none_takes_an_answer_away(caplog):
+    async def complain(slice_):
+        await anyio.sleep(0.1)
+        raise LookupError(f"of {slice_.iteration}")
+
+    backend = by_iteration({4: after(1, "no")}, default=after(1, "yes"))
+    made = {"loop_budget": 1, "concurrency_budget": 4}
+    strategy = RejectionSamplingStrategy(
+        backend, selection=BestOf(lambda _: 1, n=4, inline=True), **made
+    )
+    result = await strategy.sample("do", [yes], on_slice=complain)
+    assert result.value == "yes"
+    logged = [r.getMessage() for r in caplog.records if "decided" in r.getMessage()]
+    assert sorted(logged) == [
+        f"after the call was decided: LookupError: of {i}" for i in range(1, 5)
+    ]
+    # Without an answer, the first is raised, and the others are logged.
+    caplog.clear()
+    with pytest.raises(LookupError, match="of") as caught:
+        await RejectionSamplingStrategy(backend, selection=Collect(4), **made).sample(
+            "do", [yes], on_slice=complain
+        )
+    logged = [r.getMessage() for r in caplog.records if "decided" in r.getMessage()]
+    assert len(logged) == 3
+    assert str(caught.value) not in " ".join(logged)
+
+
 async def test_a_listener_hears_of_a_slice_at_which_a_plugin_fails():
     heard = []
 

@@ -8,10 +8,18 @@ import anyio
 import pytest
 from engine_kit import after, by_iteration, outcomes, yes
 
-from mellea_like import Outcome, RejectionSamplingStrategy, SamplingFailed, SamplingTimeout
+from mellea_like import (
+    Generation,
+    Outcome,
+    RejectionSamplingStrategy,
+    Requirement,
+    SamplingFailed,
+    SamplingTimeout,
+)
 from mellea_like.backends.scripted import Reply
 from mellea_like.core import StopReason
 from mellea_like.errors import BackendTimeout, RateLimited
+from mellea_like.hooks import HookType, hook
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
 
@@ -49,6 +57,40 @@ async def test_when_the_time_is_up_the_best_failure_comes_back(concurrency):
     assert result.best.iteration == 1
     with pytest.raises(SamplingFailed, match=r"stopped: timeout"):
         result.unwrap()
+
+
+class Swallows:
+    """Replies "no" after a second, also if it is cancelled meanwhile."""
+
+    async def generate(self, request):
+        try:
+            await anyio.sleep(1)
+        except anyio.get_cancelled_exc_class():
+            pass
+        return Generation("no")
+
+
+async def test_time_is_up_by_the_attempts_that_a_plugin_gave():
+    @hook(HookType.SAMPLING_LOOP_START)
+    async def three(payload):
+        return payload.model_copy(update={"loop_budget": 3})
+
+    strategy = RejectionSamplingStrategy(
+        Swallows(), loop_budget=1, timeout=1.5, plugins=[three], retry=None
+    )
+    result = await strategy.sample("do", [yes])
+    assert (len(result.slices), result.stop_reason) == (2, StopReason.TIMEOUT)
+
+
+async def test_a_lone_lane_finds_no_reason_to_stop_after_its_time_is_up():
+    def buggy(candidate):
+        raise KeyError("its bug")
+
+    strategy = RejectionSamplingStrategy(Swallows(), loop_budget=5, timeout=1.5, retry=None)
+    with pytest.raises(SamplingTimeout) as caught:  # Twice the same bug would be hopeless.
+        await strategy.sample("do", [Requirement("x", buggy, inline=True)])
+    assert outcomes(caught.value.result) == {1: "errored", 2: "errored"}
+    assert caught.value.result.stop_reason is StopReason.TIMEOUT
 
 
 async def test_when_nothing_was_judged_by_then_it_is_a_sampling_timeout_with_the_record():

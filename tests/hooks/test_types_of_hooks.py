@@ -308,3 +308,21 @@ async def test_an_answer_that_is_no_payload_is_an_error(answer):
 
     with pytest.raises(HookError, match=r"it returned \w+: return None, or payload.model_copy"):
         await RejectionSamplingStrategy(by_iteration({}), plugins=[odd]).sample("do", [yes])
+
+
+@pytest.mark.parametrize("moment", [HookType.SAMPLING_REPAIR, HookType.GENERATION_PRE_CALL])
+async def test_what_a_plugin_asks_a_model_is_paid_by_the_draw_that_its_call_belongs_to(moment):
+    side = RejectionSamplingStrategy(by_iteration({}, default="yes"))
+
+    @hook(moment)
+    async def asks(payload):
+        await side.sample("why?", [yes])
+
+    inner = RepairTemplateStrategy(by_iteration({1: "no", 2: "yes"}), plugins=[asks])
+
+    async def answer(request):
+        return (await inner.sample("do", [yes])).text
+
+    result = await RejectionSamplingStrategy(FunctionBackend(answer)).sample("do", [yes])
+    asked = 1 if moment is HookType.SAMPLING_REPAIR else 2
+    assert result.usage.requests == 2 + asked
