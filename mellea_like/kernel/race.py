@@ -226,24 +226,17 @@ class Race:
         """
         # A caller may clean up after a cancellation: only a newer one counts.
         self._native = native_cancel_requests()
-        left: BaseException | None = None
         try:
             if self.plan.lanes == 1:  # It needs no task of its own, and so no event and no shield.
                 await self._run_alone()
             else:
-                left = await self._run_lanes()
+                await self._run_lanes()
         finally:
             self._finish()
-        # A native cancellation (`task.cancel()`) comes only once, so it is raised here: the one
-        # that arrived, or a new one in place of one that a backend swallowed.
-        if left is None and cancellation_lost(self._native):
-            left = anyio.get_cancelled_exc_class()()
-        if left is not None:
-            try:
-                raise left
-            finally:
-                del left  # Break the cycle between frame and exception.
-        # That of a scope around us comes again at each checkpoint, even if a backend swallowed it.
+        # A backend may have swallowed a cancellation. A native one (`task.cancel()`) comes only
+        # once, so a new one takes its place. That of a scope around us comes at each checkpoint.
+        if cancellation_lost(self._native):
+            raise anyio.get_cancelled_exc_class()
         await checkpoint_if_cancelled()
 
     def _finish(self) -> None:
@@ -288,9 +281,8 @@ class Race:
             if native or not (scope_cancelled() or deadline.cancel_called):
                 raise
 
-    async def _run_lanes(self) -> BaseException | None:
-        """Run each lane in its own task; return a cancellation to raise, or None."""
-        left: BaseException | None = None
+    async def _run_lanes(self) -> None:
+        """Run each lane in its own task."""
         deadline = anyio.CancelScope(deadline=self.deadline)
         self._ended = ended = WatchedEvent(on_cancel=partial(self._leave, deadline))
         self._scope_type = type(deadline)  # Anyio looks it up for each scope, which takes 1 µs.
@@ -305,8 +297,7 @@ class Race:
             with deadline:
                 try:
                     await ended.wait()
-                except anyio.get_cancelled_exc_class() as exc:
-                    left = self._native_copy(exc)
+                except anyio.get_cancelled_exc_class():
                     raise
                 except BaseException as exc:  # noqa: BLE001 (an interrupt; the call raises it)
                     self.rule(Ruling(fatal=exc))
@@ -319,7 +310,6 @@ class Race:
                         self._ended = still = anyio.Event()  # A ruling may have set the first one.
                         lanes = f"mellea_like {self.name} lane "
                         await see_the_end(still, lanes, self.grace, self.name)
-        return left
 
     def resume(self, started: float, deadline: float | None) -> None:
         """Let draws start again after the lanes have ended."""
@@ -327,14 +317,6 @@ class Race:
         self.deadline = math.inf if deadline is None else deadline
         self.stopped = self._leaving = False
         self._alive = self.plan.lanes
-
-    def _native_copy(self, cancellation: BaseException) -> BaseException | None:
-        """Return a copy of a cancellation by ``task.cancel()``; None if a cancel scope caused it.
-
-        The call must raise this copy. If the deadline passes as well, anyio (4.16) absorbs the
-        original as if it came from its own scope.
-        """
-        return None if scope_cancelled() else type(cancellation)(*cancellation.args)
 
     def forget(self) -> None:
         """Drop all references to the call, so that its records can be freed."""

@@ -15,7 +15,7 @@ import anyio
 
 from mellea_like.core.backend import CURRENT, RequestMeta
 from mellea_like.kernel.ports import Option, Ruling
-from mellea_like.runtime.event_loops import foreign, scope_cancelled, split_cancellation
+from mellea_like.runtime.event_loops import foreign, split_cancellation
 from mellea_like.runtime.logs import warn
 
 if TYPE_CHECKING:
@@ -84,7 +84,6 @@ class Deliveries(Option):
 
     async def around(self, loop_budget: int, go: Callable[[int], Awaitable[None]]) -> None:
         """Run the call in a task group for deliveries, and wait for those tasks after the call."""
-        left: BaseException | None = None
         async with anyio.create_task_group() as tasks:
             if self._delivers:
                 tasks.start_soon(self._deliver)
@@ -94,9 +93,7 @@ class Deliveries(Option):
                     loop_budget = await self._plugins.begin(self.call, loop_budget, tasks)
                 await go(loop_budget)
                 cancelled = False
-            except anyio.get_cancelled_exc_class() as exc:
-                if not scope_cancelled():
-                    left = type(exc)(*exc.args)
+            except anyio.get_cancelled_exc_class():
                 raise
             except BaseException as exc:  # noqa: BLE001 (raised when the tasks have ended)
                 self.call.rule(Ruling(fatal=exc))
@@ -104,13 +101,6 @@ class Deliveries(Option):
             finally:
                 # In a task: a native cancellation passes every shield of the caller's own.
                 tasks.start_soon(self._close, cancelled)
-        if left is not None:
-            # Nothing of ours cancels this task group. If a time limit ran out as well, anyio (4.16)
-            # takes a native cancellation for its own.
-            try:
-                raise left
-            finally:
-                del left  # Break the cycle between frame and exception.
 
     def tell(self, slice_: Slice) -> None:
         """Queue a slice for delivery, without waiting."""
