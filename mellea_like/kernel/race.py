@@ -400,7 +400,8 @@ class Race:
                 await draw.run()
             finally:
                 # A cancellation passes here, too: each draw that has started leaves one record. The
-                # draw has ended by then, so what its own slice drops or holds isn't the draw.
+                # lane is empty by then, so that dropping this very slice's kind doesn't cancel its
+                # scope. And a hold that was ruled meanwhile isn't this slice's.
                 self.running[lane] = None
                 now = clock() - started
                 self._hold = 0.0
