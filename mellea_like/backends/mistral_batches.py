@@ -384,15 +384,10 @@ def _part(part: Part) -> dict[str, Any]:
 
 
 def readable(completion: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert a completion to OpenAI's form, whose text and thoughts are one string each."""
+    """Convert a completion to OpenAI's form, whose calls have an index and texts as arguments."""
     choices: list[dict[str, Any]] = []
     for choice in completion["choices"]:
         message = dict(choice["message"])
-        if isinstance(message.get("content"), list):
-            parts: Sequence[Any] = message["content"]
-            message["content"] = "".join(p["text"] for p in parts if p["type"] == "text")
-            thoughts = [t for p in parts if p["type"] == "thinking" for t in p["thinking"]]
-            message["reasoning_content"] = "".join(str(t.get("text") or "") for t in thoughts)
         if message.get("tool_calls"):
             message["tool_calls"] = [
                 _call(number, call) for number, call in enumerate(message["tool_calls"])

@@ -273,14 +273,15 @@ class Reply(Gathered):
         thought = delta.get(name)
         if thought:
             self._thinks_as.add(name)
+        content, thoughts = _text_and_thoughts(delta.get("content"))
         piece = self._said(
-            as_text(delta.get("content")),
+            content,
             as_text(delta.get("refusal")),
-            thought if isinstance(thought, str) else "",
+            thought if isinstance(thought, str) else thoughts,
         )
         if known := choice.get("logprobs"):
             entries = known.get("content") or ()
-            self._logprobs += (as_token(entry) for entry in entries if "logprob" in entry)
+            self._logprobs += map(as_token, filter(_has_logprob, entries))
         for call in delta.get("tool_calls") or ():
             piece += self._read_call(call)
         if delta.get("function_call"):
@@ -418,6 +419,18 @@ def as_text(value: Any) -> str:
     raise TypeError(msg)
 
 
+def _text_and_thoughts(content: Any) -> tuple[str, str]:
+    """Return the text and the reasoning of a content; Mistral's models that reason send parts."""
+    if not isinstance(content, list):
+        return as_text(content), ""
+    parts = cast("list[dict[str, Any]]", content)
+    thoughts = (part["thinking"] for part in parts if part["type"] == "thinking")
+    return (
+        "".join(as_text(part["text"]) for part in parts if part["type"] == "text"),
+        "".join(as_text(part.get("text")) for thought in thoughts for part in thought),
+    )
+
+
 def _of_call(found: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the extra fields of a tool call in their original structure."""
     if not found:
@@ -426,8 +439,12 @@ def _of_call(found: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**found.get("call", {}), **inside}
 
 
+def _has_logprob(entry: Mapping[str, Any]) -> bool:
+    return entry.get("logprob") is not None
+
+
 def as_token(entry: Mapping[str, Any]) -> TokenLogprob:
     """Return a token with its log-probability, read from a server's entry."""
-    top = entry.get("top_logprobs") or ()
+    top = filter(_has_logprob, entry.get("top_logprobs") or ())
     alternatives = tuple((as_text(other["token"]), float(other["logprob"])) for other in top)
     return TokenLogprob(as_text(entry["token"]), float(entry["logprob"]), alternatives)

@@ -239,9 +239,27 @@ def test_log_probabilities_are_read_where_they_are_those_of_the_protocol():
     reply.read(chunk(delta={"content": "a"}, logprobs={"content": [known]}))
     reply.read(chunk(delta={"content": "b"}, logprobs={"content": [{"token": "b", "prob": 0.1}]}))
     reply.read(chunk(delta={"content": "c"}, logprobs={"content": None}))
+    unknown = {"token": "d", "logprob": None, "top_logprobs": [{"token": "d", "logprob": None}]}
+    reply.read(chunk(delta={"content": "d"}, logprobs={"content": [unknown]}))
     assert reply.generation().logprobs == (TokenLogprob("a", -0.5, (("b", -1.0),)),)
     with pytest.raises(ValueError, match="isn't a chunk"):
         reply.read(chunk(logprobs={"content": [{"logprob": -1}]}))
+
+
+def test_text_and_reasoning_in_parts_are_read_as_mistral_sends_them():
+    reply = Reply(Meter().start())
+    thinking = {"type": "thinking", "thinking": [{"type": "text", "text": "Hm, "}], "closed": False}
+    assert reply.read(chunk(delta={"role": "assistant", "content": ""})) == ""
+    assert reply.read(chunk(delta={"content": [thinking]})) == ""
+    thought = {**thinking, "thinking": [{"type": "text", "text": "seven."}], "closed": True}
+    said = {"type": "text", "text": "It is"}
+    reference = {"type": "reference", "reference_ids": [1]}
+    assert reply.read(chunk(delta={"content": [thought, said, reference]})) == "It is"
+    assert reply.read(chunk(delta={"content": " 7."}, finish_reason="stop")) == " 7."
+    made = reply.generation()
+    assert (made.text, made.reasoning) == ("It is 7.", "Hm, seven.")
+    with pytest.raises(ValueError, match="isn't a chunk"):
+        reply.read(chunk(delta={"content": [{"type": "text", "text": 7}]}))
 
 
 @pytest.mark.parametrize(
