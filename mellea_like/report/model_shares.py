@@ -42,11 +42,15 @@ class Prices:
         """The currency of the prices, as a code."""
         return currency_of(self.of)
 
-    def cost(self, usage: Usage, model: str | None) -> Money:
-        """Return the cost of a model's requests; ``model`` is None if it is unknown."""
+    def price(self, model: str | None) -> Price | None:
+        """Return a model's price; ``model`` is None if it is unknown."""
         if model is None and len(self.of) == 1:
             model = next(iter(self.of))
-        price = price_for(model, self.of) or self.of.get(ANY_MODEL)
+        return price_for(model, self.of) or self.of.get(ANY_MODEL)
+
+    def cost(self, usage: Usage, model: str | None) -> Money:
+        """Return the cost of a model's requests; ``model`` is None if it is unknown."""
+        price = self.price(model)
         if price is None:
             return Money(0.0, not usage.total_tokens and not usage.unknown)
         return Money(price.cost(usage), not usage.unknown)

@@ -395,6 +395,15 @@ class RunFigures:
         return self._intervals.total
 
     @property
+    def unpriced(self) -> list[str]:
+        """The models whose tokens are not in the cost, as they have no price."""
+        prices = self.prices
+        if prices is None:
+            return []
+        spent = {model for (_, model), share in self.models.items() if share.usage.total_tokens}
+        return sorted(model for model in spent if model and prices.price(model) is None)
+
+    @property
     def coverage(self) -> CoverageCurve | None:
         """The share of items that pass, by number of draws; None if no draw was judged."""
         if not any(draws for draws, _, _ in self.shown.values()):

@@ -39,7 +39,7 @@ STATUSES = {
 }
 """Descriptions of the items' statuses."""
 
-_NAME, _IDENTITY = 100, 4000
+_NAME, _IDENTITY, _COST = 100, 4000, 120
 _LINES = 5
 
 
@@ -88,8 +88,10 @@ def headline(figures: RunFigures, *, advise: bool = True) -> list[tuple[str, str
             return money(cost, currency, at_least=not complete)
 
         currency = figures.prices.currency
-        each = f"{written(known / passed)} per passed item" if passed else ""
-        cost = ("cost", written(known), each)
+        about = [f"{written(known / passed)} per passed item"] if passed else []
+        if unpriced := figures.unpriced:
+            about.append(clip(f"no price for {', '.join(unpriced)}", _COST))
+        cost = ("cost", written(known), "; ".join(about))
     begun = figures.begun
     per_item = f"{three_digits(usage.requests / begun)} per item" if begun else ""
     sure = f"95 % interval {bounds(*figures.rate_interval)}" if done else ""

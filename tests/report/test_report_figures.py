@@ -232,6 +232,14 @@ def test_money_is_tokens_times_price_as_far_as_both_are_known(
         assert sum(made.costs.values) == pytest.approx(made.money.known)
 
 
+def test_models_without_a_price_are_named_beside_the_cost():
+    items = [item(0, priced(("m", 1000), ("x-2", 5), ("x-1", 5), (None, 5)))]
+    text = run_text(run_of(items, prices=M | {"typo": [1.0, 2.0]}), items)
+    assert "no price for x-1, x-2\n" in text
+    for prices in (M | {"x-1": [0.0, 1.0], "x-2": [0.0, 1.0]}, {"any model": [0.0, 1.0]}, None):
+        assert "no price for" not in run_text(run_of(items, prices=prices), items)
+
+
 def staged(*models: str | None, outcome="failed"):
     trace = trace_of(*((outcome, 1000),) * len(models), best=0)
     for stage, (s, model) in enumerate(zip(trace["slices"], models, strict=True)):
