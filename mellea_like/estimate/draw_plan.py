@@ -233,8 +233,9 @@ class DrawPlan:
             )
         if cut := self.curve.cut:
             yield (
-                f"{plural(cut, 'draw')} were cancelled (by a race or a time limit): each may have"
-                " passed or failed, so the intervals are wide. A run with one lane tells more."
+                f"{plural(cut, 'draw')} {'was' if cut == 1 else 'were'} cancelled (by a race, a"
+                " time limit or an interruption): each may have passed or failed, so the intervals"
+                f" are wide.{' A run with one lane tells more.' if self.curve.raced else ''}"
             )
         yield f"Never pass: at most {percent(self.curve.hopeless, 1)} of the items."
         yield from self._answer()

@@ -153,8 +153,8 @@ def _coverage(figures: RunFigures) -> dict[str, Any]:
     points = [curve.at(draws) for draws in _steps(1, curve.reach)[:-1] + _steps(curve.reach, reach)]
     last, far = next(p for p in points if p.draws == curve.reach), points[-1]
     cut = (
-        f" {plural(curve.cut, 'draw')} were cancelled (by a race or a time limit): each may have"
-        " passed or failed."
+        f" {plural(curve.cut, 'draw')} {'was' if curve.cut == 1 else 'were'} cancelled (by a race,"
+        " a time limit or an interruption): each may have passed or failed."
         if curve.cut
         else ""
     )

@@ -117,6 +117,8 @@ def test_a_single_draw_and_a_single_request_are_singular():
     said = str(plan(results(*[passed_at_once] * 20), 0.8))
     assert "; 1 reaches " in said
     assert " 1 x 1  1 request, 5 tokens, " in said
+    said = str(plan(results(*[passed_at_once] * 20, ([("failed", 4), ("cancelled", 1)], None))))
+    assert "\n1 draw was cancelled (" in said
 
 
 @pytest.mark.parametrize(
@@ -139,8 +141,8 @@ def test_what_was_cancelled_would_have_taken_longer(calls, seconds):
     assert made.splits[0].seconds == pytest.approx(seconds)
     assert made.curve.cut == 2
     assert (
-        "2 draws were cancelled (by a race or a time limit): each may have passed or failed"
-        in str(made)
+        "2 draws were cancelled (by a race, a time limit or an interruption): each may have passed"
+        " or failed, so the intervals are wide. A run with one lane tells more.\n" in str(made)
     )
 
 
@@ -150,8 +152,8 @@ def test_items_whose_draws_were_all_cut_off_may_pass_or_not():
     assert made.curve.at(1).low < 0.5
     assert made.needed is None
     assert (
-        "20 draws were cancelled (by a race or a time limit): each may have passed or failed"
-        in str(made)
+        "20 draws were cancelled (by a race, a time limit or an interruption): each may have passed"
+        " or failed, so the intervals are wide.\n" in str(made)
     )
 
 
