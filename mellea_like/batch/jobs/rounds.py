@@ -282,8 +282,7 @@ class JobRounds:
         except BackendError as exc:
             # The job does not exist.
             if noted is not None:
-                self.states.pop(noted.id, None)
-                self._changed()
+                self._gone(noted)
                 await self.do(store.void, noted)
             if not exc.retryable:
                 raise
@@ -296,6 +295,11 @@ class JobRounds:
             self.states[job.id] = state
         self._changed()
         return True
+
+    def _gone(self, job: StoredJob) -> None:
+        """Record that a job isn't under way any more."""
+        self.states.pop(job.id, None)
+        self._changed()
 
     def _warn_once(self, message: str) -> None:
         if message not in self._told:
@@ -361,14 +365,14 @@ class JobRounds:
             job.stage is JobStage.CREATING and now < began + backend.settled
         )
         if not waits:
-            self.states.pop(job.id, None)
+            self._gone(job)
             await self.do(self.store.void, job)
             self._settle(job)
         return None
 
     async def _ended(self, job: StoredJob, provider: _Provider, state: JobState) -> set[int]:
         backend, store = provider.backend, self.store
-        self.states.pop(job.id, None)
+        self._gone(job)
         if state.full:
             await self.do(store.void, job)
             self._settle(job)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from contextlib import closing
+from contextlib import closing, suppress
 from copy import copy
 from dataclasses import replace
 from random import Random
@@ -608,6 +608,20 @@ async def test_a_run_that_is_left_while_a_job_is_created_tells_of_the_job(provid
             async for _ in results:
                 pass
     assert [(job.total, job.ended) for job in results.progress.jobs] == [(2, False)]
+
+
+@pytest.mark.parametrize("requests", [2, 5])
+async def test_a_run_that_has_collected_its_jobs_tells_of_none(provider, path, requests):
+    given = {"concurrency": 2, "breadth_first": True, "journal": Journal(path)}
+    asked = sample_many(
+        shouting(jobs(provider)), words(3), **given, budget=Budget(requests=requests)
+    )
+    async with asked as results:
+        with suppress(LimitExceeded):
+            async for _ in results:
+                pass
+    assert len(provider.jobs) == requests // 2
+    assert results.progress.jobs == ()
 
 
 async def test_cancelling_a_run_finds_a_job_that_is_listed_late(provider, path):
