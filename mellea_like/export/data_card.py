@@ -51,7 +51,9 @@ class Card:
         """Return the text of the card, for a file with this name and SHA-256 digest."""
         figures, facts, journals = self._figures, self._figures.facts, self._run.journals
         outcomes = figures.outcomes
-        drawn = outcomes.total()
+        drawn = plural(outcomes.total(), "draw")
+        if outcomes:
+            drawn += ": " + ", ".join(f"{count(n)} {what}" for what, n in outcomes.most_common())
         named = ", ".join(path.name for path in journals[:JOURNALS])
         named += f" and {len(journals) - JOURNALS} more" if len(journals) > JOURNALS else ""
         made = {
@@ -84,9 +86,7 @@ class Card:
                 "",
                 *_table(("", "", ""), headline(figures, advise=False)),
                 "",
-                f"{plural(drawn, 'draw')}: "
-                + ", ".join(f"{count(n)} {what}" for what, n in outcomes.most_common())
-                + ".",
+                f"{drawn}.",
                 "",
                 "## What was left out",
                 "",

@@ -32,6 +32,7 @@ UNFINISHED = CUT | {"content_filter", "refusal"}
 
 LeftOut: TypeAlias = Literal[
     "not finished",
+    "ended in an error",
     "no reply passed",
     "no reply to prefer it to",
     "the margin is too small",
@@ -152,7 +153,9 @@ class ItemExamples:
     ) -> None:
         self._how = how
         trace = item.trace
-        self.finished = trace is not None
+        self._untold: LeftOut | None = None
+        if trace is None:
+            self._untold = "ended in an error" if item.finished else "not finished"
         drawn = [] if trace is None else draws_of(trace)
         self.draws = [
             d
@@ -222,8 +225,8 @@ class ItemExamples:
     # --- parts -----------------------------------------------------------------------------------
 
     def _why_none(self) -> LeftOut:
-        if not self.finished:
-            return "not finished"
+        if self._untold is not None:
+            return self._untold
         if self._disputed:
             return "the replies that passed also failed"
         return "the filters leave no reply" if self._filtered else "no reply passed"

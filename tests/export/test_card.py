@@ -40,6 +40,14 @@ def test_a_card_says_where_the_rows_are_from(tmp_path):
     assert not (tmp_path / "x.card.md").exists()
 
 
+def test_an_error_before_the_first_draw_leaves_nothing_but_the_number_of_items(tmp_path):
+    errored = {**item_of(), "trace": None, "status": "errored"}
+    card = export(RunOf([errored]), tmp_path / "out", format="sft").card
+    assert card is not None
+    for line in ("0 draws.", "- 1 ended in an error"):
+        assert line in card.read_text("utf-8").splitlines()
+
+
 def test_nothing_in_it_is_markup(tmp_path):
     nasty = "a|b\n<script>alert(1)</script> [x](javascript:1) \u202e# `y`"
     item = item_of({"text": "yes"}, {"text": "no", "met": 0.5})

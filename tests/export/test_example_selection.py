@@ -152,3 +152,5 @@ def test_a_reply_whose_prompt_is_not_kept_is_not_used():
     assert texts(examples(item, ExampleRules(keep_repairs=True)).kept()) == ["mended"]
     unfinished = {**item, "trace": None, "status": "unfinished"}
     assert examples(unfinished, ExampleRules()).paired() == "not finished"
+    errored = {**unfinished, "status": "errored"}
+    assert examples(errored, ExampleRules()).paired() == "ended in an error"
