@@ -263,6 +263,9 @@ class DrawPlan:
                 f"This run can't tell how many draws {wanted} takes: {count(most.draws)} would"
                 f" reach {_between(most.low, most.high)}, and more draws can't be forecast."
             )
+        if not self.unsolved:
+            yield "All items passed: a run of more items tells more."
+            return
         times = "more often, in one lane" if self.curve.raced else f"{count(most.draws)} times"
         yield f"No item had more than {measured}: draw the unsolved ones {times}."
 

@@ -164,6 +164,10 @@ def test_of_one_draw_of_each_item_it_says_what_cannot_be_known():
     said = str(made)
     assert "This run can't tell how many draws 80 % takes: 4 would reach " in said
     assert "No item had more than 1 draw: draw the unsolved ones 4 times." in said
+    said = str(plan(results(*[passed_second] * 3), 0.95))
+    assert (
+        "more draws can't be forecast.\nAll items passed: a run of more items tells more." in said
+    )
 
 
 def test_it_can_be_printed_and_written_down():
