@@ -165,6 +165,7 @@ class NoJudge:
     can_judge = False
     unfit = "there is none"
     retries = True
+    generates = False  # So budgets need no price for its model, and no length of its replies.
 
     async def generate(self, request: Request) -> Generation:
         """Raise RuntimeError, because checks generate no replies."""

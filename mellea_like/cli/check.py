@@ -27,7 +27,7 @@ from mellea_like.cli.draw_options import (
 )
 from mellea_like.cli.errors import in_options, problems_of
 from mellea_like.cli.exit_codes import Exit, Problem, fail, misuse, os_errors
-from mellea_like.cli.judge_options import JUDGE, JudgeOptions, opened, rows_of
+from mellea_like.cli.judge_options import JUDGE, MAX_TOKENS, JudgeOptions, opened, rows_of
 from mellea_like.cli.option_fields import argument, option, option_names, read_section
 from mellea_like.cli.outages import watched_servers
 from mellea_like.cli.standard_streams import STANDARD, warn, write_output
@@ -181,7 +181,7 @@ class _Checks:
         if options.output != STANDARD and not options.quiet:
             self._show()
         if spent is not None:
-            warn(f"mellea-like: stopped early: {in_options(str(spent))}")
+            warn(f"mellea-like: stopped early: {in_options(str(spent), MAX_TOKENS)}")
             return Exit.NOTHING_PASSED
         if self._statuses["errored"] == self._statuses.total():
             return Exit.SETUP

@@ -78,13 +78,17 @@ def sentence(error: Exception, *, debug: bool = False) -> str:
     return f"{type(error).__name__}: {one_line(message)}{hint}"
 
 
-def in_options(message: str) -> str:
-    """Replace the library's names in a budget's error with the names of options."""
+def in_options(message: str, max_tokens: str | None = "--max-tokens") -> str:
+    """Replace the library's names in a budget's error with the names of options.
+
+    ``max_tokens`` is the option that limits a reply; None if there is none.
+    """
     names = {value: kind for kind, value in BUDGETS.items()}
     found = re.sub(
         r"a higher (\w+) limit", lambda m: f"a higher --budget {names.get(m[1], m[1])}", message
     )
-    found = found.replace("a lower max_tokens", "a lower --max-tokens")
+    less = "" if max_tokens is None else f", or a lower {max_tokens}"
+    found = found.replace(", or a lower max_tokens", less)
     return re.sub(r"budget '(this (?:call|run))'", r"the budget of \1", found)
 
 

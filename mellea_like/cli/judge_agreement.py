@@ -23,7 +23,14 @@ from mellea_like.cli.console import live_view
 from mellea_like.cli.draw_options import COSTS, DEBUG, OUTPUT
 from mellea_like.cli.errors import in_options
 from mellea_like.cli.exit_codes import Exit, Problem, fail, misuse
-from mellea_like.cli.judge_options import JUDGE, JudgeOptions, field_of, opened, rows_of
+from mellea_like.cli.judge_options import (
+    JUDGE,
+    MAX_TOKENS,
+    JudgeOptions,
+    field_of,
+    opened,
+    rows_of,
+)
 from mellea_like.cli.option_fields import REQUIRED, argument, option
 from mellea_like.cli.standard_streams import write_output
 from mellea_like.core.display import one_line, plural, printable
@@ -127,7 +134,8 @@ def run(options: JudgeAgreementOptions, signals: SignalHandler) -> int:
     try:
         return _Measurement(options).run(signals)
     except LimitExceeded as error:
-        msg = f"stopped early: {in_options(str(error))}"
+        shorter = None if options.score else MAX_TOKENS
+        msg = f"stopped early: {in_options(str(error), shorter)}"
         raise Problem(msg) from error
 
 

@@ -64,6 +64,9 @@ def field_of(row: dict[str, Any], name: str, flag: str) -> Any:
 
 JUDGE = "Judge"
 
+MAX_TOKENS = "--judge-option max-tokens=N"
+"""The option that limits a judge's replies."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class JudgeOptions:

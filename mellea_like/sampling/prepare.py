@@ -315,8 +315,9 @@ def _check_spending(budget: Budget, inputs: CallInputs, settings: Settings) -> N
     # Imported lazily: most programs don't need it.
     from mellea_like.limits.fallback import check_judge_budget, models_of  # noqa: PLC0415
 
-    for model in models_of(inputs.backend):
-        budget.check(inputs.options, model)
+    if getattr(inputs.backend, "generates", True):  # A check's backend doesn't.
+        for model in models_of(inputs.backend):
+            budget.check(inputs.options, model)
     for requirement in _judged(inputs.requirements):
         judge = inputs.judge if requirement.judge is None else requirement.judge
         whose = f"requirement {requirement.name!r}"

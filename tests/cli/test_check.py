@@ -254,6 +254,11 @@ def test_a_budget_bounds_what_judges_cost(command, replies):
     assert " EUR." in out
     assert err.startswith("mellea-like: stopped early: ")
     assert "2 of 2 requests were made" in err
+    with OpenAIServer(*[verdict(True)] * 5) as server:
+        arguments = ("check", str(replies), *judged(server, "--price", "1,2"))
+        assert command(*arguments, "--budget=cost=2")[0] == 0
+        err = command(*arguments, "--budget=cost=0.0001")[2]
+    assert "a higher --budget cost, or a lower --judge-option max-tokens=N" in err
 
 
 def test_a_row_that_is_undecided_keeps_its_other_verdicts(command, replies, tmp_path):

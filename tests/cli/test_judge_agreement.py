@@ -164,6 +164,20 @@ def test_a_row_without_a_verdict_is_told(file, measure):
     assert "Hm." in lines[1]
 
 
+@pytest.mark.parametrize("question", ["--require", "--score", "--compare"])
+def test_a_budget_of_money_names_the_option_that_makes_verdicts_cheaper(
+    file, judge, measure, question
+):
+    rows = PAIRS if question == "--compare" else ROWS
+    asked = (file(rows), question, "x", "--price=1,2")
+    code, _, err = measure(judge, *asked, "--budget=cost=2")
+    assert (code, err) == (0, "")
+    code, _, err = measure(judge, *asked, "--budget=cost=0.0001")
+    shorter = "" if question == "--score" else ", or a lower --judge-option max-tokens=N"
+    assert code == 3
+    assert err.endswith(f"it needs a higher --budget cost{shorter}\n")
+
+
 def test_a_budget_bounds_what_the_judges_cost(file, judge, measure):
     path = file(ROWS)
     code, out, err = measure(judge, path, "--require", "It apologises.", "--budget", "requests=2")

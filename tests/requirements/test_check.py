@@ -21,6 +21,7 @@ from mellea_like import (
     Journal,
     LimitExceeded,
     Message,
+    Price,
     RejectionSamplingStrategy,
     Requirement,
     ValidationResult,
@@ -223,6 +224,18 @@ async def test_what_a_draw_raises_is_raised():
         spent = Budget(requests=1)
         await check("x", [polite], judge=judge(True, True), budget=spent)
         await check("x", [polite], judge=judge(True, True), budget=spent)
+
+
+async def test_a_budget_of_money_needs_no_price_of_the_reply_itself():
+    money = Budget(money=1, prices={"answer": Price(1000, 1000)})
+    assured = {"judge_options": {"max_tokens": 5}, "budget": money, "concurrency": 1}
+    async with check_many(["x", "y"], [polite], judge=judge(True, True), **assured) as results:
+        assert [item.success async for item in results] == [True, True]
+    assert money.spent.money == pytest.approx(0.02)
+    bounded = Budget(money=1, prices=money.prices, assume_output_tokens=5)
+    assert await check("x", [polite], judge=judge(True), budget=bounded)
+    with pytest.raises(ValueError, match="set max_tokens in the options"):
+        await check("x", [polite], judge=judge(True), budget=money)
 
 
 async def test_hooks_of_validation_run_and_those_of_requests_do_not():
