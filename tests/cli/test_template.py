@@ -17,6 +17,7 @@ ROW = Row(
         "absent": None,
         "yes": True,
         "order": {"items": ["ham"], "n": 2},
+        "self": {"title": "I"},
     },
     7,
 )
@@ -36,6 +37,7 @@ ROW = Row(
         ("{{ order.items }} {{ order.items | first }}", '["ham"] ham'),
         ("{% for name, value in order.items() %}{{ name }}{% endfor %}", "itemsn"),
         ("{% for tag in tags %}{{ loop.index }}{% endfor %} {{ text.upper()[0] }}", "12 A"),
+        ("{{ self.title }}", "I"),
         ("{% set all = namespace(n=n) %}{% set all.n = all.n + 1 %}{{ all.n }}", "4"),
     ],
 )

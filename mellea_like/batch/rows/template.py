@@ -43,6 +43,7 @@ class RowTemplate:
         self.text = text
         try:
             parsed = environment.parse(text)
+            parsed = _FieldsFirst(parsed).visit(parsed)
             names = meta.find_undeclared_variables(parsed)
         except TemplateSyntaxError as exc:
             msg = f"isn't a valid Jinja template: line {exc.lineno}: {exc.message}"
@@ -53,7 +54,7 @@ class RowTemplate:
                 " {{ text }}"
             )
             raise ValueError(msg)
-        self._template: Template = environment.from_string(_FieldsFirst(parsed).visit(parsed))
+        self._template: Template = environment.from_string(parsed)
 
     def __reduce__(self) -> tuple[type[RowTemplate], tuple[str]]:
         return RowTemplate, (self.text,)
@@ -64,9 +65,10 @@ class RowTemplate:
 
 
 class _FieldsFirst(NodeTransformer):
-    """Makes ``order.items`` the field of that name; Jinja itself prefers the method of ``dict``.
+    """Makes ``order.items`` and ``self`` the fields of these names.
 
-    The method can still be called: ``order.items()``.
+    Jinja itself prefers the method of ``dict``, and the template. The method can still be called:
+    ``order.items()``.
     """
 
     def __init__(self, parsed: nodes.Template) -> None:
@@ -78,6 +80,13 @@ class _FieldsFirst(NodeTransformer):
         if id(node) in self._called:
             return node
         return nodes.Getitem(node.node, nodes.Const(node.attr), node.ctx, lineno=node.lineno)
+
+    def visit_Name(self, node: nodes.Name) -> nodes.Node:  # noqa: N802 (Jinja's name)
+        """Return what replaces ``self``: ``row["self"]``."""
+        if node.name != "self" or node.ctx != "load":
+            return node
+        row = nodes.Name(ROW, "load", lineno=node.lineno)
+        return nodes.Getitem(row, nodes.Const("self"), "load", lineno=node.lineno)
 
 
 def _written(value: Any) -> Any:
