@@ -256,16 +256,17 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
             terminalreporter.write_line(f"--pass-rates could not be written: {exc}", red=True)
     if not records:
         return
-    from mellea_like.core.display import one_line, three_decimals  # noqa: PLC0415
+    from mellea_like.core.display import one_line, plural, three_decimals  # noqa: PLC0415
 
     terminalreporter.section("pass rates")
     for one in records:
         rate = "no draw" if one["rate"] is None else three_decimals(one["rate"])
         between = f"{three_decimals(one['low'])} to {three_decimals(one['high'])}"
-        cost = f", {one['requests']} requests" if one["requests"] else ""
+        cost = f", {plural(one['requests'], 'request')}" if one["requests"] else ""
         cost += f", {one['cost']:.4g} spent" if one["cost"] else ""
         terminalreporter.write_line(
-            f"{one['verdict']:9} {rate} ({between}), {one['draws']} draws{cost}: {one['test']}"
+            f"{one['verdict']:9} {rate} ({between}), {plural(one['draws'], 'draw')}{cost}:"
+            f" {one['test']}"
         )
         if one["first_failing_reply"] is not None:
             reply = one_line(one["first_failing_reply"], SHOWN)

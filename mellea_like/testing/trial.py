@@ -279,6 +279,8 @@ class Trial:
             if self.test.started < self.rule.most:
                 how = f"the draws' budget of {self.purse.most:g} is spent"
             said = f"undecided: {said}; at this rate it would take {takes}: {how}"
+            if not found["draws"]:
+                said = f"undecided: no draw was made, but {wanted}: {how}"
         if found["first_failure"]:
             said += f"\nthe first failure: {found['first_failure']}"
         if found["first_failing_reply"] is not None:

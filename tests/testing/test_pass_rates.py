@@ -387,6 +387,7 @@ def test_it(draw, which):
     done.assert_outcomes(failed=2)
     done.stdout.fnmatch_lines(["undecided: 8 of 8 draws passed *: the draws' budget of 2 is spent"])
     done.stdout.fnmatch_lines(["undecided 1.000 (*), 8 draws, 2 spent: *1[]]"])
+    done.stdout.fnmatch_lines(["undecided: no draw was made, *: the draws' budget of 2 is spent"])
     run(body, "--draws-budget", "200").assert_outcomes(passed=2)
 
 
