@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -244,12 +244,13 @@ class _Measurement:
 
 
 def _scale(text: str) -> tuple[float, float]:
-    low, _, high = text.partition("..")
-    try:
-        return float(low), float(high)
-    except ValueError:
-        msg = f"--scale must be LOW..HIGH, such as 1..10, not {text!r}"
-        raise Problem(msg, Exit.USAGE) from None
+    lowest, _, highest = text.partition("..")
+    with suppress(ValueError):
+        low, high = float(lowest), float(highest)
+        if -math.inf < low < high < math.inf:
+            return low, high
+    msg = f"--scale must be LOW..HIGH, such as 1..10, not {text!r}"
+    raise Problem(msg, Exit.USAGE)
 
 
 def _label(value: Any) -> bool:
@@ -261,7 +262,7 @@ def _label(value: Any) -> bool:
 
 
 def _better(value: Any) -> Literal["first", "second", "neither"] | None:
-    if value is None:
+    if value is None or value == "":  # A cell of a CSV file can't be null.
         return None
     if isinstance(value, str) and value.strip().lower() in BETTER:
         return BETTER[value.strip().lower()]

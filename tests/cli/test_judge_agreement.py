@@ -96,8 +96,13 @@ def test_scores_and_their_threshold_as_json(file, judge, measure):
     assert found["decisions"]["accuracy"]["count"] == 20
 
 
-def test_comparisons(file, judge, measure):
+def test_comparisons(file, judge, measure, tmp_path):
+    table = tmp_path / "pairs.csv"
+    columns = ("first", "second", "label")
+    rows = [columns, *([pair.get(name, "") for name in columns] for pair in PAIRS)]
+    table.write_text("".join(",".join(f'"{cell}"' for cell in row) + "\n" for row in rows))
     _, out, _ = measure(judge, file(PAIRS), "--compare", "is better")
+    assert measure(judge, str(table), "--compare", "is better")[1] == out
     assert words(out)[:4] == [
         "3 pairs compared, 0 undecided",
         "agrees with people 0.000 (0.000 to 0.658, n = 2)",
@@ -112,6 +117,8 @@ WRONG_CALLS = [
     (("--score", "x", "--repeats", "2"), 2, "are only for --require"),
     (("--require", "x", "--judge", "small"), 2, "each model only once"),
     (("--score", "x", "--scale", "ten"), 2, "LOW..HIGH"),
+    (("--score", "x", "--scale", "5..1"), 2, "--scale must be LOW..HIGH"),
+    (("--score", "x", "--scale", "1..inf"), 2, "--scale must be LOW..HIGH"),
     (("--require", "x", "--label", "good"), 3, "row 1: there is no field 'good'"),
     (("--require", "x", "--confidence", "95"), 2, "between 0 and 1"),
 ]
