@@ -16,7 +16,7 @@ from mellea_like.core.generation import CALLS, Generation, RequestMeter, TokenLo
 from mellea_like.core.tools import ToolCall
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from mellea_like.backends.output_mode import OutputTool
 
@@ -280,8 +280,7 @@ class Reply(Gathered):
             thought if isinstance(thought, str) else thoughts,
         )
         if known := choice.get("logprobs"):
-            entries = known.get("content") or ()
-            self._logprobs += map(as_token, filter(_has_logprob, entries))
+            self._logprobs += as_tokens(known.get("content") or ())
         for call in delta.get("tool_calls") or ():
             piece += self._read_call(call)
         if delta.get("function_call"):
@@ -439,12 +438,13 @@ def _of_call(found: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**found.get("call", {}), **inside}
 
 
+def as_tokens(entries: Iterable[Mapping[str, Any]]) -> Iterator[TokenLogprob]:
+    """Yield tokens with their log-probabilities; those without one are left out."""
+    for entry in filter(_has_logprob, entries):
+        top = filter(_has_logprob, entry.get("top_logprobs") or ())
+        others = tuple((as_text(other["token"]), float(other["logprob"])) for other in top)
+        yield TokenLogprob(as_text(entry["token"]), float(entry["logprob"]), others)
+
+
 def _has_logprob(entry: Mapping[str, Any]) -> bool:
     return entry.get("logprob") is not None
-
-
-def as_token(entry: Mapping[str, Any]) -> TokenLogprob:
-    """Return a token with its log-probability, read from a server's entry."""
-    top = filter(_has_logprob, entry.get("top_logprobs") or ())
-    alternatives = tuple((as_text(other["token"]), float(other["logprob"])) for other in top)
-    return TokenLogprob(as_text(entry["token"]), float(entry["logprob"]), alternatives)

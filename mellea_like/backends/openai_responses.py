@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from mellea_like.backends.openai_chat import request_fields
 from mellea_like.backends.openai_events import ServerError, from_event
-from mellea_like.backends.openai_reply import Gathered, as_text, as_token, is_end, read_usage
+from mellea_like.backends.openai_reply import Gathered, as_text, as_tokens, is_end, read_usage
 from mellea_like.core.conversation import joined_text
 from mellea_like.core.parts import File, Image, Text
 from mellea_like.errors import InvalidRequest
@@ -146,7 +146,7 @@ class Response(Gathered):
     def _take(self, kind: str, event: Mapping[str, Any]) -> str:
         match kind:
             case "response.output_text.delta":
-                self._logprobs += map(as_token, event.get("logprobs") or ())
+                self._logprobs += as_tokens(event.get("logprobs") or ())
                 return self._said(as_text(event["delta"]))
             case "response.refusal.delta":
                 return self._said("", as_text(event["delta"]))

@@ -20,7 +20,7 @@ from mellea_like import Generation, Image, Message, OpenAIBackend, Request, Tool
 from mellea_like.backends.openai_events import ServerError
 from mellea_like.backends.openai_responses import Response
 from mellea_like.core import Audio, File, Options, ToolCall, Usage
-from mellea_like.core.generation import Meter
+from mellea_like.core.generation import Meter, TokenLogprob
 from mellea_like.errors import BackendUnavailable, InvalidRequest, MalformedResponse, RateLimited
 
 pytestmark = pytest.mark.anyio
@@ -388,3 +388,12 @@ def test_any_events_are_a_reply_or_an_error(events):
     except (ValueError, ServerError):
         return
     assert reply.generation().text == text
+
+
+def test_log_probabilities_that_are_null_are_left_out():
+    reply = Response(Meter().start())
+    known = {"token": "a", "logprob": -0.5, "top_logprobs": [{"token": "b", "logprob": None}]}
+    unknown = {"token": "b", "logprob": None, "top_logprobs": []}
+    said = {"type": "response.output_text.delta", "delta": "ab", "logprobs": [known, unknown]}
+    assert reply.read(json.dumps(said).encode()) == "ab"
+    assert reply.generation().logprobs == (TokenLogprob("a", -0.5, ()),)
