@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from functools import lru_cache
-from inspect import isawaitable
+from inspect import isawaitable, iscoroutine
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 from mellea_like.core.argument_checks import is_async
@@ -81,7 +81,17 @@ class SelectionState(ABC):
         n: how many draws should pass; None for as many as the call may start.
         at_most: whether fewer passing draws are also enough. If not, a call that can't make ``n``
             draws is refused.
+
+    Raises:
+        TypeError: a subclass has an async method, other than `settle`.
     """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for name in ("start", "hear", "wanted", "enough", "decide"):
+            if is_async(getattr(cls, name)):
+                msg = f"{cls.__name__}.{name} can't be async: only settle may wait"
+                raise TypeError(msg)
 
     def __init__(
         self, kind: str, facts: SelectionFacts, n: int | None, *, at_most: bool = False
@@ -247,7 +257,17 @@ def check_key(key: Key | None, what: str) -> None:
 def keying(key: Key | None) -> Callable[[Candidate], Any]:
     """Return the function that marks a candidate with its key."""
     answer_of = tool_key if key is None else key
-    return lambda candidate: _comparable(answer_of(candidate))
+
+    def mark(candidate: Candidate) -> Any:
+        answer = answer_of(candidate)
+        if isawaitable(answer):  # For example, a lambda called an async function.
+            if iscoroutine(answer):
+                answer.close()
+            msg = f"a key function must be synchronous, but {key!r} returned {answer!r}"
+            raise TypeError(msg)
+        return _comparable(answer)
+
+    return mark
 
 
 def tool_key(candidate: Candidate) -> Any:

@@ -19,6 +19,7 @@ from mellea_like.selections import (
     Collect,
     Consensus,
     SelectionFacts,
+    SelectionState,
     Tournament,
     Vote,
     word_overlap,
@@ -47,6 +48,15 @@ def test_what_did_not_pass_is_an_abstention_but_for_the_cancelled():
     decision = state.decide()
     assert decision.abstentions == 2
     assert decision.winners == (4,)
+
+
+@pytest.mark.parametrize("name", ["start", "hear", "wanted", "enough", "decide"])
+def test_a_step_of_a_selection_that_nobody_would_await_is_refused_with_its_class(name):
+    async def step(self, *arguments):
+        return ""
+
+    with pytest.raises(TypeError, match=rf"Own\.{name} can't be async: only settle may wait"):
+        type("Own", (SelectionState,), {name: step})
 
 
 # --- the best of n ------------------------------------------------------------------------------

@@ -49,6 +49,24 @@ def hear(state, iteration, key, outcome=P):
     return state.hear(a_slice(iteration=iteration, outcome=outcome), mark)
 
 
+# --- keys -------------------------------------------------------------------------------------
+
+
+async def lower(text):
+    return text.lower()
+
+
+@pytest.mark.parametrize(
+    "selection",
+    [Vote(key=lambda c: lower(c.text)), Collect(1, distinct=lambda c: lower(c.text))],
+    ids=["vote", "collect"],
+)
+async def test_a_key_that_nobody_would_await_is_an_error_and_not_an_answer_of_its_own(selection):
+    strategy = RejectionSamplingStrategy(by_iteration({}, "a"), selection=selection)
+    with pytest.raises(RequirementError, match=r"key function must be synchronous.*coroutine"):
+        await strategy.sample("do")
+
+
 # --- confidence -------------------------------------------------------------------------------
 
 
