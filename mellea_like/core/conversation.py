@@ -444,8 +444,16 @@ def repair_text(problems: Iterable[str]) -> str:
 
 
 def said_below(messages: Iterable[Message], text: str) -> tuple[Message, ...]:
-    """Append text to a conversation's last message; after a tool's answer, add a user message."""
+    """Append text to a conversation's last message; after a tool's answer, add a user message.
+
+    If the last message is an assistant's, with which the reply is to begin, it stays the last one,
+    and the text is appended to the user's message before it, or in a new one.
+    """
     *earlier, last = messages
+    if last.role == "assistant":
+        if earlier and earlier[-1].role == "user":
+            return (*said_below(earlier, text), last)
+        return (*earlier, Message("user", text), last)
     if last.role == "tool":
         return (*earlier, last, Message("user", text))
     content = last.content

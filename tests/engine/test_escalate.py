@@ -15,6 +15,7 @@ from mellea_like import (
     Escalate,
     Instruction,
     LimitExceeded,
+    Message,
     MultiTurnStrategy,
     Outcome,
     Price,
@@ -82,6 +83,15 @@ async def test_carry_best_shows_the_best_failure_and_why_it_failed():
     )
     # The strategy finds all reasons, as its stages hand them on.
     assert [v.status for v in result.slices[0].verdicts] == ["failed", "failed"]
+
+
+async def test_carry_best_leaves_the_beginning_of_a_reply_last_and_as_it_was():
+    small, big = Model("small", "no"), Model("big", "yes")
+    strategy = Escalate([Stage(small), Stage(big, carry="best")])
+    await strategy.sample([Message("user", "Ask."), Message("assistant", "Sure:")], [yes])
+    question, begun = big.prompts[0]
+    assert question.startswith("Ask.\n\nAn earlier attempt:\nno")
+    assert begun == "Sure:"
 
 
 async def test_carry_chat_asks_what_multi_turn_asks():

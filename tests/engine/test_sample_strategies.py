@@ -61,6 +61,30 @@ async def test_repair_writes_the_reasons_below_the_instruction_in_the_original_c
     ]
 
 
+NOTE = "An earlier attempt was rejected. Put this right:\n- say yes: it lacks yes"
+BEGUN = Message("assistant", "Sure:")
+
+
+@pytest.mark.parametrize(
+    ("before", "repaired"),
+    [
+        ([Message("user", "Ask.")], [("user", f"Ask.\n\n{NOTE}")]),
+        ([Message("system", "Brief.")], [("system", "Brief."), ("user", NOTE)]),
+        ([], [("user", NOTE)]),
+    ],
+)
+async def test_repair_leaves_the_beginning_of_a_reply_last_and_as_it_was(before, repaired):
+    for action, context in ([*before, BEGUN], Context()), (BEGUN, Context(before)):
+        backend, _ = await run(
+            RepairTemplateStrategy,
+            ["no", "yes"],
+            action=action,
+            requirements=[yes],
+            context=context,
+        )
+        assert sent(backend)[1] == [*repaired, ("assistant", "Sure:")]
+
+
 async def test_repair_writes_only_the_last_failures_reasons_so_that_prompts_do_not_grow():
     backend, _ = await run(RepairTemplateStrategy, ["no", "yes 1", "no", "no 1"])
     repairs = [messages[-1][1].removeprefix(FIRST) for messages in sent(backend)]
