@@ -15,6 +15,7 @@ from mellea_like.core.argument_checks import check_text, real_number
 from mellea_like.core.backend import (
     JUDGE_DEFAULTS,
     JUDGING,
+    RESTATED,
     Judging,
     Options,
     is_backend,
@@ -148,12 +149,16 @@ class _JudgeScore:
         ask = partial(ask_judge, judging, self.judge, messages, purpose, format=self._format)
         if self._refused:
             return await ask()
+        restated = RESTATED.set(True)
         try:
             return await ask(options=ASK_LOGPROBS)
         except InvalidRequest as exc:
-            reply = await ask()
-            self._refused.append(exc)
-            return reply
+            refused = exc
+        finally:
+            RESTATED.reset(restated)
+        reply = await ask()
+        self._refused.append(refused)
+        return reply
 
     def _read(self, reply: Generation) -> tuple[float, str]:
         low, high = self.scale

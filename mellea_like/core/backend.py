@@ -526,6 +526,12 @@ batches, it may wait that long or for ``max_retry_after``, whichever is longer. 
 doesn't wait.
 """
 
+RESTATED: ContextVar[bool] = ContextVar("mellea_like_restated", default=False)
+"""Whether a request that a backend refuses as invalid will be sent again in another form.
+
+A `FallbackBackend` then raises the refusal, instead of asking its next backend.
+"""
+
 
 class Judging(NamedTuple):
     """How a call asks judges, so that scorers and validators ask theirs in the same way.

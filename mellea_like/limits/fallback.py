@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from mellea_like.core.backend import (
     PATIENT,
+    RESTATED,
     Options,
     can_coalesce,
     can_judge,
@@ -18,6 +19,7 @@ from mellea_like.core.backend import (
 from mellea_like.core.connection_errors import is_of_backend
 from mellea_like.core.display import add_note, error_text
 from mellea_like.core.generation import Generation
+from mellea_like.errors import InvalidRequest
 from mellea_like.limits.backoff_gate import gate_before
 from mellea_like.limits.retry import Retry, RetryBackend
 from mellea_like.runtime.event_loops import cancellation_lost, native_cancel_requests
@@ -210,7 +212,8 @@ class FallbackBackend:
                     return await ask(member, asked)
                 except BaseException as exc:
                     asked.meter.finish(None)
-                    if not is_of_backend(exc):
+                    restated = isinstance(exc, InvalidRequest) and RESTATED.get()
+                    if restated or not is_of_backend(exc):
                         raise
                     failed.append(exc)
                 finally:

@@ -14,7 +14,7 @@ from mellea_like.backends import Reply, ScriptedBackend
 from mellea_like.backends.function import FunctionBackend
 from mellea_like.core.generation import TokenLogprob
 from mellea_like.errors import AuthenticationFailed, InvalidRequest, RequirementError
-from mellea_like.limits import ConcurrencyLimiter, LimitedBackend
+from mellea_like.limits import ConcurrencyLimiter, FallbackBackend, LimitedBackend
 from mellea_like.scoring import expected_score
 
 pytestmark = pytest.mark.anyio
@@ -97,6 +97,27 @@ async def test_a_judge_that_refuses_log_probabilities_is_asked_without_from_then
         result = await strategy.sample("do")
         assert result.decision.scores == {1: 3.0, 2: 3.0}
     assert asked == [True, False, False, False, False]
+
+
+async def test_the_first_of_several_judges_that_refuses_log_probabilities_is_the_judge_still():
+    asked = []
+
+    async def first(request):
+        asked.append("logprobs" in request.options.extra)
+        if asked[-1]:
+            msg = "unknown field logprobs"
+            raise InvalidRequest(msg, status=400)
+        return '{"reason": "", "score": 3}'
+
+    other = FunctionBackend(lambda _: pytest.fail("the first answers"))
+    judge = FallbackBackend(FunctionBackend(first), other)
+    scorer = judge_score("How nice?", judge=judge)
+    strategy = RejectionSamplingStrategy(
+        by_iteration({}, "a"), loop_budget=2, concurrency_budget=1, selection=BestOf(scorer, n=2)
+    )
+    result = await strategy.sample("do")
+    assert result.decision.scores == {1: 3.0, 2: 3.0}
+    assert asked == [True, False, False]
 
 
 async def test_a_judge_that_refuses_whatever_it_is_asked_is_not_taken_to_mind_log_probabilities():
