@@ -285,7 +285,7 @@ def _refuse_forgeable(requirements: Requirements) -> None:
             maker = getattr(getattr(part.origin, "func", None), "__name__", None)
             if maker == "passes_tests":
                 msg = (
-                    f"a program can forge a pass of {shown(part.description)!r}, because it shares"
+                    f"a program can forge a pass of {shown(part.description)}, because it shares"
                     " a process with its tests; a reward needs code.returns, code.agrees_with or"
                     " code.prints"
                 )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from mellea_like.agreement.statistics import Estimate, share
+from mellea_like.agreement.verdicts import check_rows
 from mellea_like.core.argument_checks import real_number, whole_number
 from mellea_like.core.backend import JUDGE_DEFAULTS, Options
 from mellea_like.core.conversation import Context, as_action
@@ -120,9 +121,11 @@ async def comparison_agreement(
     """
     whole_number("concurrency", concurrency)
     real_number("confidence", confidence, over=0, under=1)
+    pairs = list(pairs)
     if not pairs:
         msg = "comparison_agreement needs pairs of replies"
         raise ValueError(msg)
+    check_rows(pairs, LabelledPair)
     strategy = RejectionSamplingStrategy(
         judge,
         loop_budget=2,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mellea_like.agreement.statistics import Decisions, best_threshold, decisions_of, ranking
+from mellea_like.agreement.verdicts import Labelled, check_rows
 from mellea_like.checking import CheckResult, check
 from mellea_like.core.argument_checks import real_number, whole_number
 from mellea_like.core.generation import Usage
@@ -18,7 +19,6 @@ from mellea_like.selections.base import scoring
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from mellea_like.agreement.verdicts import Labelled
     from mellea_like.core.validation import Candidate
     from mellea_like.limits.budget import Budget
     from mellea_like.selections.base import Scorer
@@ -99,9 +99,11 @@ async def score_agreement(
     """
     whole_number("concurrency", concurrency)
     real_number("confidence", confidence, over=0, under=1)
+    labelled = list(labelled)
     if not labelled:
         msg = "score_agreement needs rows with labels"
         raise ValueError(msg)
+    check_rows(labelled, Labelled)
     if not callable(score):
         msg = f"score_agreement needs a function of a Candidate, not {score!r}"
         raise TypeError(msg)

@@ -12,6 +12,7 @@ from mellea_like.agreement.statistics import Decisions, Estimate, decisions_of, 
 from mellea_like.checking import GivenReply, ReplyLike, record_of, strategy_for_checks
 from mellea_like.core.argument_checks import real_number, whole_number
 from mellea_like.core.backend import is_backend
+from mellea_like.core.display import shown
 from mellea_like.core.generation import Usage
 from mellea_like.core.requirement import Requirement
 from mellea_like.core.validation import ValidationStatus
@@ -19,7 +20,7 @@ from mellea_like.errors import AuthenticationFailed
 from mellea_like.runtime.gather import gather
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from mellea_like.core.backend import Backend, Options
     from mellea_like.core.conversation import Asked
@@ -164,6 +165,7 @@ async def agreement(
     if not rows or not named:
         msg = "agreement needs rows with labels, and at least one judge"
         raise ValueError(msg)
+    check_rows(rows, Labelled)
     wanted = [Requirement(requirement, judge=judge, name=name) for name, judge in named.items()]
     strategy = strategy_for_checks(validate_all=True, judge_options=judge_options)
 
@@ -196,6 +198,14 @@ async def agreement(
         for i, name in enumerate(named)
     }
     return AgreementReport(by_name, panel, usage)
+
+
+def check_rows(rows: Iterable[object], kind: type) -> None:
+    """Make sure that rows are labelled, before any judge is asked."""
+    for row in rows:
+        if not isinstance(row, kind):
+            msg = f"each row must be a {kind.__name__}(...), not {shown(row)}"
+            raise TypeError(msg)
 
 
 def _named(judges: Backend | Mapping[str, Backend]) -> Mapping[str, Backend]:

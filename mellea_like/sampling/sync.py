@@ -57,9 +57,13 @@ class SyncSampler:
 
     Args:
         strategy: how to sample; a call may name another.
+
+    Raises:
+        TypeError: ``strategy`` is not a strategy.
     """
 
     def __init__(self, strategy: BaseSamplingStrategy) -> None:
+        _check_strategy(strategy)
         self._strategy = strategy
         self._thread = _LoopThread(strategy.settings.backends)
 
@@ -117,12 +121,14 @@ class SyncSampler:
             concurrent.futures.CancelledError: the sampler was closed in the meantime.
             RuntimeError: the sampler is closed; or an async or inline function has called this on
                 the sampler's own event loop, which it would block forever.
+            TypeError: ``strategy`` is not a strategy.
             ValueError: ``timeout`` is not over 0.
             Exception: the errors of `BaseSamplingStrategy.sample`.
         """
         if timeout is not None:
             real_number("timeout", timeout, over=0, unit="seconds")
         chosen = self._strategy if strategy is None else strategy
+        _check_strategy(chosen)
 
         async def call() -> SamplingResult[Any]:
             with anyio.move_on_after(timeout):
@@ -141,6 +147,15 @@ class SyncSampler:
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
+
+
+def _check_strategy(strategy: object) -> None:
+    if not callable(getattr(strategy, "sample", None)):
+        msg = (
+            "SyncSampler needs a strategy, such as RejectionSamplingStrategy(...), not"
+            f" {strategy!r}"
+        )
+        raise TypeError(msg)
 
 
 def run_once(call: Callable[[], Awaitable[T]], backends: Iterable[Any]) -> T:

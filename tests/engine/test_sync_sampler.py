@@ -111,6 +111,14 @@ def test_a_validator_in_a_thread_may_use_the_sampler_and_an_inline_one_is_refuse
             sampler.sample("do", [Requirement("ask", ask, inline=True)])
 
 
+def test_what_is_no_strategy_is_named():
+    with pytest.raises(TypeError, match=r"needs a strategy, such as Rej.*, not 3"):
+        SyncSampler(3)
+    sampler = SyncSampler(RejectionSamplingStrategy(by_iteration({})))
+    with sampler, pytest.raises(TypeError, match="needs a strategy"):
+        sampler.sample("do", strategy=3)
+
+
 @pytest.mark.anyio
 @pytest.mark.allow_blocking
 async def test_it_works_where_a_loop_runs():

@@ -134,6 +134,7 @@ async def test_progress_and_a_budget():
     ("change", "error", "words"),
     [
         ({"labelled": []}, ValueError, "rows with labels"),
+        ({"labelled": ["text"]}, TypeError, r"each row must be a Labelled\(...\), not 'text'"),
         ({"judges": {}}, ValueError, "at least one judge"),
         ({"judges": {"a": "gpt"}}, TypeError, "judges must be backends"),
         ({"judges": ["gpt"]}, TypeError, "several backends by name, not"),
@@ -215,10 +216,12 @@ async def test_every_scorer_of_a_best_of_can_be_measured():
         return plain(candidate), "so"
 
     for scorer in (plain, alone, reasoned):
-        report = await score_agreement(rows, scorer)
+        report = await score_agreement(iter(rows), scorer)
         assert (report.scores, report.undecided, report.threshold) == ((0, 1, 2, 3), 0, 1.5)
     with pytest.raises(TypeError, match="needs a function of a Candidate, not None"):
         await score_agreement(rows, None)
+    with pytest.raises(TypeError, match="must be a Labelled"):
+        await score_agreement(["reply 1"], plain)
 
 
 async def test_a_row_without_a_score_is_left_out():
