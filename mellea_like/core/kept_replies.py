@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from mellea_like.core.backend import Options, innermost
-from mellea_like.core.extra import NO_EXTRA
+from mellea_like.core.extra import NO_EXTRA, as_extra
 from mellea_like.core.format import json_schema
 from mellea_like.core.generation import Generation, TokenLogprob
 from mellea_like.core.tools import ToolCall
@@ -60,6 +60,8 @@ def written_reply(reply: Generation) -> str | None:
         plain["tool_calls"] = [[c.id, c.name, c.arguments] for c in reply.tool_calls]
         if any(c.extra for c in reply.tool_calls):
             plain["call_extras"] = [dict(c.extra) for c in reply.tool_calls]
+    if extra := {place: its for place, its in reply.extra.items() if place != "usage"}:
+        plain["extra"] = extra
     if reply.logprobs:
         plain["logprobs"] = [
             [text, logprob, [list(other) for other in alternatives]]
@@ -88,4 +90,5 @@ def read_reply(written: str, usage: Usage) -> Generation:
     calls = tuple(ToolCall(*c, extra=its) for c, its in zip(named, extras, strict=True))
     kept: dict[str, Any] = {"parsed": parsed, "logprobs": logprobs, "tool_calls": calls}
     kept |= {name: plain.get(name) for name in ("refusal", "reasoning")}
+    kept["extra"] = as_extra(plain.get("extra", NO_EXTRA), "a reply")
     return Generation(text, value, usage, model, ended, **kept)

@@ -124,14 +124,24 @@ async def test_what_shapes_a_reply_is_part_of_its_key(path, changes):
         Generation("", finish_reason="stop", tool_calls=(CALL,), refusal="", reasoning="Hm."),
         Generation("", tool_calls=(CALL, replace(CALL, extra={"extra_content": {"a": 1}}))),
         Generation("7!", logprobs=LOGPROBS),
+        Generation("so [1]", extra={"reply": {"citations": ["https://a.example"]}}),
     ],
-    ids=["a call and thoughts", "a call's extra fields", "log probabilities"],
+    ids=["a call and thoughts", "a call's extra fields", "log probabilities", "extra fields"],
 )
 async def test_what_a_reply_says_besides_its_text_is_kept(path, said):
     backend = CachedBackend(FunctionBackend(lambda request: said, inline=True), path)
     first, again = await backend.generate(ASKED), await backend.generate(ASKED)
     assert (first.usage, again.usage) == (Usage(requests=1), Usage(cache_hits=1))
     assert replace(again, usage=said.usage) == replace(first, usage=said.usage) == said
+    assert again.extra == said.extra  # Comparisons of replies ignore it.
+    await backend.aclose()
+
+
+async def test_extra_fields_about_the_cost_are_not_those_of_a_hit(path):
+    said = Generation("a", extra={"usage": {"cost": 0.1}})
+    backend = CachedBackend(FunctionBackend(lambda request: said, inline=True), path)
+    first, again = await backend.generate(ASKED), await backend.generate(ASKED)
+    assert (first.extra, again.extra) == (said.extra, {})
     await backend.aclose()
 
 
