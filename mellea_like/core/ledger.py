@@ -48,7 +48,8 @@ class LedgerRow(NamedTuple):
             ``unpriced`` or ``unknown`` requests, it is a lower bound, printed with a ``≥``; within
             a `Budget`, it includes the amount that the budget charged for unknown ones.
         model: the model that its reply names. Without a reply, it is the model that all replies of
-            the same stage name, or else the one that was asked. None if it is unknown.
+            the same stage name if they are from the same model that was asked, or else the name of
+            the model that was asked. None if it is unknown.
         cached_input_tokens: the input tokens that came from the server's prompt cache.
         reasoning_tokens: the output tokens that the model spent on reasoning.
         cache_hits: replies that came from a `CachedBackend`'s file.
@@ -229,7 +230,7 @@ def ledger(
     shares: list[tuple[int | None, str | None, LedgerTotal]] = []
     for place, slice_ in enumerate(slices):
         model = None if slice_.generation is None else slice_.generation.model
-        model = model or models.get(slice_.stage) or slice_.asked
+        model = model or models.get((slice_.stage, slice_.asked)) or slice_.asked
         parts = _parts_of(slice_, model, usual, prices)
         if place in used:
             parts = [(name, part._replace(wasted_tokens=0)) for name, part in parts]
@@ -281,14 +282,16 @@ def _share(usage: Usage, model: str | None, prices: Mapping[str, Price] | None) 
     )
 
 
-def _models(slices: Sequence[Slice]) -> dict[int | None, str]:
-    """Return the model of each stage, if all of the stage's replies name the same model."""
-    named: dict[int | None, set[str | None]] = {}
+def _models(slices: Sequence[Slice]) -> dict[tuple[int | None, str | None], str]:
+    """Return the model that replies name, for each stage and model asked, if all name the same."""
+    named: dict[tuple[int | None, str | None], set[str | None]] = {}
     for slice_ in slices:
-        if slice_.generation is not None:
-            named.setdefault(slice_.stage, set()).add(slice_.generation.model)
-    only = {stage: next(iter(models)) for stage, models in named.items() if len(models) == 1}
-    return {stage: model for stage, model in only.items() if model is not None}
+        # If the model that was asked is among the further costs, a fallback has replied.
+        if slice_.generation is not None and slice_.asked not in dict(slice_.check_usage or ()):
+            asked = slice_.stage, slice_.asked
+            named.setdefault(asked, set()).add(slice_.generation.model)
+    only = {asked: next(iter(models)) for asked, models in named.items() if len(models) == 1}
+    return {asked: model for asked, model in only.items() if model is not None}
 
 
 def _total(rows: Sequence[LedgerRow | LedgerTotal]) -> LedgerTotal:

@@ -7,12 +7,24 @@ from datetime import UTC, datetime
 import pytest
 from engine_kit import a_slice
 
-from mellea_like import Generation, Outcome, Price, SamplingResult
+from mellea_like import (
+    Budget,
+    Generation,
+    Outcome,
+    Price,
+    RejectionSamplingStrategy,
+    Requirement,
+    SamplingResult,
+)
+from mellea_like.backends.scripted import Reply, ScriptedBackend
 from mellea_like.core import StopReason
 from mellea_like.core.generation import Usage
 from mellea_like.core.ledger import Ledger, LedgerTotal, ledger
+from mellea_like.errors import BackendUnavailable
+from mellea_like.limits import FallbackBackend, Retry
 
 PRICES = {"m": Price(1, 2), "dear": Price(100, 100)}
+DOWN = BackendUnavailable("503", status=503)
 EUROS = {"m": Price(1, 2, "EUR")}
 
 
@@ -155,7 +167,7 @@ def test_a_cost_that_may_be_more_says_so_in_print():
 
 def test_the_model_of_a_slice_without_a_reply_is_that_of_its_stage_or_the_one_asked():
     slices = [
-        cut(model="small-2026-01-31", stage=0),
+        cut(model="small-2026-01-31", stage=0, asked="small"),
         no_reply(stage=0, asked="small"),
         cut(model="big", stage=1),
         cut(model="huge", stage=1),
@@ -175,3 +187,27 @@ def test_the_model_of_a_slice_without_a_reply_is_that_of_its_stage_or_the_one_as
     assert made.by_stage[1, "big"].requests == 2
     names = [line.strip().partition("  ")[0] for line in str(made).splitlines()[8:-1]]
     assert names == [f"{small}, stage 0", "big", "huge", f"{small}, stage 2", "?"]
+
+
+@pytest.mark.anyio
+@pytest.mark.usefixtures("virtual_clock")
+@pytest.mark.parametrize(
+    ("replies", "delay", "models"),
+    [([Reply("no", 1), DOWN], 5, ["m", "dear"]), ([DOWN, Reply("late", 5)], 1, ["dear", "m"])],
+)
+async def test_a_draw_without_a_reply_has_the_price_of_the_backend_that_was_asked_last(
+    replies, delay, models
+):
+    first = ScriptedBackend(replies, model="m")
+    other = ScriptedBackend([Reply("no", delay)], model="dear")
+    strategy = RejectionSamplingStrategy(
+        FallbackBackend(first, other, retry=Retry(1)),
+        loop_budget=1,
+        concurrency_budget=2,
+        timeout=3,
+        budget=(budget := Budget(money=1, prices=PRICES, assume_output_tokens=10)),
+    )
+    never = Requirement("never", lambda _: False, inline=True)
+    made = (await strategy.sample("do", [never])).ledger(PRICES)
+    assert [row.model for row in made.rows] == models
+    assert made.total.cost == pytest.approx(budget.statistics().spent.money)
