@@ -139,13 +139,17 @@ async def comparison_agreement(
         system, question = comparison_messages(criterion, asked.messages, first, second)
         context = Context([system])
         try:
-            result = await strategy.sample(question, context=context, budget=budget)
+            result = await strategy.sample(
+                question,
+                context=context,
+                budget=budget,
+                on_slice=lambda slice_: costs.append(slice_.usage),
+            )
         except (AuthenticationFailed, LimitExceeded):
             raise
         except MelleaError as exc:
             failures.append(str(exc))
             return None
-        costs.append(result.usage)
         if not result.success:
             failures.append("; ".join(result.best.problems))
             return None

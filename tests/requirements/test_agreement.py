@@ -20,6 +20,7 @@ from mellea_like.agreement import (
 )
 from mellea_like.agreement.statistics import best_threshold, ranking
 from mellea_like.core import Usage
+from mellea_like.errors import InvalidRequest
 
 pytestmark = pytest.mark.anyio
 
@@ -186,6 +187,15 @@ async def test_an_unreadable_comparison_is_asked_once_more_and_then_left_out():
     assert "Both are fine." in report.why_undecided
     with pytest.raises(ValueError, match="pairs"):
         await comparison_agreement([], judge=judge)
+
+
+async def test_comparisons_that_failed_have_a_cost_too():
+    def answer(request):
+        request.meter.start().settle(input_tokens=10, output_tokens=1)
+        raise InvalidRequest("too long")
+
+    report = await comparison_agreement(PAIRS[:1], judge=FunctionBackend(answer, inline=True))
+    assert (report.undecided, report.usage) == (1, Usage(2, 20, 2))
 
 
 # --- scores
