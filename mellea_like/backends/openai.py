@@ -259,8 +259,9 @@ class OpenAIBackend:
 
         Returns:
             An async context manager whose value is an iterator over pairs. Each pair has a reply's
-            index, from 0, and a piece of that reply's text. The last pair of each reply has the
-            whole `Generation` instead of a piece. A generation's usage is that of all replies
+            index, from 0, and a piece of that reply's text, which is empty if the reply begins or
+            continues with reasoning. The last pair of each reply has the whole `Generation`
+            instead of a piece. A generation's usage is that of all replies
             together, as far as this is known by then. Leaving the block early closes the request.
 
         Raises:

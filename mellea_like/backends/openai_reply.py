@@ -330,7 +330,10 @@ class Replies:
         return self.began and all(reply.whole for reply in self._replies if reply.began)
 
     def read(self, data: bytes) -> list[tuple[int, str | Generation]]:
-        """Read one event; return new pieces and whole replies, each with the reply's index."""
+        """Read one event; return new pieces and whole replies, each with the reply's index.
+
+        A piece is empty if a reply begins, or continues with its reasoning.
+        """
         if is_end(data):
             self.done = True
             return [(i, piece) for i, reply in enumerate(self._replies) if (piece := reply.end())]
@@ -338,7 +341,9 @@ class Replies:
         chunk = from_event(data)
         try:
             for index, reply in enumerate(self._replies):
-                if piece := reply.take(chunk):
+                before = reply.began, reply.counted
+                piece = reply.take(chunk)
+                if piece or before != (reply.began, reply.counted):
                     found.append((index, piece))
             counted = sum(reply.counted for reply in self._replies)
             self._meter.update(output_tokens=counted)

@@ -212,7 +212,8 @@ class ChoicesBackend(BackendWrapper, BackgroundService):
                     if isinstance(piece, Generation) and missing == len(members) - 1:
                         # A single reply is handed over when the stream has ended.
                         self._charge_one(cost, members, arrived)
-                    members[index].take(piece)
+                    if piece:
+                        members[index].take(piece)
                     if wave.over:
                         break  # Only abandoned choices are left.
                 else:

@@ -15,6 +15,7 @@ from http_server import Answer, OpenAIServer
 
 from mellea_like import (
     Budget,
+    Collect,
     Generation,
     Message,
     Outcome,
@@ -318,8 +319,8 @@ async def test_whoever_leaves_when_all_are_settled_and_pay_what_was_sent(seed, m
 # --- on the wire ------------------------------------------------------------------------------
 
 
-def chunk(index, text=None, ended=None):
-    delta = {} if text is None else {"content": text}
+def chunk(index, text=None, ended=None, **further):
+    delta = {**({} if text is None else {"content": text}), **further}
     choices = [{"index": index, "delta": delta, "finish_reason": ended}]
     return json.dumps({"model": "m", "choices": choices})
 
@@ -349,6 +350,25 @@ async def test_interleaved_choices_of_a_real_server():
         assert result.usage == Usage(1, 40, 7, 1)
         assert [body["n"] for body in server.requests] == [3, 3]
         await inner.aclose()
+
+
+async def test_choices_that_are_still_being_thought_about_bear_their_part_of_the_cost():
+    hm = {"reasoning_content": "hm"}
+    events = (
+        *(chunk(0, **hm), chunk(1, **hm), chunk(0, "yes"), chunk(0, None, "stop")),
+        *(chunk(1, **hm), chunk(1, "yes"), chunk(1, None, "stop")),
+        *(json.dumps({"choices": [], "usage": {"prompt_tokens": 40, "completion_tokens": 50}}),),
+        "[DONE]",
+    )
+    budget = Budget(output_tokens=100, assume_output_tokens=50)
+    with OpenAIServer(Answer(events=events)) as server:
+        inner = OpenAIBackend("m", base_url=server.url)
+        async with ChoicesBackend(inner, 2) as backend:
+            result = await strategy(backend, 2, selection=Collect(2)).sample("do", budget=budget)
+        await inner.aclose()
+    first, second = sorted(result.slices, key=lambda slice_: slice_.lane)
+    assert (first.usage, second.usage) == (Usage(0, 3, 2), Usage(1, 37, 48, 1))
+    assert budget.statistics().spent.output_tokens == result.usage.output_tokens == 50
 
 
 async def test_a_win_closes_the_connection_of_all_choices():
