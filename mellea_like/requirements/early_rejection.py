@@ -86,7 +86,8 @@ class WatchedBackend(BackendWrapper):
 
     def _rejected(self, request: Request, text: str, **why: Any) -> EarlyRejection:
         usage = cost_of(request.meter, None)
-        return EarlyRejection(text, None, usage, self.model, REJECTED, **why)
+        model = request.meter.asked or self.model  # A fallback may have been asked.
+        return EarlyRejection(text, None, usage, model, REJECTED, **why)
 
 
 class ArrivingCalls:

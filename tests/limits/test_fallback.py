@@ -222,6 +222,17 @@ async def test_a_reply_that_is_not_waited_for_costs_what_the_model_does_that_was
         assert slice_.model == models[0]
 
 
+async def test_a_reply_that_is_rejected_as_it_arrives_names_the_model_that_was_asked(virtual_clock):
+    early = Requirement("good", lambda c: True, inline=True, stream=lambda t, d: Verdict.FAIL)
+    prices = {"one": Price(1, 1), "two": Price(30, 30)}
+    budget = Budget(money=1, prices=prices, assume_output_tokens=9)
+    backends = [ScriptedBackend([DOWN], model="one"), ScriptedBackend(["no good"], model="two")]
+    strategy = RejectionSamplingStrategy(FallbackBackend(*backends, retry=ONCE), loop_budget=1)
+    result = await strategy.sample("x", [early], budget=budget)
+    assert result.best.generation.model == "two"
+    assert result.ledger(prices).total.cost == pytest.approx(budget.statistics().spent.money)
+
+
 async def test_a_budget_of_money_has_room_for_the_dearest_model_and_knows_all_prices():
     pair = Named("a", "good"), Named("b", "good")
     strategy = RejectionSamplingStrategy(FallbackBackend(*pair), options={"max_tokens": 1000})
