@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from mellea_like.core.display import attempt_names
 from mellea_like.core.generation import REJECTED, USAGE_DETAILS, Usage
@@ -48,8 +48,8 @@ class LedgerRow(NamedTuple):
             ``unpriced`` or ``unknown`` requests, it is a lower bound, printed with a ``≥``; within
             a `Budget`, it includes the amount that the budget charged for unknown ones.
         model: the model that its reply names. Without a reply, it is the model that all replies of
-            the same stage name if they are from the same model that was asked, or else the name of
-            the model that was asked. None if it is unknown.
+            the same stage name for which the same model was asked, or else the model that was
+            asked. None if it is unknown.
         cached_input_tokens: the input tokens that came from the server's prompt cache.
         reasoning_tokens: the output tokens that the model spent on reasoning.
         cache_hits: replies that came from a `CachedBackend`'s file.
@@ -216,7 +216,9 @@ def ledger(
 ) -> Ledger:
     """Return the costs of the draws of a call."""
     replies = [s.generation for s in slices if s.generation is not None]
-    models = _models(slices)
+    models = models_of_draws(
+        [(s, () if s.generation is None else (s.generation.model,)) for s in slices]
+    )
     usual = _usual_length(replies)
     winners: tuple[int, ...] = () if winner is None else (winner,)
     used, compared = set(winners), None
@@ -229,8 +231,7 @@ def ledger(
     rows: list[LedgerRow] = []
     shares: list[tuple[int | None, str | None, LedgerTotal]] = []
     for place, slice_ in enumerate(slices):
-        model = None if slice_.generation is None else slice_.generation.model
-        model = model or models.get((slice_.stage, slice_.asked)) or slice_.asked
+        model = models[place]
         parts = _parts_of(slice_, model, usual, prices)
         if place in used:
             parts = [(name, part._replace(wasted_tokens=0)) for name, part in parts]
@@ -282,16 +283,37 @@ def _share(usage: Usage, model: str | None, prices: Mapping[str, Price] | None) 
     )
 
 
-def _models(slices: Sequence[Slice]) -> dict[tuple[int | None, str | None], str]:
-    """Return the model that replies name, for each stage and model asked, if all name the same."""
+class Asking(Protocol):
+    """The parts of a draw's record that tell which model it asked."""
+
+    @property
+    def stage(self) -> int | None: ...
+
+    @property
+    def asked(self) -> str | None: ...
+
+    @property
+    def check_usage(self) -> Sequence[tuple[str | None, Usage]] | None: ...
+
+
+def models_of_draws(
+    draws: Sequence[tuple[Asking, tuple[str | None, ...]]],
+) -> list[str | None]:
+    """Return the model of each draw, given its record and the model that its reply names, if any.
+
+    Without a reply, it is the only model named in replies of the same stage for which the same
+    model was asked, or else the model that was asked; None if it is unknown.
+    """
     named: dict[tuple[int | None, str | None], set[str | None]] = {}
-    for slice_ in slices:
+    for draw, replied in draws:
         # If the model that was asked is among the further costs, a fallback has replied.
-        if slice_.generation is not None and slice_.asked not in dict(slice_.check_usage or ()):
-            asked = slice_.stage, slice_.asked
-            named.setdefault(asked, set()).add(slice_.generation.model)
+        if replied and draw.asked not in dict(draw.check_usage or ()):
+            named.setdefault((draw.stage, draw.asked), set()).update(replied)
     only = {asked: next(iter(models)) for asked, models in named.items() if len(models) == 1}
-    return {asked: model for asked, model in only.items() if model is not None}
+    return [
+        next(iter(replied), None) or only.get((draw.stage, draw.asked)) or draw.asked
+        for draw, replied in draws
+    ]
 
 
 def _total(rows: Sequence[LedgerRow | LedgerTotal]) -> LedgerTotal:

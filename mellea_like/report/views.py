@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mellea_like.core.display import attempt_names
+from mellea_like.core.ledger import models_of_draws
 from mellea_like.core.prompts import messages_in, prompt_at
 from mellea_like.core.recorded import error_from_dict
 from mellea_like.core.serialization import check_usage_of, decision_from_dict, usage_from_dict
@@ -206,15 +207,9 @@ class TraceView:
     def models(self) -> list[str | None]:
         """The model of each draw, in order; None if it is unknown.
 
-        It is the model named in the reply, or else the only model named in the replies of the same
-        stage, or else the requested model.
+        The rule for draws without a reply is that of the ledger.
         """
-        named: dict[int | None, set[str]] = {}
-        for s in self.slices:
-            if s.model is not None:
-                named.setdefault(s.stage, set()).add(s.model)
-        only = {stage: next(iter(models)) for stage, models in named.items() if len(models) == 1}
-        return [s.model or only.get(s.stage) or s.asked for s in self.slices]
+        return models_of_draws([(s, () if s.model is None else (s.model,)) for s in self.slices])
 
     @property
     def fates(self) -> list[tuple[str, Usage]]:

@@ -28,7 +28,7 @@ def calls_tool(tool: str, /, **where: Any) -> Requirement:
         **where: for each required argument, either its value or a function, as in
             ``calls_tool("book", city="Oslo", nights=lambda n: n < 4)``. A value must equal the
             argument that the tool's function gets, or be the same when both are written as JSON.
-            The argument is what the JSON says if the library doesn't know the tool, as in ``check``.
+            If the library doesn't know the tool, as in ``check``, it is what the JSON says.
             A plain function given here is called inline with the argument, and returns whether
             the argument is right.
 

@@ -22,6 +22,7 @@ from mellea_like.core.generation import Usage
 from mellea_like.core.ledger import Ledger, LedgerTotal, ledger
 from mellea_like.errors import BackendUnavailable
 from mellea_like.limits import FallbackBackend, Retry
+from mellea_like.report.views import TraceView
 
 PRICES = {"m": Price(1, 2), "dear": Price(100, 100)}
 DOWN = BackendUnavailable("503", status=503)
@@ -208,6 +209,8 @@ async def test_a_draw_without_a_reply_has_the_price_of_the_backend_that_was_aske
         budget=(budget := Budget(money=1, prices=PRICES, assume_output_tokens=10)),
     )
     never = Requirement("never", lambda _: False, inline=True)
-    made = (await strategy.sample("do", [never])).ledger(PRICES)
+    result = await strategy.sample("do", [never])
+    made = result.ledger(PRICES)
     assert [row.model for row in made.rows] == models
+    assert TraceView(result.to_dict()).models == models  # As reports say.
     assert made.total.cost == pytest.approx(budget.statistics().spent.money)
