@@ -120,9 +120,10 @@ def test_a_typed_reply_is_parsed_by_the_sdk(scene, client):
     assert "JSON Schema" not in upstream.requests[-1]["messages"][-1]["content"]
 
 
-def test_a_models_own_schema_is_told_to_the_upstream(scene, client, answers):
+@pytest.mark.parametrize("asked", [{}, {"response_format": {"type": "json_object"}}])
+def test_a_models_own_schema_is_told_to_the_upstream(scene, client, answers, asked):
     answers(Answer("no"), Answer('{"n": 7}'))
-    reply = client.chat.completions.create(model="schema", messages=user())
+    reply = client.chat.completions.create(model="schema", messages=user(), **asked)
     sent = scene[0].requests[-1]
     assert "JSON Schema" not in sent["messages"][-1]["content"]
     assert reply.choices[0].message.content == '{"n": 7}'

@@ -155,12 +155,14 @@ NO_PARAM = refusing(400, message=f"failed to parse grammar: {SECRET}")
 
 BAD_OPTION, BAD_FIELD = refusing(400, param="temperature"), refusing(400, param="top_k")
 OWN = {"json_schema": SCHEMA}
+ANY_OBJECT = {"response_format": {"type": "json_object"}}
 WARM = {"options": {"temperature": 0.3}}
 EXTRA = {"options": {"extra": {"top_k": 3}}}
 
 FAULTS = {
     "the model's schema": (BAD_FORMAT, OWN, {}, "json_schema"),
     "the model's schema, unnamed": (NO_PARAM, OWN, {}, "json_schema"),
+    "the model's schema, of an object": (BAD_FORMAT, OWN, ANY_OBJECT, "json_schema"),
     "the caller's schema": (BAD_FORMAT, OWN, {"response_format": OTHER}, None),
     "the model's option": (BAD_OPTION, WARM, {}, "options.temperature"),
     "the caller's option": (BAD_OPTION, WARM, {"temperature": 0.4}, None),

@@ -11,6 +11,7 @@ import anyio
 
 from mellea_like.core.backend import Options
 from mellea_like.core.conversation import Context, Instruction, Message
+from mellea_like.core.extra import NO_EXTRA
 from mellea_like.core.generation import Generation
 from mellea_like.core.parts import Text
 from mellea_like.core.slice import Outcome
@@ -404,7 +405,7 @@ class ServedModel:
             found["response_format"] = "json_schema"
         # Fields that only requests for responses have aren't sent under their names.
         sent = {*(request.model_fields_set & ChatRequest.model_fields.keys()), *request.passed_on}
-        if request.format is None:
+        if request.format is None or self._has_own_schema_for(request):
             sent.discard("response_format")
         else:
             sent.add("response_format")
@@ -415,12 +416,17 @@ class ServedModel:
     def _told_format(self, request: ChatRequest) -> dict[str, Any]:
         if not self._constrains:
             return {}
-        if request.format is not None:
+        if request.format is not None and not self._has_own_schema_for(request):
             return {"response_format": request.format}
         if self.config.json_schema is None:
             return {}
         described = {"name": "reply", "schema": self.config.json_schema}
         return {"response_format": {"type": "json_schema", "json_schema": described}}
+
+    def _has_own_schema_for(self, request: ChatRequest) -> bool:
+        """Return whether a request asks for any JSON object, and the model has a schema for it."""
+        asked = request.format or NO_EXTRA
+        return asked.get("type") == "json_object" and self.config.json_schema is not None
 
     def _find_prices(self) -> dict[str, Price] | None:
         places = [place for _, place in self.config.places]
