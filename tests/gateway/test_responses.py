@@ -297,6 +297,10 @@ def test_any_json_may_be_asked_for():
             "input.0.content.0.image_url",
         ),
         ({"input": [says({"type": "input_file", "file_data": "?"})]}, "input.0.content.0"),
+        (
+            {"input": [says({"type": "input_file", "file_url": "http://a/b"})]},
+            "input.0.content.0.file_url",
+        ),
         ({"tools": [{"type": "web_search"}]}, "tools.0"),
         ({"tools": [{"type": "function", "name": "a b"}]}, "tools.0.name"),
         ({"tools": [{"type": "function", "name": "auto"}]}, "tools.0.name"),

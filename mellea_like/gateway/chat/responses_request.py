@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, Self, cast
 
 from pydantic import (
     AfterValidator,
@@ -101,10 +101,15 @@ class _InputImage(Sent):
         return {"type": "image_url", "image_url": {"url": self.image_url, "detail": self.detail}}
 
 
+def _no_url(_: str) -> NoReturn:
+    reject("chat completions have no such field: send file_data or file_id", UNSUPPORTED)
+
+
 class _InputFile(Sent):
     type: str
     file_data: str | None = None
     file_id: str | None = None
+    file_url: Annotated[str, AfterValidator(_no_url)] | None = None
     filename: str | None = None
 
     @property
