@@ -20,6 +20,7 @@ from pydantic import (
 
 from mellea_like.backends.server_address import OFFICIAL_URL, split_url
 from mellea_like.core.backend import Backend, is_backend
+from mellea_like.core.display import error_text
 from mellea_like.core.prices import Price
 from mellea_like.limits.concurrency import ConcurrencyLimiter
 from mellea_like.limits.rate import RateLimiter
@@ -285,6 +286,9 @@ class PythonUpstream(Upstream):
                 " PYTHONPATH?"
             )
             raise ValueError(msg) from exc
+        except Exception as exc:
+            msg = f"{place}backend: importing {module} raised {_told(exc)}"
+            raise ValueError(msg) from exc
         if not is_backend(found) and not callable(found):
             raise self._wrong(place)
         return found
@@ -292,7 +296,11 @@ class PythonUpstream(Upstream):
     def make(self, place: str) -> Backend:
         """Import the backend. If it is a function, call it to make the backend."""
         found = self.find(place)
-        made = found if is_backend(found) else found()
+        try:
+            made = found if is_backend(found) else found()
+        except Exception as exc:
+            msg = f"{place}backend: {self.backend} raised {_told(exc)}"
+            raise ValueError(msg) from exc
         if not is_backend(made):
             raise self._wrong(place)
         return made
@@ -300,6 +308,10 @@ class PythonUpstream(Upstream):
     def _wrong(self, place: str) -> ValueError:
         msg = f"{place}backend: {self.backend} is neither a backend nor a function that makes one"
         return ValueError(msg)
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {error_text(error)}"
 
 
 def _check_kind(given: object) -> object:

@@ -116,7 +116,7 @@ async def test_a_corpus_is_what_the_markov_text_is_made_of(tmp_path):
 
 
 @pytest.fixture
-def module(monkeypatch):
+def module(monkeypatch, tmp_path):
     module = types.ModuleType("backends_of_a_test")
     module.made = []
 
@@ -129,7 +129,10 @@ def module(monkeypatch):
     module.inner = types.SimpleNamespace(ready=module.ready)
     module.number = 3
     module.wrong = lambda: 3
+    module.fails = lambda: 1 / 0
     monkeypatch.setitem(sys.modules, "backends_of_a_test", module)
+    (tmp_path / "broken_backends.py").write_text("1 / 0\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -147,6 +150,8 @@ async def test_a_backend_may_be_written_in_python(module, where, text):
         ("backends_of_a_test:number", "is neither a backend"),
         ("backends_of_a_test:wrong", "is neither a backend"),
         ("backends_of_a_test:missing", "can't be imported"),
+        ("backends_of_a_test:fails", "backends_of_a_test:fails raised ZeroDivisionError: division"),
+        ("broken_backends:x", "importing broken_backends raised ZeroDivisionError: division"),
         ("no_such_module:x", "can't be imported"),
         (None, r"upstreams\.mine\.backend is missing"),
     ],
