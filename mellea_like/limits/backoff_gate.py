@@ -18,7 +18,12 @@ from anyio.lowlevel import EventLoopToken, current_token
 
 from mellea_like.core.backend import PATIENT, BackendWrapper, innermost
 from mellea_like.errors import BackendError, RateLimited
-from mellea_like.limits.circuit_breaker import CircuitBreaker, is_answer
+from mellea_like.limits.circuit_breaker import (
+    LAST_FAILURE,
+    UNREACHABLE,
+    CircuitBreaker,
+    is_answer,
+)
 from mellea_like.runtime.logs import inform, warn
 from mellea_like.runtime.timeline import TICK, Timeline
 
@@ -192,7 +197,9 @@ class BackoffGate:
         now = self._timeline.now()
         flaky = 0 <= anyio.current_time() - self.answered_at < FLAKY_SECONDS
         if self.breaker.failed(now, error, most, flaky=flaky):
-            warn("%s", self.breaker.description(now, self._where))
+            # The gateway hides the arguments of log records that are texts, but not the numbers.
+            state = self.breaker.state(now, self._where)
+            warn(UNREACHABLE + LAST_FAILURE, *state, self.breaker.last_error)
 
     def close(self, seconds: float, *, told: float | None = None) -> None:
         """Close the gate for ``seconds`` from now, unless it is already closed for longer.

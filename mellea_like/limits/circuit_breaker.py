@@ -25,6 +25,9 @@ LONGEST_PAUSE = 30.0
 PROBE_SECONDS = 1.0
 """If a probe has no answer after this many seconds, another probe may be sent."""
 
+UNREACHABLE = "%s: not reachable, %d requests in a row failed; the next try is in %.3g s"
+LAST_FAILURE = "; the last failure: %s"
+
 
 class CircuitBreaker:
     """Counts a backend's failures in a row, and decides whether another request may be sent.
@@ -100,11 +103,11 @@ class CircuitBreaker:
 
     def description(self, now: float, where: str, why: str = "") -> str:
         """Return a message about a backend that can't be reached."""
-        return (
-            f"{where}: not reachable, {self.failures} requests in a row failed;"
-            f" the next try is in {self.seconds_left(now):.3g} s{why};"
-            f" the last failure: {self.last_error}"
-        )
+        return UNREACHABLE % self.state(now, where) + why + LAST_FAILURE % self.last_error
+
+    def state(self, now: float, where: str) -> tuple[str, int, float]:
+        """Return the arguments of `UNREACHABLE`."""
+        return where, self.failures, self.seconds_left(now)
 
 
 def is_answer(error: BackendError) -> bool | None:

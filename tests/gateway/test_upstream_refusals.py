@@ -15,6 +15,7 @@ from openai.types.responses.response_error import ResponseError
 from mellea_like.errors import BackendUnavailable, RateLimited
 from mellea_like.gateway import GatewayConfig
 from mellea_like.gateway.http.app import Gateway
+from mellea_like.gateway.redaction import redacted_logs
 from mellea_like.gateway.upstream_codes import CODES
 
 pytestmark = pytest.mark.anyio
@@ -210,6 +211,16 @@ async def test_a_refusal_that_the_configuration_caused_is_told_to_the_operator(
     assert place not in refused.error["message"]
     assert any(f"change models.mine.{place} in the configuration" in line for line in said)
     assert SECRET not in "".join(said)
+
+
+async def test_an_outage_is_told_to_the_operator_in_numbers(virtual_clock, caplog):
+    down = InTurn(BackendUnavailable(SECRET, status=503))
+    with redacted_logs():
+        async with calling(down, attempts=9) as caller:
+            await caller.chat()
+    opened, *_ = caplog.messages
+    assert ": not reachable, 4 requests in a row failed; the next try is in 0.2 s;" in opened
+    assert SECRET not in caplog.text
 
 
 # --- load ---------------------------------------------------------------------------------------
