@@ -125,7 +125,7 @@ class Settings(Rules):
         """Log a warning about this strategy only once, however many calls there are."""
         if message not in self.warned:
             self.warned.add(message)
-            warn("%s", message)
+            warn(message)  # The gateway hides texts that are arguments.
 
     def check_loop_budget(self, loop_budget: object, what: str) -> None:
         """Make sure that a loop budget is an int of at least 1, and within ``max_iterations``."""

@@ -223,6 +223,13 @@ async def test_an_outage_is_told_to_the_operator_in_numbers(virtual_clock, caplo
     assert SECRET not in caplog.text
 
 
+async def test_a_setting_that_makes_no_sense_is_told_to_the_operator(caplog):
+    with redacted_logs():
+        async with calling(InTurn("a"), select="vote", options={"temperature": 0}) as caller:
+            await caller.chat()
+    assert any("at temperature 0 they are all alike" in said for said in caplog.messages)
+
+
 # --- load ---------------------------------------------------------------------------------------
 
 
