@@ -223,7 +223,8 @@ class _LoopThread:
         if self._closed:
             msg = "the SyncSampler is closed: make a new one"
             raise RuntimeError(msg)
-        if self._thread is None:
+        # A forked child has none of its parent's threads.
+        if self._thread is None or not self._thread.is_alive():
             ready: Future[None] = Future()
             run = partial(self._run, ready)
             thread = threading.Thread(target=run, name="mellea_like loop", daemon=True)

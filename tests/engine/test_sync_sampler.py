@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import os
 import threading
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 
 import pytest
 from anyio.lowlevel import checkpoint
+from command_line import python
 from engine_kit import by_iteration, yes
 
 from mellea_like import RejectionSamplingStrategy, Requirement, SyncSampler
@@ -125,3 +127,24 @@ async def test_it_works_where_a_loop_runs():
     with SyncSampler(RejectionSamplingStrategy(by_iteration({}, default="yes"))) as sampler:
         assert sampler.sample("do", [yes]).success
     await checkpoint()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_has_a_loop_of_its_own():
+    program = """
+import os, signal
+from mellea_like import RejectionSamplingStrategy, SyncSampler
+from mellea_like.backends import ScriptedBackend
+
+with SyncSampler(RejectionSamplingStrategy(ScriptedBackend(["one", "two"]))) as sampler:
+    assert sampler.sample("Say it.").value == "one"
+    if (child := os.fork()) == 0:
+        signal.alarm(10)
+        value = sampler.sample("Say it.").value
+        sampler.close()
+        os._exit(0 if value == "two" else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert sampler.sample("Say it.").value == "two"
+"""
+    done = python(program, PYTHONWARNINGS="ignore")
+    assert done.returncode == 0, done.stderr
