@@ -10,6 +10,7 @@ import anyio
 
 from mellea_like.core.display import error_text
 from mellea_like.errors import Blocked, HookError
+from mellea_like.hooks.plugins import RUNNING
 from mellea_like.hooks.types import HookMode, HookType
 from mellea_like.kernel.ports import Ruling
 from mellea_like.runtime.event_loops import foreign, split_cancellation
@@ -206,9 +207,13 @@ async def _run(handler: Handler, payload: Payload) -> Any:
 
     If the handler raises a cancellation that nobody asked for, raise a `RuntimeError` instead.
     """
-    with foreign("it"):
-        with anyio.move_on_after(handler.timeout) as scope:
-            return await handler.function(payload)
+    outer = RUNNING.set((*RUNNING.get(), handler.function))
+    try:
+        with foreign("it"):
+            with anyio.move_on_after(handler.timeout) as scope:
+                return await handler.function(payload)
+    finally:
+        RUNNING.reset(outer)
     if scope.cancelled_caught:
         msg = f"it took longer than {handler.timeout:g} s"
         raise TimeoutError(msg)

@@ -164,6 +164,9 @@ Pluggable: TypeAlias = "Plugin | PluginSet | Callable[[Any], Awaitable[Any]]"
 """Anything that can be registered: a plugin, a set, or a function marked with `hook`."""
 
 _scoped: ContextVar[tuple[PluginSet, ...]] = ContextVar("mellea_like_plugins", default=())
+RUNNING: ContextVar[tuple[object, ...]] = ContextVar("mellea_like_running_handlers", default=())
+"""The functions of the handlers that are running here, which don't run for their own calls."""
+
 _process_wide: dict[int, tuple[Pluggable, tuple[Handler, ...]]] = {}
 """Maps the ``id()`` of each registered plugin to the plugin and its handlers."""
 
@@ -202,12 +205,17 @@ def unregister(plugin: Pluggable) -> None:
 
 
 def snapshot(plugins: Iterable[Handler]) -> tuple[Handler, ...]:
-    """Return the active plugins' handlers and those in ``plugins``, in the order they run in."""
+    """Return the active plugins' handlers and those in ``plugins``, in the order they run in.
+
+    A handler that makes a call isn't one of that call's, because it would call itself forever.
+    """
+    running = RUNNING.get()
     process_wide = (handlers for _, handlers in _process_wide.values())
     scoped = (plugin_set.handlers for plugin_set in _scoped.get())
     unique: dict[tuple[object, HookType], Handler] = {}
     for handler in chain(*process_wide, *scoped, plugins):
-        unique.setdefault((handler.function, handler.hook), handler)
+        if handler.function not in running:
+            unique.setdefault((handler.function, handler.hook), handler)
     return tuple(sorted(unique.values(), key=lambda handler: handler.priority))
 
 

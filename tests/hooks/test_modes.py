@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import anyio
 import pytest
 from engine_kit import after, by_iteration, yes
 
-from mellea_like import RejectionSamplingStrategy, Requirement, Vote
+from mellea_like import RejectionSamplingStrategy, Requirement, SamplingFailed, Vote
 from mellea_like.core import StopReason
 from mellea_like.errors import Blocked, HookError, InvalidRequest
-from mellea_like.hooks import HookMode, HookType, Plugin, hook
+from mellea_like.hooks import HookMode, HookType, Plugin, PluginSet, hook
 from mellea_like.testing import RecordingPlugin
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
@@ -327,3 +329,34 @@ async def test_an_interrupt_in_a_background_handler_ends_the_call_at_once():
     with pytest.raises(Interrupt):
         await strategy_with(strike, default=after(100, "yes")).sample("do", [yes])
     assert anyio.current_time() - begun == pytest.approx(1)
+
+
+# --- calls that handlers make -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", HookMode)
+@pytest.mark.parametrize("when", HookType)
+async def test_a_handler_does_not_run_for_the_calls_that_it_makes(when, mode):
+    asked = []
+    recording = RecordingPlugin()
+
+    class Asking(Plugin):
+        @hook(when, mode=mode)
+        async def ask(self, payload):
+            asked.append(payload.sampling_id)
+            failing = strategy_with(loop_budget=2, replies={2: InvalidRequest("no")})
+            with pytest.raises(SamplingFailed):
+                (await failing.sample("Is it good?", [yes])).unwrap()
+
+    replies = {1: InvalidRequest("no")} if when is HookType.GENERATION_ERROR else {2: "yes"}
+    call = strategy_with(replies=replies, loop_budget=2, retry=None)
+    with PluginSet("house rules", [Asking(), recording]):
+        with suppress(InvalidRequest):
+            await call.sample("do", [yes])
+        ids = {payload.sampling_id for payload in recording.payloads}
+        assert len(set(asked)) == 1  # Only the outer call.
+        assert len(ids) == 1 + len(asked)  # The other handlers see the inner calls, too.
+        before = len(asked)
+        with suppress(InvalidRequest):
+            await strategy_with(replies=replies, loop_budget=2, retry=None).sample("do", [yes])
+        assert len(asked) == 2 * before  # It is active again.
