@@ -273,6 +273,10 @@ async def test_what_loses_the_race_is_cancelled_and_no_error(virtual_clock: obje
     assert sorted(outcomes) == ["cancelled"] * 3 + ["failed", "passed"]
     cut = [s for s in recorder.named("chat") if "mellea_like.outcome" in s.attributes]
     assert [span.attributes["mellea_like.outcome"] for span in cut] == ["cancelled"] * 3
+    durations = recorder.points("gen_ai.client.operation.duration")
+    counted = {point.attributes.get("mellea_like.outcome"): point.count for point in durations}
+    assert counted == {None: 2, "cancelled": 3}
+    assert not any("error.type" in point.attributes for point in durations)
     assert {span.status.status_code for span in recorder.spans} == {trace.StatusCode.UNSET}
     assert all("error.type" not in span.attributes for span in recorder.spans)
 

@@ -11,6 +11,7 @@ from opentelemetry.trace import SpanKind, Tracer
 
 from mellea_like.core.conversation import joined_text, reply_message
 from mellea_like.core.slice import Outcome
+from mellea_like.runtime.event_loops import split_cancellation
 from mellea_like.telemetry import names
 from mellea_like.telemetry.sessions import SESSION_ID
 from mellea_like.telemetry.spans import SpanScope, type_name
@@ -129,7 +130,9 @@ class CallTelemetry:
         for kind, tokens in (("input", usage.input_tokens), ("output", usage.output_tokens)):
             if tokens:
                 self._instruments.tokens.record(tokens, {**attributes, names.TOKEN_TYPE: kind})
-        if error is not None:
+        if error is not None and split_cancellation(error)[0] is not None:
+            attributes[names.OUTCOME] = "cancelled"
+        elif error is not None:
             attributes[names.ERROR_TYPE] = type_name(error)
         self._instruments.duration.record(duration, attributes)
 
