@@ -229,8 +229,9 @@ def sample_many(
         journal: the journal of the run: a `Journal`, or the path of one to create or resume.
         keep_errors: whether the journal counts an item as finished if an error ended it: its call
             raised, or it failed with the ``stop_reason`` ``"error"`` because a lane could not make
-            its draws. With False, such items are sampled again when the run is resumed, because
-            an outage of the server says nothing about the items.
+            its draws. With False, errors that come from now on aren't recorded as results, so such
+            items are sampled again when the run is resumed: an outage of the server says nothing
+            about the items.
         unique: whether the winning replies of different items must differ. A reply that equals
             another item's reply fails, and the reason names the other item. The failed reply's item
             continues as after any failure. With True, parsed values are compared by ``==``, and
