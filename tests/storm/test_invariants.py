@@ -14,7 +14,7 @@ from typing import Any
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from oracle_world import Ask, Foreign, stray
 from steps import Stepper, run_stepped
@@ -35,6 +35,7 @@ from mellea_like.core.result import SamplingResult, StopReason
 from mellea_like.core.slice import Outcome, Slice
 from mellea_like.errors import BadVerdict, Blocked, HookError, SamplingFailed, SamplingTimeout
 from mellea_like.hooks.types import HookMode, HookType
+from mellea_like.limits import Retry
 from mellea_like.schedules.giving_up import FEWEST, bug_of, times_seen
 from mellea_like.selections import BaseSelection, Consensus, Tournament
 
@@ -110,6 +111,7 @@ class Call:
     timeout: float | None = None
     iteration_timeout: float | None = None
     validate_all: bool | None = None
+    retry: Retry | None = None
     leaving: Leaving = STAYS
 
     @property
@@ -274,7 +276,7 @@ def play(call: Call) -> Played:  # noqa: C901 (a table of what handlers do)
         timeout=call.timeout,
         iteration_timeout=call.iteration_timeout,
         validate_all=call.validate_all,
-        retry=None,
+        retry=call.retry,
     )
     checks = [INLINE, *map(requirement, call.checks)]
 
@@ -576,8 +578,12 @@ OUTCOMES = {
 }
 
 
+SIX_FAILURES = tuple(Draw("good" if n == 8 else "transient", 1 + n / 64) for n in range(16))
+
+
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @storm
+@example(3, 3, SIX_FAILURES, False, False)
 @given(
     st.integers(1, 4),
     st.integers(1, 4),
@@ -589,7 +595,9 @@ def test_the_winner_and_every_outcome_are_what_arithmetic_says(
     backend, loop, concurrency, draws, ordered, told
 ):
     selection = "ordered" if ordered else "first"
-    call = Call(loop, concurrency, draws, told=told, selection=selection)
+    # After some failures in a row, a circuit breaker would refuse the next requests.
+    once = Retry(attempts=1, trip_after=None)
+    call = Call(loop, concurrency, draws, told=told, selection=selection, retry=once)
     winner, outcomes = expected(call)
 
     async def main(stepper: Stepper) -> None:
