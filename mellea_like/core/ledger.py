@@ -292,9 +292,6 @@ class Asking(Protocol):
     @property
     def asked(self) -> str | None: ...
 
-    @property
-    def check_usage(self) -> Sequence[tuple[str | None, Usage]] | None: ...
-
 
 def models_of_draws(
     draws: Sequence[tuple[Asking, tuple[str | None, ...]]],
@@ -306,8 +303,7 @@ def models_of_draws(
     """
     named: dict[tuple[int | None, str | None], set[str | None]] = {}
     for draw, replied in draws:
-        # If the model that was asked is among the further costs, a fallback has replied.
-        if replied and draw.asked not in dict(draw.check_usage or ()):
+        if replied:
             named.setdefault((draw.stage, draw.asked), set()).update(replied)
     only = {asked: next(iter(models)) for asked, models in named.items() if len(models) == 1}
     return [

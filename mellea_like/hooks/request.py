@@ -10,7 +10,7 @@ import anyio
 
 from mellea_like.core.backend import BackendWrapper, Options, Purpose, checked_reply
 from mellea_like.core.conversation import Message
-from mellea_like.core.generation import Generation, Usage, cost_of
+from mellea_like.core.generation import Generation, Usage
 from mellea_like.hooks.dispatch import failure
 from mellea_like.hooks.payload import Is, Payload
 from mellea_like.hooks.types import HookType
@@ -123,13 +123,17 @@ class _Heard(BackendWrapper):
             meter.sent_nothing()
             raise
         if changed is not None:
-            request = replace(request, options=changed.options)
+            other = changed.options.model
+            if other is not None and other != request.options.model:
+                meter = meter.attempt(other)  # The record names it, and it has a price of its own.
+            request = replace(request, options=changed.options, meter=meter)
         started = anyio.current_time()
         try:
             reply = checked_reply(self.inner, await self.inner.generate(request))
-        except Exception as exc:
-            took, cost = anyio.current_time() - started, cost_of(meter, None)
-            await fire(GenerationErrorPayload, error=exc, usage=cost, duration=took)
+        except BaseException as exc:
+            took, cost = anyio.current_time() - started, meter.finish(None)
+            if isinstance(exc, Exception):
+                await fire(GenerationErrorPayload, error=exc, usage=cost, duration=took)
             raise
         # The reply doesn't leave this method if a handler raises or is cancelled.
         took, cost = anyio.current_time() - started, meter.finish(reply)

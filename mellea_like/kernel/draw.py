@@ -217,7 +217,7 @@ class Draw:
             ended_at,
             usage,
             ask.stage,
-            asked if generation is None and asked is not None else self.parts.model,
+            self.parts.model if asked is None else asked,
             checks,
         )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -19,19 +21,22 @@ from mellea_like import (
     hooks,
 )
 from mellea_like.backends.function import FunctionBackend
-from mellea_like.backends.scripted import ScriptedBackend
+from mellea_like.backends.scripted import Reply, ScriptedBackend
 from mellea_like.core import Options, StopReason, Usage
-from mellea_like.errors import BackendUnavailable, HookError
+from mellea_like.core.ledger import ledger
+from mellea_like.errors import BackendUnavailable, HookError, SamplingTimeout
 from mellea_like.hooks import (
     GenerationErrorPayload,
     GenerationPostCallPayload,
     GenerationPreCallPayload,
     HookType,
     Payload,
+    Plugin,
     SamplingIterationPayload,
     SamplingLoopEndPayload,
     hook,
 )
+from mellea_like.limits import Budget, Price
 from mellea_like.testing import RecordingPlugin
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
@@ -130,6 +135,36 @@ async def test_pre_call_names_the_model_where_it_is_known(own, asked, told):
     await strategy.sample("do", [yes])
     [payload] = recording.of(GenerationPreCallPayload)
     assert payload.model == told
+
+
+@pytest.mark.parametrize(
+    "reply", [Generation("no"), BackendUnavailable("down"), Reply("late", delay=9)], ids=type
+)
+async def test_a_draw_whose_model_a_plugin_has_chosen_is_recorded_and_priced_as_that_model(
+    virtual_clock, reply
+):
+    class Dearer(Plugin):
+        @hook(HookType.GENERATION_PRE_CALL)
+        async def choose(self, payload):
+            options = replace(payload.options, model="dear")
+            return payload.model_copy(update={"options": options})
+
+    prices = {"cheap": Price(1, 1), "dear": Price(100, 100)}
+    slices, budget = [], Budget(money=1, prices=prices, assume_output_tokens=10)
+    strategy = RejectionSamplingStrategy(
+        ScriptedBackend([reply], model="cheap"),
+        plugins=[Dearer()],
+        loop_budget=1,
+        retry=None,
+        budget=budget,
+        timeout=5,
+    )
+    with suppress(BackendUnavailable, SamplingTimeout):
+        await strategy.sample("do", [yes], on_slice=slices.append)
+    [made] = slices
+    assert (made.asked, made.model, made.usage.requests) == ("dear", "dear", 1)
+    row = ledger(slices, None, prices).rows[0]
+    assert (row.model, row.cost) == ("dear", pytest.approx(budget.spent.money))
 
 
 async def test_a_cancelled_request_is_no_error():
