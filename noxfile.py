@@ -15,6 +15,7 @@ import sys
 import tarfile
 import venv
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from pathlib import Path
 
 import nox
@@ -181,6 +182,23 @@ def mutants(session: nox.Session) -> None:
         quiet = ("--cov", "--cov-context=test", "--cov-report=", "--cov-fail-under=0")
         environment.run("pytest", "--numprocesses=auto", "-m", NOT_APART, *quiet)
     environment.run("python", "tools/mutants.py", "--contexts", contexts, *session.posargs)
+
+
+@nox.session
+def lowest(session: nox.Session) -> None:
+    """Run the tests with the oldest libraries that the project allows; CI leaves it out."""
+    environment = Environment(session, "lowest", apart=True)
+    described = nox.project.load_toml("pyproject.toml")
+    extras = {**described["project"]["optional-dependencies"], "ray": []}
+    wanted = [*described["project"]["dependencies"], *chain(*extras.values())]
+    wanted += nox.project.dependency_groups(described, "test")
+    # Otherwise uv would take an extra's libraries for indirect ones, and the latest of them.
+    named = [one for one in wanted if not one.startswith("mellea-like")]
+    environment.install("--resolution=lowest-direct", "--editable", ".", *named)
+    # The table of a request's fields is compared with those of the newest SDK.
+    newest = f"--ignore={ROOT / 'tests' / 'gateway' / 'test_fields.py'}"
+    chosen = session.posargs or ["-m", f"not alone and {NOT_APART}", newest]
+    environment.run("pytest", "--numprocesses=auto", "--dist=worksteal", *chosen)
 
 
 @nox.session

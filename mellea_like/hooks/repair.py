@@ -23,7 +23,9 @@ __all__ = ["SamplingRepairPayload"]
 
 
 class SamplingRepairPayload(Payload):
-    """Passed to handlers after a failed draw, when the strategy has chosen what to ask next.
+    """Passed to handlers before a draw that repairs a failed one.
+
+    ``iteration`` and ``subsample`` are those of the failed draw.
 
     Attributes:
         failed: the record of the draw to repair.

@@ -26,7 +26,7 @@ class HookType(StrEnum):
     They do so with the fields ``passed`` and ``reason``.
     """
     SAMPLING_REPAIR = "sampling_repair"
-    """After a failed draw, when the strategy has chosen what to ask next."""
+    """Before a draw that repairs a failed one, when the strategy has chosen what to ask."""
     SAMPLING_ITERATION = "sampling_iteration"
     """After each draw, in the order in which draws were recorded."""
     SAMPLING_LOOP_END = "sampling_loop_end"

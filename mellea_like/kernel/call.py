@@ -154,8 +154,9 @@ class Call(ABC):
 
     def _is_late(self, fatal: BaseException) -> bool:
         """Return whether an error came after the race of a call that may still have an answer."""
-        # If it has one, the error doesn't take it away; only the call's conclusion knows. A race
-        # that was won has an answer, so it logs such errors itself.
+        # If it has one, the error doesn't take it away; only the call's conclusion knows. An
+        # interrupt is never late. A race that was won has an answer, so it logs errors itself; and
+        # after an earlier error, or without a draw that passed, there is no answer to take away.
         return (
             isinstance(fatal, Exception)
             and self.race.ended

@@ -83,7 +83,8 @@ class Draw:
             return
         cancellation, self.error = split_cancellation(error)
         if cancellation is None:
-            self.outcome = _ERRORED if isinstance(error, Exception) else _CANCELLED  # Interrupted.
+            # What isn't an `Exception` is an interrupt.
+            self.outcome = _ERRORED if isinstance(error, Exception) else _CANCELLED
             # Errors of checks are verdicts by now. The call must raise what still arrives here: by
             # ``on_error="raise"``, a bug in an option, an interrupt.
             if self.checking or self.outcome is _CANCELLED:

@@ -2,8 +2,7 @@
 
 `Plan` and `Option.hear` make decisions, synchronously, so nothing else happens meanwhile. Some
 ports of an `Option` wrap what may wait (a request, a draw, a check, the settling, the call); the
-others are synchronous, too. The kernel composes them once for each call and knows nothing else
-about the options.
+others are synchronous, too. The kernel composes them and knows nothing else about the options.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
+from mellea_like.core.argument_checks import is_async
 from mellea_like.core.records import record
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class Plan(Protocol):
 
 
 class Body(Protocol):
-    """A draw, or anything else that a race runs in its lanes."""
+    """What a race runs in its lanes: a draw, or in tests something simpler."""
 
     ask: Ask
 
@@ -167,6 +167,7 @@ class Sent(NamedTuple):
     spec: Spec
     """The inputs of the draws that the requests are for."""
     stage: int | None = None
+    """The index of the stage; None without stages."""
 
 
 class Option:
@@ -190,6 +191,10 @@ class Option:
             for name, port in ports.items()
             if callable(port) and getattr(cls, name) is not port
         )
+        for name in cls.uses:
+            if is_async(getattr(cls, name)) and not is_async(ports[name]):
+                msg = f"{cls.__name__}.{name} can't be async: the race doesn't wait for it"
+                raise TypeError(msg)
 
     def next(self, lane: int, now: float, go: Callable[[int, float], Next]) -> Next:
         """Wrap the plan's answer to a lane; ``go`` asks the plan."""

@@ -1,8 +1,9 @@
 """The race of a call's lanes. Each lane asks a plan what to do next: run a `Body`, wait, or end.
 
-A body, such as a draw, leaves a record (a slice). `Race.record` keeps the slice, reports it to all
-listeners and carries out their rulings. This is one synchronous step, so a cancellation can't
-interrupt it. Only after this step do waiting lanes wake up.
+A body is a draw, and leaves a record (a slice). `Race.record` keeps the slice, reports it to the
+plan, to ``hear`` until the call is won, and to ``tell``, and carries out the rulings. This is one
+synchronous step, so a cancellation can't interrupt it. Only after this step do waiting lanes wake
+up.
 """
 
 from __future__ import annotations
@@ -41,7 +42,13 @@ __all__ = ["Race"]
 class Race:
     """Runs lanes that ask a plan for draws, until a ruling ends the race or no attempt is left.
 
-    Times are on the event loop's clock.
+    Times are on the event loop's clock. These flags tell how far the race is:
+
+    - ``stopped``: no draw starts any more; the running ones may continue.
+    - ``over``: a ruling has also cancelled the running draws. ``won`` says that it decided the
+      call; otherwise ``why`` or ``fatal`` says what ended it.
+    - ``_leaving``: the call's task has cancelled the running draws, or found them ended: because
+      the race was over, the time was up (``time_up``), or the caller was cancelled.
     """
 
     plan: Plan
@@ -89,7 +96,7 @@ class Race:
     _native: int = 0  # How many `native_cancel_requests` were older than the race.
     _alive: int = field(init=False)  # How many lanes have not ended, begun or not.
     _under_way: int = 0  # How many lanes have begun and not ended.
-    _ended: WatchedEvent | anyio.Event | None = None  # Wakes the call's task, if lanes race.
+    _wakes_call: WatchedEvent | anyio.Event | None = None  # None if the only lane runs alone.
     _dropped: tuple[Callable[[Ask], bool], ...] = ()
     _scope_type: type[anyio.CancelScope] = field(init=False)
 
@@ -102,8 +109,8 @@ class Race:
     # One step without an await: the record, and what follows from it
 
     def record(self, slice_: Any) -> None:
-        """Keep the slice of a draw that has ended, and report it to the plan and all listeners."""
-        # Read before the slice is heard: the one that decides the call is itself told at once.
+        """Keep the slice of a draw that has ended, and report it to the plan and the listeners."""
+        # Read before the slice is heard, because the slice that decides the call is told at once.
         undecided, telling = not self.won, self.tell and not (self.over or self._leaving)
         self.slices.append(slice_)
         try:
@@ -113,8 +120,11 @@ class Race:
                 for hears, hear in self.hear:
                     if hears is outcome or hears is None:
                         ruling = hear(slice_)
-                        if ruling is not None:
+                        if isinstance(ruling, Ruling):
                             self.rule(ruling)
+                        elif ruling is not None:
+                            msg = f"{hear!r} must return a Ruling or None, not {ruling!r}"
+                            raise TypeError(msg)
         except Exception as exc:  # noqa: BLE001 (a bug in a plan or an option: the call raises it)
             self.rule(Ruling(fatal=exc))
         # The siblings' cancellation is requested by now, so a listener can't delay it. Slices that
@@ -158,8 +168,8 @@ class Race:
         if not self._leaving:
             self._decided = len(self.slices)
         self._cancel_lanes()
-        if self._ended is not None:
-            self._ended.set()  # The call's task wakes, and logs lanes that don't end soon.
+        if self._wakes_call is not None:
+            self._wakes_call.set()  # The call's task wakes, and logs lanes that don't end soon.
 
     def _cancel_lanes(self) -> None:
         for scope in self._scopes:
@@ -242,7 +252,7 @@ class Race:
     def _finish(self) -> None:
         """Tell listeners about the slices not yet reported, and then that all lanes have ended."""
         self.stopped = self._leaving = True
-        self._ended = None  # It refers to this race, and a cycle would keep the race in memory.
+        self._wakes_call = None  # It refers to this race, and a cycle would keep both in memory.
         # Cancelled siblings end in whatever order the event loop keeps its tasks in. Sorted by
         # time and id, two runs can be compared.
         rest = sorted(self.slices[self._decided :], key=lambda s: (s.ended_at, s.iteration))
@@ -284,7 +294,7 @@ class Race:
     async def _run_lanes(self) -> None:
         """Run each lane in its own task."""
         deadline = anyio.CancelScope(deadline=self.deadline)
-        self._ended = ended = WatchedEvent(on_cancel=partial(self._leave, deadline))
+        self._wakes_call = woken = WatchedEvent(on_cancel=partial(self._leave, deadline))
         self._scope_type = type(deadline)  # Anyio looks it up for each scope, which takes 1 µs.
         async with anyio.create_task_group() as tasks:
             for lane in range(self.plan.lanes):
@@ -296,7 +306,7 @@ class Race:
             # backend swallows the cancellation.
             with deadline:
                 try:
-                    await ended.wait()
+                    await woken.wait()
                 except anyio.get_cancelled_exc_class():
                     raise
                 except BaseException as exc:  # noqa: BLE001 (an interrupt; the call raises it)
@@ -307,7 +317,8 @@ class Race:
                     # down, it may never begin.
                     if self._under_way:
                         # The task group waits for the lanes anyhow; this logs those that don't end.
-                        self._ended = still = anyio.Event()  # A ruling may have set the first one.
+                        # A ruling may have set the first event.
+                        self._wakes_call = still = anyio.Event()
                         lanes = f"mellea_like {self.name} lane "
                         await see_the_end(still, lanes, self.grace, self.name)
 
@@ -319,7 +330,7 @@ class Race:
         self._alive = self.plan.lanes
 
     def forget(self) -> None:
-        """Drop all references to the call, so that its records can be freed."""
+        """Drop what refers to the call, so that its records can be freed."""
         del self.plan, self.next, self.body
         self.hear = self.tell = self.stops = self.ends = ()
         self._dropped = ()
@@ -374,8 +385,8 @@ class Race:
             self._check_standstill()
         # Once the call leaves, a lane that has not begun may never begin.
         done = not self._under_way if self._leaving else not self._alive
-        if done and self._ended is not None:
-            self._ended.set()
+        if done and self._wakes_call is not None:
+            self._wakes_call.set()
 
     async def _draws(self, lane: int, scope: anyio.CancelScope) -> bool:
         """Draw until the plan ends the lane; return whether the lane continues in a new scope."""
@@ -434,7 +445,7 @@ class Race:
         waiting, alive = self._waiting, self._alive
         if waiting and alive and not self.stopped and waiting.all_wait_for_good(alive):
             warn(
-                "every lane is waiting and no draw is running: %r has a bug",
+                "every lane is waiting and no draw is running: %r, or what wraps it, has a bug",
                 self.plan,
                 sampling_id=self.name,
             )

@@ -47,3 +47,20 @@ async def test_it_ends_the_call_and_cancels_the_others():
     assert [s.iteration for s in result.slices if s.passed] == [2, 3]
     assert result.count(Outcome.CANCELLED) == 1
     assert anyio.current_time() == 3
+
+
+async def test_a_hear_that_returns_no_ruling_is_named(monkeypatch):
+    monkeypatch.setattr(TwoLanes, "hear", lambda *_: True)
+    strategy = RejectionSamplingStrategy(by_iteration({1: "yes"}))
+    with pytest.raises(
+        TypeError, match="TwoLanes object.* must return a Ruling or None"
+    ):
+        await strategy.sample("do", [yes])
+
+
+def test_a_synchronous_port_cannot_be_async():
+    async def hear(self, slice_):
+        return None
+
+    with pytest.raises(TypeError, match=r"Late\.hear can't be async: the race doesn't wait for it"):
+        type("Late", (Option,), {"hear": hear})

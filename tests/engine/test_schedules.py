@@ -190,7 +190,7 @@ async def test_a_schedule_that_holds_back_while_attempts_are_left_and_nothing_ru
     calls = strategy(by_iteration({}, after(1, "no")), only_one, concurrency_budget=lanes)
     result = await calls.sample("do", [yes])
     assert len(result.slices) == 1
-    assert "no draw is running: Planned has a bug" in caplog.text
+    assert "no draw is running: Planned, or what wraps it, has a bug" in caplog.text
 
 
 async def test_a_schedule_that_opens_no_chain_for_a_broken_one_is_no_bug(caplog):
