@@ -260,7 +260,9 @@ def fatal_error(job: Job, item: ItemResult[Any], *, fail_fast: bool) -> BaseExce
             add_note(exc, f"this is the error of item {item.id}; fail_fast=True ended the batch")
             return exc
     if job.trial and ended_by_error(item):
-        return item.error if item.result is None else item.result.errors[0]
+        if item.error is not None or item.result is None:
+            return item.error
+        return item.result.errors[0]
     return None
 
 

@@ -104,6 +104,9 @@ def sample_in_processes(
     if wrong := of_one_process & arguments.keys():
         msg = f"sample_in_processes does not support {', '.join(sorted(wrong))}: use sample_many"
         raise TypeError(msg)
+    if isinstance(items, str) or not hasattr(items, "__getitem__"):
+        msg = f"items must be a list, so that it can be divided, not {items!r}"
+        raise TypeError(msg)
     folder = None if journal is None else Path(journal)
     if getattr(make_strategy, "__module__", None) == "__main__":
         msg = (
@@ -150,6 +153,7 @@ class ProcessRun:
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
+        self._open = False
         await self._processes.__aexit__(*exc_info)
 
     def __aiter__(self) -> Self:
@@ -162,7 +166,7 @@ class ProcessRun:
             The outcome of one item.
 
         Raises:
-            RuntimeError: the run was not entered with ``async with``.
+            RuntimeError: the run was not entered with ``async with``, or has been left.
             StopAsyncIteration: all items have been handed out.
             LimitExceeded: a budget that the items share is spent.
             JournalError: a journal can't be used, or belongs to another run.

@@ -208,7 +208,10 @@ def _frozen(value: Any) -> Any:
         return list if isinstance(value, list) else tuple, *map(_frozen, parts)
     if isinstance(value, set):
         return frozenset(parts)
-    if is_dataclass(value) and type(value).__hash__ is None:
+    try:
+        hash(value)
+    except TypeError:
+        if not is_dataclass(value):
+            raise  # A user's type needs a hash; if it has none, the draw errors.
         return type(value), *(_frozen(getattr(value, f.name)) for f in fields(value) if f.compare)
-    hash(value)  # A user's type needs a hash; if it has none, the draw errors.
     return value

@@ -181,7 +181,7 @@ def export(
         seed=seed,
         keep_repairs=keep_repairs,
         reasoning=reasoning,
-        drop=tuple(drop),
+        drop=(cast("Drop", drop),) if isinstance(drop, str) else tuple(drop),
         min_chars=min_chars,
         max_chars=max_chars,
         prompt=prompt,

@@ -84,6 +84,7 @@ class Run:
                 for status in _names([run.counts for run in runs])
             },
             "prices": prices or None,
+            "text": self.text,
             "sittings": [pair for run in runs for pair in run.sittings],
         }
 

@@ -23,6 +23,8 @@ def outcomes(items=ITEMS, make=process_kit.make, library="asyncio", **arguments)
             async for id_, item, outcome in results:
                 assert item == items[id_]
                 found[id_] = outcome
+        with pytest.raises(RuntimeError, match="is not open: use `async with"):
+            await anext(results)
         return found
 
     return anyio.run(main, backend=library)
@@ -101,6 +103,7 @@ def test_a_function_that_fails_ends_all():
         ({"concurrency": 1}, ValueError, "at least 2"),
         ({"unique": True}, TypeError, "does not support unique"),
         ({"action": lambda item: item}, TypeError, "can't be pickled"),
+        ({"items": iter(ITEMS)}, TypeError, "items must be a list, so that it can be divided, not"),
     ],
 )
 def test_wrong_arguments_are_told_before_a_process_starts(more, error, says):

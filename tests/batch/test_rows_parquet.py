@@ -96,6 +96,11 @@ def test_a_damaged_file_says_where_it_ends():
         rows.extend(read_rows(io.BytesIO(data), PARQUET))
 
 
+def test_a_date_that_python_lacks_is_told():
+    with pytest.raises(ValueError, match="can't be read beyond row 0: date value out of range"):
+        list(read_rows(file_of({"a": pa.array([10**18], pa.timestamp("us"))}), PARQUET))
+
+
 def test_two_columns_of_one_name_are_refused():
     file = io.BytesIO()
     pq.write_table(pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"]), file)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import tracemalloc
 from collections import Counter, defaultdict
+from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 from statistics import fmean
@@ -77,11 +78,17 @@ async def test_a_reply_that_another_item_has_fails_with_that_items_id():
     assert items["b"].result.slices[0].messages[0].content == "b"
 
 
+@dataclass(frozen=True)
+class Terms:
+    words: list[str]
+
+
 class Offer(BaseModel):
     price: Decimal
     tags: set[int] = set()
     until: datetime | None = None
     note: str = Field("", exclude=True)
+    terms: Terms | None = None
 
 
 @pytest.mark.parametrize(
@@ -96,6 +103,11 @@ class Offer(BaseModel):
             True,
         ),
         ('{"price": 1}', '{"price": 2}', False),
+        (
+            '{"price": 1, "terms": {"words": ["a"]}}',
+            '{"price": 1, "terms": {"words": [ "a" ]}}',
+            True,
+        ),
     ],
 )
 async def test_typed_replies_are_the_same_if_their_values_are_equal(first, second, same, path):

@@ -125,6 +125,8 @@ def test_what_was_rejected_and_why_can_go_along(journal, tmp_path):
 def test_a_journal_without_the_words_is_refused(tmp_path, text, format, problem):
     strategy = RejectionSamplingStrategy(FunctionBackend(lambda _: "good"), requirements=[MENDED])
     path = sampled(tmp_path / "run.db", strategy, ["Say one."], text)
+    other = sampled(tmp_path / "other.db", strategy, ["Say two."])
+    assert Run(other, path).facts["text"] == text
     if problem is None:
         assert export(path, tmp_path / "out", format=format).rows == 1
         return
@@ -210,7 +212,7 @@ def test_what_is_there_stays_until_the_new_file_is_whole(journal, tmp_path):
         ({"format": "csv", "output": "x.parquet"}, ValueError, "its name says Parquet"),
         ({"reasoning": "think"}, ValueError, "reasoning must be 'drop', 'field' or 'inline', not"),
         ({"format": "openai", "reasoning": "field"}, ValueError, "openai has no field for reason"),
-        ({"drop": ["late"]}, ValueError, "drop must be 'incomplete' or 'empty', not 'late'"),
+        ({"drop": "late"}, ValueError, "drop must be 'incomplete' or 'empty', not 'late'"),
         ({"max_chars": 2.5}, TypeError, "max_chars must be an integer"),
         ({"prompt": "short"}, ValueError, "prompt must be 'sent' or 'bare', not 'short'"),
         ({"prompt": "bare", "keep_repairs": True}, ValueError, "choose one"),

@@ -54,7 +54,7 @@ def read_parquet(file: BinaryIO) -> Generator[Row | BadRow]:
                     yield BadRow(f"row {number} {exc}", number)
                 else:
                     yield Row(fields, number, word="row")
-    except (OSError, pa.ArrowException) as exc:
+    except (OSError, OverflowError, pa.ArrowException) as exc:  # Python has fewer dates.
         msg = f"the Parquet file can't be read beyond row {number}: {exc}"
         raise ValueError(msg) from exc
 

@@ -45,6 +45,7 @@ from mellea_like.errors import (
     InvalidRequest,
     LimitExceeded,
     MelleaError,
+    SamplingTimeout,
 )
 from mellea_like.selections import Tournament
 from tests.support.batch_api import LIMITS, FakeAPI, FakeProvider
@@ -707,6 +708,13 @@ async def test_a_canary_finds_what_the_provider_refuses(provider, path):
     direct = ScriptedBackend([InvalidRequest("temperature is not supported")], model="small")
     with pytest.raises(InvalidRequest, match="temperature"):
         await finish(shouting(jobs(provider, direct=direct, canary=True)), words(5), path)
+    assert not provider.jobs
+
+
+async def test_a_canary_that_takes_too_long_ends_the_run_with_its_timeout(provider, path):
+    strategy = shouting(jobs(provider, direct=says("slowly")[0], canary=True), timeout=10)
+    with pytest.raises(SamplingTimeout, match="time ran out"):
+        await finish(strategy, words(5), path)
     assert not provider.jobs
 
 
