@@ -95,12 +95,12 @@ class BatchJobs:
             msg = f"{which} needs direct=..., a backend that answers at once"
             raise ValueError(msg)
         whole_number("direct_below", direct_below, least=0)
+        whole_number("jobs_at_once", jobs_at_once)
+        whole_number("tries", tries)
         for name, number in (
             ("requests_per_job", requests_per_job),
             ("bytes_per_job", bytes_per_job),
-            ("jobs_at_once", jobs_at_once),
             ("enqueued_tokens", enqueued_tokens),
-            ("tries", tries),
         ):
             if number is not None:
                 whole_number(name, number)

@@ -34,10 +34,9 @@ GRACE = 5.0
 
 
 class ByJobs:
-    """The order in which each item is sampled until its requests wait for a job.
+    """Samples each item until its requests wait for a job, and again when they are answered.
 
-    When a job has ended, the items whose requests it answered get another turn. Their calls make
-    the same requests as before, and this time get the answers.
+    The repeated call makes the same requests as before, and this time gets the answers.
     """
 
     in_order: ClassVar[type[HandOut]] = HeldBack

@@ -32,10 +32,7 @@ AT_ONCE = 1e-9
 """A deadline, in seconds, that has passed for each job."""
 
 TRIES = 10**6
-"""The most jobs that a request may go into.
-
-It is too high to be reached, so no request is given up because its job was cancelled.
-"""
+"""The most jobs that a request may go into: so many that cancelling never gives a request up."""
 
 
 @dataclass

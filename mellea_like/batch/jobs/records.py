@@ -49,13 +49,6 @@ class Answer(NamedTuple):
     """An ordinary backend's reply and its costs as plain data; None if a job answered."""
 
 
-class Known(NamedTuple):
-    """An item's answers, by the keys of its requests, and its draws' marks, by their iterations."""
-
-    answers: dict[str, Answer]
-    marks: dict[int, Any]
-
-
 class Waiting(NamedTuple):
     """A request that waits for a job, with its size and the numbers that its cost depends on."""
 

@@ -132,11 +132,10 @@ class JobRounds:
     # A round
 
     async def round(self) -> set[int]:
-        """Submit the waiting requests, and wait until some of them are answered.
+        """Submit the waiting requests; return the items whose requests are answered now.
 
-        Return the items that have answers now, or whose requests ``BatchJobs.direct`` answers next.
-        There are none if no job is under way and no request is waiting. Raise if the budget can't
-        pay for the requests that are left, or if a provider refuses a job or the API key.
+        This includes those that ``BatchJobs.direct`` answers next. There are none if no request is
+        waiting. Raise if the budget can't pay for the requests that are left.
         """
         await self._flush()
         self.direct = frozenset()
@@ -262,18 +261,17 @@ class JobRounds:
     ) -> bool:
         backend, store = provider.backend, self.store
         api = backend.api
-        noted: StoredJob | None = None
+        job: StoredJob | None = None
         try:
             before = await api.known()
             job = await self.do(
                 store.note, uuid4().hex, backend.place, requests, before, self._now()
             )
-            noted = job
             intention = intention_of(store, job)
             path = store.path.with_name(f"{store.path.name}-upload")
             await self.do(_write, path, store.lines(job, api.line))
             uploaded = await api.upload(intention, path)
-            await self.do(store.creating, job)
+            await self.do(store.update, job, stage=JobStage.CREATING)
             # A run that is stopped now may leave the job behind.
             self.states[job.id] = JobState("", "being created", ended=False, total=len(requests))
             self._changed()
@@ -281,9 +279,8 @@ class JobRounds:
             await self.do(path.unlink)
         except BackendError as exc:
             # The job does not exist.
-            if noted is not None:
-                self._gone(noted)
-                await self.do(store.void, noted)
+            if job is not None:
+                await self._void(job)
             if not exc.retryable:
                 raise
             provider.later(self._now(), exc.retry_after)
@@ -330,7 +327,7 @@ class JobRounds:
                 if late and not job.cancelled:
                     warn("%r: cancelling job %s", backend, state.id)
                     await backend.api.cancel(state.id)
-                    await self.do(self.store.cancelled, job)
+                    await self.do(self.store.update, job, cancelled=1)
                 return set()
             return await self._ended(job, provider, state)
         except BackendError as exc:
@@ -365,23 +362,20 @@ class JobRounds:
             job.stage is JobStage.CREATING and now < began + backend.settled
         )
         if not waits:
-            self._gone(job)
-            await self.do(self.store.void, job)
-            self._settle(job)
+            await self._void(job)
         return None
 
     async def _ended(self, job: StoredJob, provider: _Provider, state: JobState) -> set[int]:
         backend, store = provider.backend, self.store
-        self._gone(job)
         if state.full:
-            await self.do(store.void, job)
-            self._settle(job)
+            await self._void(job)
             provider.later(self._now())
             if not any(other.api == job.api for other in await self._under_way()):
                 # This run has no other job under way, so this one may be too large by itself.
                 provider.most = max(1, job.requests // 2)
             self._warn_once(f"{backend!r}: its queue is full; jobs wait until others have ended")
             return set()
+        self._gone(job)
         provider.refusals = 0
         provider.most *= 2
         if state.errors and not any(state.outputs):
@@ -398,13 +392,18 @@ class JobRounds:
         for line, why in lines:
             await self.do(self.store.refuse, job, line, why)
         items = await self.do(self.store.items_of, job)
-        await self.do(self.store.void, job)
-        self._settle(job)
+        await self._void(job)
         if not lines:
             why = "; ".join(f"{error.code}: {error.message}" for error in state.errors)
             msg = f"{backend!r} refused job {state.id}: {why}"
             raise InvalidRequest(msg)
         return items
+
+    async def _void(self, job: StoredJob) -> None:
+        """Let a job's requests wait for another one, and release the budget reserved for it."""
+        self._gone(job)
+        await self.do(self.store.void, job)
+        self._settle(job)
 
     def _settle(self, job: StoredJob, cost: Usage | None = None) -> None:
         reserved = self._reserved.pop(job.id, None)
@@ -478,10 +477,8 @@ async def collect(
 ) -> None:
     """Store the results of a job that has ended; if a download is cut off, fetch them again.
 
-    ``do`` runs a function in the store's thread. After ``tries`` jobs without an answer, a request
-    is given up. Even the last download may be incomplete. With ``patient``, that is an error,
-    because the missing results may still come. Without it, their requests go into another job,
-    although they may have been paid for.
+    If even the last one is incomplete, that is an error while the run is ``patient``. Later, the
+    missing requests go into another job (after ``tries`` jobs, they are given up).
     """
     for download in range(1, DOWNLOADS + 1):
         chunk: list[tuple[JobResult, Usage]] = []

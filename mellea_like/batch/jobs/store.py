@@ -1,8 +1,7 @@
 """The file that records the jobs of a run, with their requests and the answers.
 
-It is an SQLite file beside the run's journal. All functions block, so callers use a thread. Each
-step is committed before the provider hears of it. So a run that was killed at any moment knows
-afterwards which jobs it may have submitted.
+It is an SQLite file beside the run's journal. Each step is committed before the provider hears of
+it, so a run that was killed knows which jobs it may have submitted. All functions block.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from uuid import uuid4
 from anyio import CapacityLimiter, to_thread
 
 from mellea_like.backends import JobOutcome
-from mellea_like.batch.jobs.records import UNDER_WAY, Answer, JobStage, Known, StoredJob, Waiting
+from mellea_like.batch.jobs.records import UNDER_WAY, Answer, JobStage, StoredJob, Waiting
 from mellea_like.batch.journal.database import (
     connect,
     is_there,
@@ -123,10 +122,7 @@ class OneThread:
 
 
 class JobStore:
-    """Reads and writes the file that records the jobs of a journal's run.
-
-    If it is opened only to ``look``, that doesn't count as a session (``sitting``) of the run.
-    """
+    """The file of a run's jobs. Opening it to ``look`` is no session (``sitting``) of the run."""
 
     def __init__(self, journal: Path, *, look: bool = False) -> None:
         self.path = path = jobs_path(journal)
@@ -218,9 +214,9 @@ class JobStore:
                 (item, key, place, purpose, self.sitting, answer, self.sitting),
             )
 
-    def known(self, item: int) -> Known:
-        """Return the answers to an item's requests, and the marks of its draws."""
-        found = Known({}, {})
+    def known(self, item: int) -> tuple[dict[str, Answer], dict[int, Any]]:
+        """Return the answers to an item's requests by key, and its draws' marks by iteration."""
+        answers: dict[str, Answer] = {}
         with self._reading() as db:
             rows = db.execute(
                 "SELECT key, answer, answered FROM requests WHERE item = ? AND answer IS NOT NULL",
@@ -229,11 +225,10 @@ class JobStore:
             for key, text, when in rows:
                 plain = json.loads(text)
                 kept = plain.pop("kept", None)
-                found.answers[key] = Answer(JobOutcome(**plain), when, kept)
+                answers[key] = Answer(JobOutcome(**plain), when, kept)
             marks = db.execute("SELECT iteration, value FROM marks WHERE item = ?", (item,))
             # Scores with their reasons, or keys with their weights.
-            found.marks.update((n, tuple(json.loads(value))) for n, value in marks)
-        return found
+            return answers, {n: tuple(json.loads(value)) for n, value in marks}
 
     def mark(self, item: int, marks: Mapping[int, Any]) -> None:
         """Record the marks (scores or vote keys) that the selection gave to draws, by iteration."""
@@ -300,26 +295,19 @@ class JobStore:
     def jobs(self, *stages: JobStage) -> list[StoredJob]:
         """Return the jobs at these stages, oldest first; all jobs if no stage is given."""
         with self._reading() as db:
-            wanted = json.dumps(stages or list(JobStage))
             rows = db.execute(
                 "SELECT * FROM jobs WHERE stage IN (SELECT value FROM json_each(?)) ORDER BY id",
-                (wanted,),
-            ).fetchall()
-        return [
-            StoredJob(
-                id=row[0],
-                key=row[1],
-                api=row[2],
-                stage=JobStage(row[3]),
-                noted=row[4],
-                before=tuple(json.loads(row[5])),
-                requests=row[6],
-                tokens=row[7],
-                provider_id=row[8],
-                state=json.loads(row[9] or "{}"),
-                cancelled=bool(row[10]),
+                (json.dumps(stages or list(JobStage)),),
             )
-            for row in rows
+            found: list[Any] = [StoredJob(*row) for row in rows]
+        return [
+            job._replace(
+                stage=JobStage(job.stage),
+                before=json.loads(job.before),
+                state=json.loads(job.state or "{}"),
+                cancelled=bool(job.cancelled),
+            )
+            for job in found
         ]
 
     def lines(
@@ -338,23 +326,16 @@ class JobStore:
             )
             return [(sent, received) for sent, received in rows]
 
-    def creating(self, job: StoredJob) -> None:
-        """Record that a job is being created."""
-        self._update(job, stage=JobStage.CREATING)
-
     def created(self, job: StoredJob, state: JobState) -> None:
         """Record that a job was created, or was found at the provider."""
-        self._update(job, stage=JobStage.AT_WORK, provider_id=state.id, state=_written(state))
+        self.update(job, stage=JobStage.AT_WORK, provider_id=state.id, state=_written(state))
 
     def seen(self, job: StoredJob, state: JobState) -> None:
         """Record the state of a job, as its provider reports it."""
-        self._update(job, state=_written(state))
+        self.update(job, state=_written(state))
 
-    def cancelled(self, job: StoredJob) -> None:
-        """Record that a job's cancellation was requested."""
-        self._update(job, cancelled=1)
-
-    def _update(self, job: StoredJob, **columns: object) -> None:
+    def update(self, job: StoredJob, **columns: object) -> None:
+        """Change columns of a job."""
         names = ", ".join(f"{name} = ?" for name in columns)
         with self._writing() as db:
             db.execute(f"UPDATE jobs SET {names} WHERE id = ?", (*columns.values(), job.id))  # noqa: S608 (constants)
