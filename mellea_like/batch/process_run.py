@@ -41,8 +41,6 @@ class ProcessedItem(NamedTuple):
 
 
 class _Part(NamedTuple):
-    number: int
-    of: int
     make_strategy: Callable[[], BaseSamplingStrategy]
     items: Sequence[Any]
     arguments: dict[str, Any]
@@ -115,12 +113,17 @@ def sample_in_processes(
         )
         raise TypeError(msg)
     each, more = divmod(concurrency, processes)
+    settings: dict[str, Any] = arguments.get("settings") or {}
     parts: list[_Part] = []
     for number in range(processes):
-        own = arguments | {"concurrency": each + (number < more)}
+        own: dict[str, Any] = {
+            **arguments,
+            "concurrency": each + (number < more),
+            "settings": {**settings, "shard": f"{number}/{processes}"},
+        }
         if folder is not None:
             own["journal"] = folder / f"shard-{number + 1}-of-{processes}.db"
-        parts.append(_Part(number, processes, make_strategy, items[number::processes], own))
+        parts.append(_Part(make_strategy, items[number::processes], own))
     if folder is not None:
         others = {path.name.rpartition("-of-")[2] for path in folder.glob("shard-*-of-*.db")}
         if others - {f"{processes}.db"}:
@@ -189,13 +192,8 @@ async def _sample(part: _Part, sender: Sender) -> None:
         if not isinstance(strategy, BaseSamplingStrategy):
             msg = f"make_strategy returned {strategy!r}, which isn't a strategy"
             raise TypeError(msg)
-        settings: dict[str, Any] = {
-            **(part.arguments.get("settings") or {}),
-            "shard": f"{part.number}/{part.of}",
-        }
-        arguments: dict[str, Any] = {**part.arguments, "settings": settings}
-        parsed = arguments.get("format") is not None
-        run: BatchRun[Any] = sample_many(strategy, part.items, **arguments)
+        run: BatchRun[Any] = sample_many(strategy, part.items, **part.arguments)
+        parsed = part.arguments.get("format") is not None
         async with run as results:
             async for item in results:
                 sender.post((item.id, outcome_of(item, parsed=parsed)))

@@ -58,10 +58,9 @@ class Ended(NamedTuple):
 
 
 class Processes:
-    """Calls a function on each part of a run, in one child process per part.
+    """Calls a function on each part of a run, each in a child process; iterates over messages.
 
-    Iterate over the children's messages in its ``async with`` block. ``printed`` is called with
-    each line that a child prints. ``things`` is the word for what the parts consist of.
+    ``printed`` gets each line that a child prints; ``things`` is the word for a part's contents.
     """
 
     def __init__(
@@ -240,11 +239,8 @@ def main() -> None:
 
 
 def _read(size: int) -> bytes:
-    """Return ``size`` bytes of standard input, or fewer if the input ends before that.
-
-    Read without a buffer, because another thread could hold the buffer's lock at exit.
-    """
-    received = b""
+    """Return ``size`` bytes of standard input, or fewer if the input ends before that."""
+    received = b""  # Unbuffered, because another thread could hold the buffer's lock at exit.
     while len(received) < size and (piece := os.read(0, size - len(received))):
         received += piece
     return received

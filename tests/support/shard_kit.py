@@ -24,5 +24,6 @@ def block(start, end):
     return pa.table({"id": range(start, end), POSITION: range(start, end)})
 
 
-def sampler(make, **more):
-    return ShardSampler(ShardWork(make, prompt_maker("row {{ id }}"), **more))
+def sampler(make, format=None, **more):
+    arguments = {"action": prompt_maker("row {{ id }}"), "format": format}
+    return ShardSampler(ShardWork(make, arguments, **more))

@@ -6,7 +6,7 @@ import importlib
 import logging
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from mellea_like.lazy import needs_extra
 
@@ -24,10 +24,7 @@ PATIENCE = 10.0
 """The seconds to wait for CPUs. The actors of a dataset that was just read need a moment to end."""
 
 SLACK = 1e-6
-"""The tolerance for rounding errors in sums of CPUs or other resources.
-
-It changes no decision, because Ray counts resources in ten-thousandths.
-"""
+"""The tolerance for rounding errors in sums of resources, which Ray counts in ten-thousandths."""
 
 
 class NoRoom(RuntimeError):
@@ -143,8 +140,7 @@ class RayKeeper:
 
     async def acquire(self, name: str, ask: Ask) -> Exception | None:
         """Wait until a request may be sent and return None, or return the error that forbids it."""
-        answer: Exception | None = await self._answer(self._actor.acquire.remote(name, ask))
-        return answer
+        return cast("Exception | None", await self._answer(self._actor.acquire.remote(name, ask)))
 
     async def alive(self, name: str) -> None:
         """Report that the worker called ``name`` is alive."""

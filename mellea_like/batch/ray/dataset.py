@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mellea_like.batch.api import check_takes_one
 from mellea_like.batch.ray.cluster import check_room, open_limit_actor, ray_module
 from mellea_like.batch.ray.cluster_limit import LimitKeeper
 from mellea_like.batch.ray.shards import POSITION, ShardSampler, ShardWork, prompt_maker
@@ -121,17 +122,15 @@ def sample_dataset(
         msg = f"dataset must be a ray.data.Dataset, not {type(dataset).__name__}"
         raise TypeError(msg)
     _check_factory(make_strategy, limits)
-    work = ShardWork(
-        make_strategy=make_strategy,
-        action=_row_action(prompt, action),
-        requirements=_listed(requirements),
-        format=format,
-        options=options,
-        calls=calls_per_actor,
-        key=key,
-        journal_dir=None if journal_dir is None else os.fspath(Path(journal_dir).absolute()),
-        settings=None if prompt is None else {"prompt": prompt},
-    )
+    arguments = {
+        "action": _row_action(prompt, action),
+        "requirements": _listed(requirements),
+        "format": format,
+        "options": options,
+        "settings": None if prompt is None else {"prompt": prompt},
+    }
+    directory = None if journal_dir is None else os.fspath(Path(journal_dir).absolute())
+    work = ShardWork(make_strategy, arguments, calls_per_actor, key, directory)
     _check_sendable(work, limits)
     if not ray.is_initialized():
         msg = (
@@ -158,6 +157,7 @@ def sample_dataset(
         # Ray Data adds an actor if the existing ones have more shards waiting than they work on.
         max_tasks_in_flight_per_actor=SHARDS_AT_A_TIME * (1 if fewest == most else 2),
     )
+    of_ray = {"resources": resources, "runtime_env": runtime_env}
     sampled: Dataset = shards.map_batches(
         ShardSampler,
         fn_constructor_args=(work,),
@@ -167,14 +167,10 @@ def sample_dataset(
         compute=pool,
         num_cpus=cpus_per_actor,
         num_gpus=num_gpus,
-        **_given(resources=resources, runtime_env=runtime_env),
+        **{name: dict(value) for name, value in of_ray.items() if value is not None},
         udf_modifying_row_count=False,
     )
     return sampled
-
-
-def _given(**arguments: Mapping[str, Any] | None) -> dict[str, dict[str, Any]]:
-    return {name: dict(value) for name, value in arguments.items() if value is not None}
 
 
 def _row_action(
@@ -183,10 +179,8 @@ def _row_action(
     if (prompt is None) == (action is None):
         msg = "sample_dataset takes either prompt='… {{ column }} …' or action=function_of_a_row"
         raise TypeError(msg)
+    check_takes_one("action", action, "a row")
     if action is not None:
-        if not callable(action):
-            msg = f"action must be a function that takes a row, not {action!r}"
-            raise TypeError(msg)
         return action
     if not isinstance(prompt, str):
         msg = f"prompt must be a template with column names in double braces, not {prompt!r}"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from mellea_like.batch.rows.template import RowTemplate
-    from mellea_like.core.backend import Options
-    from mellea_like.core.requirement import Requirement
 
 POSITION = "__mellea_like_position"
 """The name of a column that numbers the rows, to distinguish equal rows. Results lack it."""
@@ -43,14 +41,10 @@ class ShardWork:
     """The description of the work on each row, as it is sent to the actors."""
 
     make_strategy: Callable[..., BaseSamplingStrategy]
-    action: Callable[[Mapping[str, Any]], Any]
-    requirements: Sequence[Requirement | str] = ()
-    format: Any = None
-    options: Options | Mapping[str, Any] | None = None
+    arguments: Mapping[str, Any]  # The arguments of `sample_many` that each shard has.
     calls: int = 16  # Calls at a time per actor.
     key: str | None = None  # The column that identifies a row, or None.
     journal_dir: str | None = None
-    settings: Mapping[str, Any] | None = None  # Further parts of the run's identity.
     limit_actor: Any = None  # This handle keeps the actor alive.
     # The seconds that a shard waits for its journal if another process has it open. That process
     # is dead or about to die, because Ray gave the shard to this one. A file server may take 90
@@ -101,9 +95,7 @@ class ShardSampler:
         key = self._work.key
         keys = positions if key is None else [row[key] for row in rows]
         outcomes: dict[int, RowOutcome] = {}
-        async with AsyncExitStack() as stack:
-            if self._limit is not None:
-                await stack.enter_async_context(self._limit.in_use())
+        async with nullcontext() if self._limit is None else self._limit.in_use():
             await self._sample(self._strategy, rows, keys, outcomes)
         return with_results(table, [outcomes.get(at, RowOutcome()) for at in range(len(rows))])
 
@@ -115,6 +107,7 @@ class ShardSampler:
         outcomes: dict[int, RowOutcome],
     ) -> None:
         under_way = 0
+        parsed = self._work.arguments["format"] is not None
 
         async def admitted() -> Any:
             nonlocal under_way
@@ -131,7 +124,7 @@ class ShardSampler:
                     async for item in results:
                         self._free.release()
                         under_way -= 1
-                        outcomes[item.id] = outcome_of(item, parsed=self._work.format is not None)
+                        outcomes[item.id] = outcome_of(item, parsed=parsed)
                 except LimitExceeded as exc:
                     unfinished = RowOutcome(error=describe(exc))
                     for at in range(len(rows)):
@@ -163,15 +156,7 @@ class ShardSampler:
         told = False
         while True:
             run = sample_many(
-                strategy,
-                source,
-                concurrency=work.calls,
-                action=work.action,
-                requirements=work.requirements,
-                format=work.format,
-                options=work.options,
-                journal=journal,
-                settings=work.settings,
+                strategy, source, concurrency=work.calls, journal=journal, **work.arguments
             )
             try:
                 return await stack.enter_async_context(run)
