@@ -298,8 +298,9 @@ def sample_many(
         identity = identity_of(
             strategy, requirements, action, format, options, settings, backend=backend
         )
-        called = {} if example.tools is None else {"tools": example.tools}
-        opened = record.open({**identity, **called})
+        if example.tools is not None:
+            identity["tools"] = example.tools
+        opened = record.open(identity)
     kind: type[Order] = BreadthFirst if breadth_first else DepthFirst
     if of_jobs:
         from mellea_like.batch.jobs.order import ByJobs  # noqa: PLC0415 (few runs have jobs)
@@ -375,7 +376,7 @@ def _check_order(
 
 def _journal(journal: Journal | str | os.PathLike[str] | None) -> Journal | None:
     if isinstance(journal, str | os.PathLike):
-        from mellea_like.batch.journal.journal import Journal  # noqa: PLC0415 (only runs with one need it)
+        from mellea_like.batch.journal.journal import Journal  # noqa: PLC0415 (few runs need it)
 
         return Journal(Path(journal))
     if journal is not None and not callable(getattr(journal, "open", None)):

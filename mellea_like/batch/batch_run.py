@@ -254,8 +254,9 @@ class BatchRun(Generic[T, I]):
             self._tally.waiting += job.waited
             self._out_of_budget(spent)
             return None
-        cost = job.spent if recorder is None else job.spent + recorder.usage
-        item = result_of(job, outcome, cost)
+        item = result_of(
+            job, outcome, job.spent if recorder is None else job.spent + recorder.usage
+        )
         if (fatal := fatal_error(job, item, fail_fast=self._fail_fast)) is not None:
             self._abort(fatal)
         else:

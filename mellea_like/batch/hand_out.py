@@ -34,11 +34,7 @@ class HandOut:
         self._guard = anyio.ResourceGuard("iterating over")
 
     def put(self, result: ItemResult[Any], before: Usage, *, kept: bool) -> None:  # noqa: ARG002
-        """Count a result, and hand it out.
-
-        ``before`` is the part of the item's cost that was counted in earlier turns. ``kept`` is
-        whether the journal has the result.
-        """
+        """Count a result and hand it out; ``before`` is the cost that earlier turns counted."""
         self._tally.count(result, before)
         self._add(result)
 
@@ -95,7 +91,7 @@ class HeldBack(HandOut):
         # All items come back before the first result is handed out, so results give back their
         # places when they are ready. Handing them out has its own window.
         self._room = anyio.Semaphore(places, fast_acquire=True)
-        self._in_memory: dict[int, ItemResult[Any]] = {}  # Results that the journal lacks.
+        self._in_memory: dict[int, ItemResult[Any]] = {}  # Results that no journal has.
         self._sampled = IdSet()  # The items that were finished in this run.
 
     def put(self, result: ItemResult[Any], before: Usage, *, kept: bool) -> None:
@@ -113,8 +109,7 @@ class HeldBack(HandOut):
     async def deliver(self, intake: Intake) -> None:
         """Hand out all results in the order of the items."""
         if intake.journal is None:
-            for item_id in sorted(self._in_memory):
-                self._add(self._in_memory[item_id])
+            self._results.update(sorted(self._in_memory.items()))
             return
         stored_items = EarlierRun(intake.journal, now=True)
         count = intake.tally.taken

@@ -33,10 +33,7 @@ END: Final = object()
 
 
 class Source:
-    """Iterates over the items of a batch, once for each round.
-
-    If the iteration raises, the items end there, and ``error`` is the exception.
-    """
+    """Iterates over a batch's items, once for each round. If this raises, the items end there."""
 
     def __init__(self, items: object) -> None:
         if isinstance(items, str | bytes | bytearray):
@@ -150,10 +147,9 @@ class Intake:
         await self._done.wait()
 
     async def take_all(self, resume: Callable[[Job, StoredItem], Job | None]) -> None:
-        """Take all items of the source, and queue those that have no result in the journal.
+        """Take all items, and queue those that have no result in the journal.
 
-        ``resume`` returns the job of an item that an earlier run left unfinished, or None if the
-        item waits for a later round.
+        ``resume`` makes the job of an unfinished item, or returns None to let it wait for a round.
         """
         earlier = None if self.journal is None else EarlierRun(self.journal)
         async with self.source.once() as next_item:

@@ -163,10 +163,7 @@ TurnOutcome: TypeAlias = "SamplingResult[Any] | Paused | Exception"
 """The outcome of an item's turn: its result, its paused state, or the error that ended it."""
 
 Call: TypeAlias = "Callable[[Job, Callable[[Slice], None] | None], Awaitable[TurnOutcome]]"
-"""A function that samples an item for one turn, as `Work.call` does.
-
-Its second argument, if not None, is called with each draw.
-"""
+"""A function that samples an item for one turn, and passes each draw to its second argument."""
 
 
 class Work(NamedTuple):
@@ -276,17 +273,6 @@ def ended_by_error(item: ItemResult[Any]) -> bool:
 # --- an item in a journal ----------------------------------------------------------------------
 
 
-def _check_digest(item_id: int, stored: str, digest: str) -> None:
-    if stored != digest:
-        prompt = differing_part(stored, digest) == "prompt"
-        where = " in its prompt or its requirements" if prompt else ""
-        msg = (
-            f"item {item_id} differs from the one in the journal{where}: resume a run with the same"
-            " items in the same order, or use another journal for other items"
-        )
-        raise JournalError(msg)
-
-
 class EarlierRun:
     """Looks up an earlier run's items, in the order of their ids; with ``now``, this run's too."""
 
@@ -305,8 +291,14 @@ class EarlierRun:
             self._looked_up = item_id + BLOCK
             self._over = not found  # Items are begun in order, so there are no more.
         stored = self._known.pop(item_id, None)
-        if stored is not None:
-            _check_digest(item_id, stored.digest, digest)
+        if stored is not None and stored.digest != digest:
+            prompt = differing_part(stored.digest, digest) == "prompt"
+            where = " in its prompt or its requirements" if prompt else ""
+            msg = (
+                f"item {item_id} differs from the one in the journal{where}: resume a run with the"
+                " same items in the same order, or use another journal for other items"
+            )
+            raise JournalError(msg)
         return stored
 
     async def check_end(self, count: int) -> None:

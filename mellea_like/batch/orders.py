@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias
 
 from anyio import to_thread
 
@@ -20,11 +20,7 @@ if TYPE_CHECKING:
     from mellea_like.batch.journal.reader import StoredItem
 
 Sample: TypeAlias = Callable[[Job, Call], Awaitable[Paused | None]]
-"""A function that samples an item with a `Call`.
-
-If the item is finished, the function stores the result, hands it out, and returns None. If the item
-must wait for a later round, the function returns the item's `Paused` state.
-"""
+"""A function that samples an item, and returns its `Paused` state unless the item is finished."""
 
 
 class Order(Protocol):
@@ -86,7 +82,6 @@ class BreadthFirst(Order):
         self._intake = intake
         self._work = intake.work
         self._waiting = Waiting(intake, partial(earlier_draws, work=self._work))
-        self._call: Any = partial(self._work.call, draws=1)
 
     async def feed(self) -> None:
         """Queue the new items in round 1 and, in round n + 1, the items that have had n draws."""
@@ -99,7 +94,8 @@ class BreadthFirst(Order):
 
     async def work_on(self, job: Job, sample: Sample) -> None:
         """Make one draw of an item."""
-        self._waiting.after_turn(job, await sample(job, self._call))
+        paused = await sample(job, partial(self._work.call, draws=1))
+        self._waiting.after_turn(job, paused)
 
     def _resume(self, job: Job, stored: StoredItem) -> Job | None:
         again = resumed(job, stored, self._work)

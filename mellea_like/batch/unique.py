@@ -31,10 +31,7 @@ UNIQUE = "unlike the replies to other items"
 """The beginning of the uniqueness requirement's description."""
 
 DIGEST = 12
-"""The number of bytes in the digest of a text.
-
-With 10 million texts, the chance that two different texts have the same digest is 1 in 10^15.
-"""
+"""The bytes of a text's digest; among 10 million texts, a collision has a chance of 1 in 10^15."""
 
 BLOCK = 128
 """The number of items to read from the journal at a time."""
@@ -46,9 +43,8 @@ _ITEM: ContextVar[int] = ContextVar("mellea_like_item")
 class UniqueReplies:
     """Makes sure that different items of a run don't win with the same reply.
 
-    A reply reserves its text when ``requirement`` checks it. While the text is reserved, the same
-    or similar replies to other items fail. The reservation ends if the reply fails another
-    requirement or doesn't win its call.
+    A reply that ``requirement`` checks reserves its text, so that similar replies to other items
+    fail. If it fails another requirement, or doesn't win its call, the reservation ends.
     """
 
     def __init__(self, threshold: float = True, format: Any = None) -> None:  # noqa: FBT002 (a share, too)

@@ -49,12 +49,9 @@ _TO_GO_ON = (Outcome.FAILED, Outcome.ERRORED)
 
 
 def why_not_in_rounds(settings: Settings, *, marks: bool = False) -> str | None:
-    """Return the reason why a call can't be set aside between its draws; None if it can be.
-
-    ``marks`` is whether the run stores the scores or weights that the selection gives to draws.
-    """
+    """Return the reason why a call can't be set aside between its draws; None if it can be."""
     features = features_of(settings) | {"rounds": "breadth_first=True"}
-    if marks:
+    if marks:  # The run stores the scores or weights that the selection gives to draws.
         features.pop("scored", None)
     return why_not_together(features)
 
@@ -62,12 +59,9 @@ def why_not_in_rounds(settings: Settings, *, marks: bool = False) -> str | None:
 def earlier_draws(stored: StoredItem, work: Work, *, passed: bool = False) -> Job:
     """Return the job of an unfinished item, but without the item, with the draws to continue from.
 
-    At the end of the record, draws are left out if they must be repeated: those that were
-    cancelled, passed, or had a permanent error. There are two exceptions. Draws that passed are
-    kept if ``passed`` is true, or if the selection waits for more draws. Draws with a permanent
-    error are kept in an escalation, where such an error ends only its own stage, unless that is the
-    escalation's last stage. If the journal lacks a text that a repair or a selection could need,
-    all draws are left out.
+    The last draws are left out if they must be repeated: they were cancelled, they passed (unless
+    ``passed`` is true, or the selection waits for more draws), or they had a permanent error
+    (unless it ended only a stage of an escalation). If texts aren't kept, all draws are left out.
     """
     settings = work.strategy.settings
     several = passed or not isinstance(settings.selection, str)
@@ -125,8 +119,7 @@ def _is_refused(error: BaseException | None) -> bool:
 def resumed(job: Job, stored: StoredItem, work: Work) -> Job:
     """Return a job that continues from an earlier run's draws or, if it can't, starts again.
 
-    The job's ``waited`` is False if it starts again, or if draws are left out because a budget
-    refused their judge. Then the job doesn't wait for a later round.
+    If it starts again, or repeats draws whose judge a budget refused, it doesn't wait for a round.
     """
     job = job._replace(attempt=stored.attempts + 1)
     found = earlier_draws(stored, work).earlier
@@ -175,10 +168,7 @@ class Waiting:
             self._intake.tally.changed()
 
     async def _find(self, item_id: int, draws: int | None) -> Job | None:
-        """Return an item's job if it is waiting, and has had ``draws`` draws if that is given.
-
-        Within a round, callers must look up items in ascending order.
-        """
+        """Return an item's job if it waits, after ``draws`` draws; in a round, look up in order."""
         job = self._here.get(item_id)
         journal = self._intake.journal
         if job is None and journal is not None and item_id not in self._ended:
@@ -198,10 +188,7 @@ class Waiting:
     async def queue_again(
         self, *, draws: int | None = None, due: Container[int] | None = None
     ) -> None:
-        """Go through the source again, and queue the waiting items that are due.
-
-        These are the items in ``due`` or, with ``draws``, those that have had that many draws.
-        """
+        """Go through the source again, and queue the items in ``due``, or after ``draws`` draws."""
         self._looked_up = -1
         self._block.clear()
         taken, window = self._intake.tally.taken, self._intake.window
@@ -210,9 +197,9 @@ class Waiting:
             for position in range(taken):
                 if (item := await next_item()) is END:
                     raise self._intake.source.ended_early(taken, position)
-                found = None
-                if due is None or position in due:
-                    found = await self._find(position, draws)
+                found = (
+                    await self._find(position, draws) if due is None or position in due else None
+                )
                 if found is not None:
                     self._intake.queue(self._again(found, item))
                     await window.acquire()

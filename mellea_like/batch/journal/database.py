@@ -244,13 +244,10 @@ def opened(path: Path, *, whole: bool = True) -> Generator[sqlite3.Connection]:
 
 
 def _readable(path: Path) -> sqlite3.Connection:
-    """Open a journal for reading without changing anything or leaving anything behind.
-
-    A journal with a write-ahead log is opened read-only. Without a log, SQLite would create an
-    empty one, and only a read-write connection removes it again.
-    """
+    """Open a journal for reading without changing anything or leaving anything behind."""
     if _has_log(path):
         return connect(path, "ro")
+    # SQLite creates an empty log, which only a connection that may write removes again.
     connection = connect(path, "rw")
     try:
         connection.execute("PRAGMA query_only = ON")

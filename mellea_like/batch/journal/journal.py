@@ -77,6 +77,10 @@ class Journal:
         prices: the prices of tokens by model, for `read_run` and for reports. With None, a resumed
             run keeps the prices that its journal has.
 
+    Attributes:
+        path: the path of the journal.
+        text: the texts to keep.
+
     Raises:
         TypeError: the path isn't a path, or a price isn't a `Price`.
         ValueError: ``text`` isn't one of the three.
@@ -91,20 +95,10 @@ class Journal:
         prices: Mapping[str, Price] | None = None,
     ) -> None:
         check_one_of("a journal's text", text, get_args(KeptText))
-        self._path = Path(path)
+        self.path = Path(path)
+        self.text: KeptText = text
         self._resume = resume
-        self._text: KeptText = text
         self._prices = checked_prices(prices)
-
-    @property
-    def path(self) -> Path:
-        """The path of the journal."""
-        return self._path
-
-    @property
-    def text(self) -> KeptText:
-        """The texts to keep: ``"all"``, ``"best"`` or ``"none"``."""
-        return self._text
 
     def open(self, identity: Mapping[str, Any]) -> OpenJournal:
         """Open the journal for a run, as `sample_many` does.
@@ -118,14 +112,14 @@ class Journal:
             journal can't be created or used, is in use, is damaged or not a journal, or belongs to
             another run.
         """
-        notes: dict[str, Any] = {"text": self._text}
+        notes: dict[str, Any] = {"text": self.text}
         if self._prices is not None:
             notes["prices"] = {model: price.as_list() for model, price in self._prices.items()}
-        opened = partial(JournalFile, self._path, identity, resume=self._resume, notes=notes)
-        return OpenJournal(self._path, self._text, opened)
+        opened = partial(JournalFile, self.path, identity, resume=self._resume, notes=notes)
+        return OpenJournal(self.path, self.text, opened)
 
     def __repr__(self) -> str:
-        return f"Journal({str(self._path)!r})"
+        return f"Journal({str(self.path)!r})"
 
 
 class _Queued:
@@ -143,11 +137,9 @@ class _Queued:
 
 
 class OpenJournal:
-    """A journal in use, in which a run writes and looks up items.
+    """A journal in use. Rows queued while a commit waits for the disk form the next one.
 
-    A commit waits for the disk, for a millisecond or more. Rows queued in the meantime form the
-    next commit, so the more there is to write, the less each row costs (group commit). When the
-    ``async with`` block ends, even by an error or a cancellation, queued rows are written.
+    When the ``async with`` block ends, even by an error or a cancellation, they are written.
     """
 
     def __init__(self, path: Path, text: KeptText, open_file: Callable[[], JournalFile]) -> None:
@@ -205,10 +197,7 @@ class OpenJournal:
     # --- what a run does -------------------------------------------------------------------------
 
     async def lookup(self, item_id: int, count: int, *, now: bool = False) -> Sequence[StoredItem]:
-        """Return the items with the ``count`` ids from ``item_id`` on.
-
-        Without ``now``, return none if ``item_id`` is beyond the last item of the earlier runs.
-        """
+        """Return items by their ids; without ``now``, none beyond those of earlier runs."""
         file = self._usable()
         if item_id > file.last and not now:
             return ()

@@ -51,14 +51,7 @@ _PART = "SELECT data FROM parts WHERE sha256 = ?"
 
 
 class StoredItem(ItemView):
-    """An item in a journal.
-
-    ``plain`` is the item's record, in the form that `read_items` yields.
-
-    Attributes:
-        slices: the draws of an unfinished item. Draws that a later attempt has replaced are
-            included.
-    """
+    """An item in a journal; ``slices`` has all draws of an unfinished one, even replaced ones."""
 
     def __init__(self, record: dict[str, Any], slices: tuple[Drawn, ...]) -> None:
         super().__init__(record)

@@ -29,9 +29,8 @@ _STATUSES = (
 class JournalsTogether:
     """Reads several journals as one run.
 
-    ``mellea-like batch --again`` samples the rows that did not pass in an earlier run. If the
-    journals of both runs are given, such a row counts as one item. Once the later run has finished
-    the item, it has that run's result and, if the prompts are equal, the draws of both runs.
+    A row that ``mellea-like batch --again`` sampled again is one item. Once the later run has
+    finished it, it has that run's result and, if the prompts are equal, the draws of both runs.
     """
 
     def __init__(self, paths: Sequence[Path]) -> None:

@@ -67,11 +67,10 @@ if hasattr(os, "register_at_fork"):
 
 
 class JournalLock:
-    """The exclusive right to write to a journal, from the constructor until `release`.
+    """The exclusive right to write to a journal, until `release` or the death of the process.
 
-    If the process dies, the kernel frees the lock. The lock is on a separate file, which exists as
-    long as the lock is held. A lock on the database itself would be lost, together with SQLite's
-    own locks, as soon as anything in this process closed the database: these are POSIX's rules.
+    The lock is on a separate file: POSIX frees a process's locks on a file, here also SQLite's
+    own, as soon as the process closes that file anywhere.
     """
 
     def __init__(self, journal: Path) -> None:

@@ -29,10 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
 
 LONGEST_LINE = 16 * 2**20
-"""The maximum number of bytes in a line.
-
-Some files have no line ends, so there must be a limit. No model takes that much input.
-"""
+"""The maximum number of bytes in a line, because some files have no line ends."""
 
 PIECE = 2**20
 """The bytes to skip at a time in a line that is too long."""
@@ -124,12 +121,6 @@ def _object(line: bytes, number: int) -> dict[str, Any]:
     raise BadRow(msg, number)
 
 
-def _named_twice(names: Sequence[str]) -> str | None:
-    """Return a repeated name, or None. It takes linear time: a line can have a million names."""
-    counts = Counter(names)
-    return next((name for name in names if counts[name] > 1), None)
-
-
 def _csv(
     file: BinaryIO, delimiter: str, on_names: Callable[[list[str]], object] | None
 ) -> Generator[Row | BadRow]:
@@ -175,9 +166,9 @@ def _wrong(fields: list[str], names: list[str] | None) -> str:
     if names is not None:
         told = f"has {plural(len(fields), 'field')}, but the first line names {len(names)}"
         return told if fields and len(fields) != len(names) else ""
-    twice = _named_twice(fields)
-    if twice is not None:
-        return f"has {twice!r} twice"
+    for name, count in Counter(fields).most_common(1):
+        if count > 1:
+            return f"has {name!r} twice"
     return "" if all(map(str.strip, fields)) else "has an empty one"
 
 

@@ -60,10 +60,8 @@ _SUFFIXES = {
 class Row(dict[str, Any]):
     """A row of an input file: its values by name, all of which JSON can express.
 
-    ``number`` is the number of the line on which the row begins or, in Parquet, of the row, from 1.
-    If the row was read from the results of an earlier run, ``id`` is its position in that run; else
-    ``id`` is None. If several processes share the rows, ``place`` is this row's position in the
-    file, from 0; else ``place`` is None.
+    ``number`` is that of its line or, in Parquet, of the row, from 1. ``id`` is its position in the
+    earlier run whose results are read, ``place`` its position in a file that processes share.
     """
 
     __slots__ = ("id", "number", "place", "word")

@@ -138,9 +138,8 @@ def _opened(file: BinaryIO) -> Any:
         msg = f"it isn't a Parquet file: {exc}"
         raise ValueError(msg) from exc
     names: list[str] = opened.schema_arrow.names
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        msg = f"two columns are named {twice!r}"
+    if twice := [name for name in names if names.count(name) > 1]:
+        msg = f"two columns are named {twice[0]!r}"
         raise ValueError(msg)
     return opened
 

@@ -28,10 +28,7 @@ ROW = "row"
 
 
 class RowTemplate:
-    """A sandboxed Jinja template that makes a row's prompt.
-
-    It can use the row's fields by name, and the whole row as ``row``.
-    """
+    """A sandboxed Jinja template of a prompt, which has a row's fields, and the row as ``row``."""
 
     def __init__(self, text: str) -> None:
         environment = SandboxedEnvironment(
