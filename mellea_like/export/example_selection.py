@@ -299,8 +299,8 @@ class ItemExamples:
 def draws_of(trace: TraceView) -> list[Draw]:
     """Return the replies of a call that were judged and whose texts are kept.
 
-    Two kinds of replies are left out. Replies that a check stopped while they were arriving are
-    incomplete. Replies that failed only because they resembled another item's reply aren't wrong.
+    Replies that a check stopped while they were arriving, or that only resembled another item's
+    reply, are left out: the former are incomplete, and the latter aren't wrong.
     """
     winners = {s.iteration: rank for rank, s in enumerate(trace.winners)}
     scores = scores_of(trace)

@@ -71,13 +71,6 @@ COLUMNS = {
 }
 """The columns of the plain formats, with the types of their values."""
 
-_CONVERSATIONS = {
-    "sft": ("messages",),
-    "prompt-completion": ("prompt", "completion"),
-    "dpo": ("prompt", "chosen", "rejected"),
-    "kto": ("prompt", "completion"),
-    "reward": ("chosen", "rejected"),
-}
 _OF_ONE: Mapping[str, tuple[str, Callable[[ItemView, Draw], Any]]] = {
     "item": ("integer", lambda item, _: item.id),
     "journal": ("text", lambda item, _: item.journal),
@@ -104,18 +97,22 @@ THOUGHTS = "replies whose thoughts were left out, as the format has no field for
 
 
 class Kind(NamedTuple):
-    """The contents of a format's rows: any draw, a reply that passed, one with a label, a pair."""
+    """A format's rows: all draws, replies that passed, with a label, or in pairs; and its columns.
+
+    The columns are those with conversations, except in OpenAI's formats, which are always JSONL.
+    """
 
     replies: Literal["all", "kept", "labelled", "paired"]
+    conversations: tuple[str, ...] = ()
     openai: bool = False
 
 
 KINDS: Mapping[Format, Kind] = {
-    "sft": Kind("kept"),
-    "prompt-completion": Kind("kept"),
-    "dpo": Kind("paired"),
-    "kto": Kind("labelled"),
-    "reward": Kind("paired"),
+    "sft": Kind("kept", ("messages",)),
+    "prompt-completion": Kind("kept", ("prompt", "completion")),
+    "dpo": Kind("paired", ("prompt", "chosen", "rejected")),
+    "kto": Kind("labelled", ("prompt", "completion")),
+    "reward": Kind("paired", ("chosen", "rejected")),
     "openai": Kind("kept", openai=True),
     "openai-dpo": Kind("paired", openai=True),
     "jsonl": Kind("all"),
@@ -125,10 +122,7 @@ KINDS: Mapping[Format, Kind] = {
 
 
 WORDS = {"all": ("all", "best", "none"), "kept": ("all", "best")}
-"""The values of a journal's setting ``text`` with which it has the texts for replies of a kind.
-
-The other kinds of replies need ``"all"`` texts.
-"""
+"""The values of a journal's ``text`` that suffice for a kind of replies; other kinds need "all"."""
 
 
 def columns_of(format: Format, how: ExampleRules, *, details: bool) -> dict[str, str]:
@@ -136,7 +130,7 @@ def columns_of(format: Format, how: ExampleRules, *, details: bool) -> dict[str,
     if KINDS[format].replies == "all":
         return COLUMNS
     kind = "thoughts" if _reasoning(format, how) == "field" else "messages"
-    columns = dict.fromkeys(_CONVERSATIONS.get(format, ()), kind)
+    columns = dict.fromkeys(KINDS[format].conversations, kind)
     if format == "kto":
         columns["label"] = "boolean"
     if details:

@@ -78,15 +78,6 @@ def test_each_format_has_its_documented_shape_under_the_items_prompt(
     assert str(made) == f"{len(rows)} rows from 2 items"
 
 
-def test_who_spoke_is_told_to_openai_and_not_to_chat_templates(tmp_path):
-    item = item_of({"text": "yes"})
-    item["trace"]["prompts"][1][0]["name"] = "ann"
-    for format, names in ("openai", ["ann", None]), ("sft", [None, None]):
-        export(RunOf([item]), tmp_path / "out", format=format)
-        [row] = lines(tmp_path / "out")
-        assert [message.get("name") for message in row["messages"]] == names
-
-
 def test_the_conversation_of_a_repair_can_be_kept(journal, tmp_path):
     export(journal, tmp_path / "out", format="sft", keep_repairs=True)
     [first, _] = lines(tmp_path / "out")
@@ -339,19 +330,17 @@ def inline(text: str, thoughts: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("format", "reasoning", "reply"),
+    ("format", "reasoning", "reply", "name"),
     [
-        ("dpo", None, in_a_field),
-        ("dpo", "drop", plain),
-        ("dpo", "inline", inline),
-        ("openai-dpo", None, plain),
-        ("openai-dpo", "inline", inline),
+        ("dpo", None, in_a_field, "out.jsonl"),
+        ("dpo", None, in_a_field, "out.parquet"),
+        ("dpo", "drop", plain, "out.parquet"),
+        ("dpo", "inline", inline, "out.jsonl"),
+        ("openai-dpo", None, plain, "out.jsonl"),
+        ("openai-dpo", "inline", inline, "out.jsonl"),
     ],
 )
-@pytest.mark.parametrize("name", ["out.jsonl", "out.parquet"])
 def test_thoughts_go_where_they_are_wanted(tmp_path, format, reasoning, reply, name):
-    if format == "openai-dpo" and name == "out.parquet":
-        pytest.skip("OpenAI takes no Parquet")
     run = RunOf([item_of(THINKING, {"text": "no", "met": 0.5, "reasoning": "Hm."})])
     made = export(run, tmp_path / name, format=format, reasoning=reasoning)
     if name.endswith("parquet"):
@@ -367,14 +356,6 @@ def test_thoughts_go_where_they_are_wanted(tmp_path, format, reasoning, reply, n
     assert bool(made.notes) == lost
     if lost:
         assert "replies whose thoughts were left out, as the format has no field" in str(made)
-
-
-def test_thoughts_have_a_column_in_tables(tmp_path):
-    run = RunOf([item_of(THINKING, {"text": "no", "met": 0.5})])
-    assert run.to_arrow().column("reasoning").to_pylist() == ["Let me see.", None]
-    for name in "csv", "jsonl", "parquet":
-        export(run, tmp_path / f"a.{name}", format=name)
-    assert [row["reasoning"] for row in lines(tmp_path / "a.jsonl")] == ["Let me see.", None]
 
 
 def test_replies_that_differ_in_their_thoughts_alone_count_once(tmp_path):

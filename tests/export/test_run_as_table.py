@@ -52,12 +52,6 @@ def test_polars_reads_it(run):
     assert polars.DataFrame(run).equals(frame)  # Each time from the beginning.
 
 
-def test_pandas_reads_it(run):
-    pytest.importorskip("pandas")
-    frame = run.to_arrow().to_pandas()
-    assert frame[frame.winner == True]["text"].to_list() == ["yes"]  # noqa: E712
-
-
 def test_duckdb_reads_it(run):
     duckdb = pytest.importorskip("duckdb")
     with duckdb.connect() as connection:
