@@ -57,7 +57,6 @@ class DepthFirst(Order):
 
     def __init__(self, intake: Intake) -> None:
         self._intake = intake
-        self._continues = why_not_in_rounds(intake.work.strategy.settings) is None
 
     async def feed(self) -> None:
         """Queue all items once."""
@@ -68,9 +67,10 @@ class DepthFirst(Order):
         await sample(job, self._intake.work.call)
 
     def _resume(self, job: Job, stored: StoredItem) -> Job:
-        if not self._continues:
+        work = self._intake.work
+        if why_not_in_rounds(work.strategy.settings) is not None:
             return job._replace(attempt=stored.attempts + 1)
-        return resumed(job, stored, self._intake.work)._replace(waited=False)
+        return resumed(job, stored, work)._replace(waited=False)
 
 
 class BreadthFirst(Order):

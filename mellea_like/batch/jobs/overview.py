@@ -8,11 +8,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
+from anyio import to_thread
 
 from mellea_like.batch.jobs.backend import BatchJobs
 from mellea_like.batch.jobs.records import UNDER_WAY, JobStage
 from mellea_like.batch.jobs.rounds import JobRounds
-from mellea_like.batch.jobs.store import JobStore, OneThread, jobs_path
+from mellea_like.batch.jobs.store import JobStore, jobs_path
 from mellea_like.batch.journal.reader import read_run
 from mellea_like.batch.journal.writer import JournalLock
 from mellea_like.core.generation import Usage
@@ -106,18 +107,13 @@ def _money(spent: dict[str, Usage], prices: Any) -> tuple[float, str] | None:
 
 async def cancel_jobs(path: Path, api_at: Callable[[str], BatchAPI], *, poll: float) -> None:
     """Cancel the jobs of a run that isn't running now, and keep the answers that they have."""
-    do = OneThread()
-
-    def locked() -> JournalLock:
-        _run_with_jobs(path)
-        return JournalLock(path)
-
-    lock = await do(locked)
+    await to_thread.run_sync(_run_with_jobs, path)
+    lock = await to_thread.run_sync(JournalLock, path)
     try:
         await _cancel_all(JobRounds(partial(JobStore, path), (), lambda: None), api_at, poll)
     finally:
         with anyio.CancelScope(shield=True):
-            await do(lock.release)
+            await to_thread.run_sync(lock.release)
 
 
 async def _cancel_all(rounds: JobRounds, api_at: Callable[[str], BatchAPI], poll: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, get_args
@@ -201,12 +202,13 @@ class OpenJournal:
         file = self._usable()
         if item_id > file.last and not now:
             return ()
-        return await to_thread.run_sync(file.read, item_id, count, limiter=self._thread)
+        read = partial(file.read, item_id, item_id + count, count, unfinished=False)
+        return await to_thread.run_sync(read, limiter=self._thread)
 
     async def unfinished(self, item_id: int, count: int) -> Sequence[StoredItem]:
         """Return the first ``count`` items without a result, from the id ``item_id`` on."""
-        read = self._usable().read_unfinished
-        return await to_thread.run_sync(read, item_id, count, limiter=self._thread)
+        read = partial(self._usable().read, item_id, sys.maxsize, count, unfinished=True)
+        return await to_thread.run_sync(read, limiter=self._thread)
 
     def begin(
         self,

@@ -81,11 +81,8 @@ class LargeParts:
 
     def used(self, prompts: Iterable[Any]) -> dict[str, bytes]:
         """Return the data that the conversations in ``prompts`` refer to, by hash."""
-        found: dict[str, bytes] = {}
-        for part in _parts_of(prompts):
-            if reference := _reference_in(part):
-                found[reference["sha256"]] = self.data[reference["sha256"]]
-        return found
+        references = filter(None, map(_reference_in, _parts_of(prompts)))
+        return {one["sha256"]: self.data[one["sha256"]] for one in references}
 
 
 def restored(plain: Any, data_of: Callable[[str], str]) -> Any:

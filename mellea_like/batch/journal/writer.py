@@ -223,16 +223,11 @@ class JournalFile:
     def _note(self, facts: Mapping[str, Any]) -> None:
         self.commit({SET_RUN: [(name, to_json(value)) for name, value in facts.items()]})
 
-    def read(self, first: int, count: int) -> list[StoredItem]:
-        """Read the items whose ids are from ``first`` to below ``first + count``."""
+    def read(self, first: int, end: int, count: int, *, unfinished: bool) -> list[StoredItem]:
+        """Read ``count`` items, or unfinished ones without large data, with ids below ``end``."""
+        how = {"unfinished": unfinished, "parts": not unfinished}
         with self._using:
-            return read_block(self._connection, self._path, (first, first + count, count))
-
-    def read_unfinished(self, first: int, count: int) -> list[StoredItem]:
-        """Read the first ``count`` items without a result, from the id ``first`` on."""
-        which = first, sys.maxsize, count
-        with self._using:
-            return read_block(self._connection, self._path, which, unfinished=True, parts=False)
+            return read_block(self._connection, self._path, (first, end, count), **how)
 
     def close(self, *, ended: bool) -> None:
         """Record whether the run has ended, and close the journal."""

@@ -154,18 +154,16 @@ def _type_of(type_: Any) -> str:
 
 def _without_nanoseconds(batch: Any) -> Any:
     """Cut times to microseconds, the finest that Python has; otherwise, pyarrow could raise."""
-    for place, field in enumerate(batch.schema):
-        coarse = None
-        if pa.types.is_timestamp(field.type) and field.type.unit == "ns":
-            coarse = pa.timestamp("us", field.type.tz)
-        elif pa.types.is_duration(field.type) and field.type.unit == "ns":
-            coarse = pa.duration("us")
-        elif field.type == pa.time64("ns"):
-            coarse = pa.time64("us")
-        if coarse is not None:
-            column = batch.column(place).cast(coarse, safe=False)
-            batch = batch.set_column(place, field.name, column)
-    return batch
+    coarse = pa.schema([field.with_type(_coarse(field.type)) for field in batch.schema])
+    return batch.cast(coarse, safe=False)
+
+
+def _coarse(type_: Any) -> Any:
+    if pa.types.is_timestamp(type_) and type_.unit == "ns":
+        return pa.timestamp("us", type_.tz)
+    if pa.types.is_duration(type_) and type_.unit == "ns":
+        return pa.duration("us")
+    return pa.time64("us") if type_ == pa.time64("ns") else type_
 
 
 def _plain(value: Any) -> Any:
