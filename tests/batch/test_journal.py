@@ -113,15 +113,6 @@ async def test_cached_and_reasoning_tokens_come_back_and_are_reported(path):
     assert "540 tokens (384 cached, 32 reasoning), cost $" in summary(progress, PRICE)
 
 
-async def test_a_reply_may_speak_of_tokens_as_a_usage_does(path):
-    backend = FunctionBackend(lambda request: '{"reasoning_tokens": 4}')
-    strategy = RejectionSamplingStrategy(backend)
-    result = await strategy.sample("Count.", format=dict[str, int])
-    record = await kept(path, result)
-    assert record["trace"]["slices"][0]["value"] == {"reasoning_tokens": 4}
-    assert usage_from_dict(record["usage"]) == result.usage
-
-
 async def test_a_server_that_counts_beyond_all_numbers_does_no_harm(path):
     slices = []
     result = await sampled("x", None, slices)

@@ -32,14 +32,15 @@ def test_a_template_is_filled_in_with_the_columns_as_on_the_command_line(templat
     assert PromptTemplate(template).fill(Row(row, 1)) == prompt
 
 
-def test_what_is_no_template_is_refused():
-    with pytest.raises(ValueError, match="isn't a valid Jinja template: line 1: "):
-        prompt_maker("{{ a")
-
-
-@pytest.mark.parametrize("template", ["the same", "Say {text}."])
-def test_a_template_without_columns_is_refused(template):
-    with pytest.raises(ValueError, match="would be the same for every row: name their fields in"):
+@pytest.mark.parametrize(
+    ("template", "why"),
+    [
+        ("{{ a", "isn't a valid Jinja template: line 1: "),
+        ("Say {text}.", "would be the same for every row: name their fields in"),
+    ],
+)
+def test_a_template_that_is_none_or_has_no_columns_is_refused(template, why):
+    with pytest.raises(ValueError, match=why):
         prompt_maker(template)
 
 

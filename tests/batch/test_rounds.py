@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import suppress
-from itertools import count
 from typing import Any
 
 import anyio
@@ -22,7 +21,6 @@ from mellea_like import (
     Escalate,
     FunctionBackend,
     Generation,
-    Instruction,
     MultiTurnStrategy,
     RejectionSamplingStrategy,
     RepairTemplateStrategy,
@@ -273,50 +271,6 @@ async def test_more_turns_are_refused_where_earlier_draws_can_t_be_gone_on_with(
     more = strategy(Fates([0]), loop_budget=LOOP + 1, **settings)
     with pytest.raises(JournalError, match="loop_budget was 4 and is now 5"):
         await results_of(more, prompts(1), **arguments)
-
-
-@pytest.mark.parametrize("kept", [True, False], ids=["journal", "memory"])
-@pytest.mark.usefixtures("calls")
-async def test_repairs_go_on_from_round_to_round_with_their_conversation(tmp_path, kept):
-    asked = []
-    for breadth_first in (False, True):
-        backend = Fates(FATES)
-        journal = tmp_path / f"{breadth_first}.db" if kept else None
-        repairing = strategy(backend, MultiTurnStrategy)
-        items = await results_of(
-            repairing,
-            prompts(10),
-            concurrency=3,
-            breadth_first=breadth_first,
-            journal=journal,
-            in_order=True,
-        )
-        asked.append((backend.prompts, [[s.text for s in i.result.slices] for i in items]))
-    assert asked[0] == asked[1]
-    assert len(asked[1][0][2, 4]) == 7, "three replies, each with what was wrong with it"
-
-
-class Again(RejectionSamplingStrategy):
-    """A strategy whose `repair` isn't pure: it asks something else each time."""
-
-    numbers = count(1)
-
-    def repair(self, history: Any) -> Any:
-        return Instruction(f"item 0 again {next(self.numbers)}"), history[-1].context
-
-
-async def test_what_was_asked_stands_as_it_was_though_repair_asks_something_else_now(tmp_path):
-    backend = Fates([0])
-    (item,) = await results_of(
-        strategy(backend, Again),
-        prompts(1),
-        concurrency=1,
-        breadth_first=True,
-        journal=tmp_path / "j",
-    )
-    asked = [backend.prompts[0, draw][-1] for draw in range(1, LOOP + 1)]
-    assert [s.messages[-1].content for s in item.result.slices] == asked
-    assert len(set(asked)) == LOOP
 
 
 async def test_requirements_of_one_name_are_told_apart_where_an_item_goes_on(path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -58,6 +59,12 @@ class Quick:
         return Generation(reply, usage=Usage(1, 2, 3))
 
 
+async def sampled(drawing: Any, path: Path, **arguments: Any) -> Any:
+    """Run or resume a batch of the item "x", and return its result."""
+    (item,) = await results_of(drawing, ["x"], concurrency=1, journal=path, **arguments)
+    return item
+
+
 async def test_a_finished_run_comes_again_as_it_was(path):
     replies = {"fails": "no", "raises": InvalidRequest("too long", status=400)}
     prompts = ["fine", "fails", "raises"]
@@ -93,19 +100,16 @@ TYPED = [
 @pytest.mark.parametrize(("format_", "reply"), TYPED)
 async def test_a_value_comes_again_as_it_was_sampled_whatever_its_json_hides(path, format_, reply):
     typed = strategy(Quick({"x": reply}), requirements=[])
-    first, again = [
-        await results_of(typed, ["x"], concurrency=1, journal=path, format=format_)
-        for _ in range(2)
-    ]
-    assert again[0].replayed
-    assert shown(again[0].unwrap()) == shown(first[0].unwrap())
+    first, again = [await sampled(typed, path, format=format_) for _ in range(2)]
+    assert again.replayed
+    assert shown(again.unwrap()) == shown(first.unwrap())
 
 
 async def test_a_value_that_a_function_gave_comes_again_unless_its_text_hides_it(tmp_path):
     async def values(made, format_=None):
         typed = strategy(FunctionBackend(lambda request: made), requirements=[])
-        arguments = {"concurrency": 1, "journal": tmp_path / f"{made!r}.db", "format": format_}
-        return [(await results_of(typed, ["x"], **arguments))[0].unwrap() for _ in range(2)]
+        path = tmp_path / f"{made!r}.db"
+        return [(await sampled(typed, path, format=format_)).unwrap() for _ in range(2)]
 
     given, again = await values({"a": [1]})
     assert given == again == {"a": [1]}
@@ -135,9 +139,7 @@ class Expiring(Quick):
 async def test_an_item_whose_lane_an_error_ended_is_not_done_with(path, again, breadth_first):
     async def run(loop_budget: int = 5):
         arguments = {"keep_errors": again != "errors are not kept", "breadth_first": breadth_first}
-        drawing = strategy(backend, loop_budget=loop_budget)
-        (item,) = await results_of(drawing, ["x"], concurrency=1, journal=path, **arguments)
-        return item
+        return await sampled(strategy(backend, loop_budget=loop_budget), path, **arguments)
 
     backend = Expiring()
     item = await run()
@@ -167,17 +169,11 @@ async def test_an_item_whose_last_stage_ended_with_an_error_is_drawn_again(
     backends.append(Quick({"x": expired}))
     stages = [Stage(backend) for backend in backends]
     escalating = Escalate(stages, requirements=[agrees], retry=None)
-    given = {
-        "concurrency": 1,
-        "journal": path,
-        "keep_errors": False,
-        "breadth_first": breadth_first,
-    }
-    (item,) = await results_of(escalating, ["x"], **given)
-    assert not item.success
+    given = {"keep_errors": False, "breadth_first": breadth_first}
+    assert not await sampled(escalating, path, **given)
     for backend in backends:
         backend.replies.clear()
-    (item,) = await results_of(escalating, ["x"], **given)
+    item = await sampled(escalating, path, **given)
     assert (item.status, item.replayed) == ("passed", False)
     # Failures aren't repeated, but all draws that the expired key prevented are.
     assert [len(backend.asked) for backend in backends] == {
@@ -193,11 +189,10 @@ async def test_an_interrupt_takes_no_stage_of_an_escalation(path, interrupt, bre
     small, big = Quick({"x": interrupt}), Quick()
     stages = [Stage(small), Stage(big)]
     escalating = Escalate(stages, requirements=[agrees], retry=None)
-    given = {"concurrency": 1, "journal": path, "breadth_first": breadth_first}
     with pytest.raises(type(interrupt)):
-        await results_of(escalating, ["x"], **given)
+        await sampled(escalating, path, breadth_first=breadth_first)
     small.replies.clear()
-    (item,) = await results_of(escalating, ["x"], **given)
+    item = await sampled(escalating, path, breadth_first=breadth_first)
     assert [(s.iteration, s.stage) for s in item.result.slices] == [(1, 0)]
     assert (len(small.asked), len(big.asked)) == (2, 0)
     assert item.usage.requests == 1
@@ -228,10 +223,9 @@ async def test_a_bug_of_a_validator_that_an_earlier_run_met_counts(path, error, 
     backend = Stopped()
     checks = [Requirement("can be checked", broken, inline=True)]
     drawing = strategy(backend, requirements=checks, loop_budget=5)
-    given = {"concurrency": 1, "journal": path, "breadth_first": breadth_first}
     with pytest.raises(SystemExit):
-        await results_of(drawing, ["x"], **given)
-    (item,) = await results_of(drawing, ["x"], **given)
+        await sampled(drawing, path, breadth_first=breadth_first)
+    item = await sampled(drawing, path, breadth_first=breadth_first)
     assert isinstance(item.error, RequirementError)
     assert item.error.requirement == "broken"
     assert len(backend.asked) == 3  # The second draw was made again, and had the same bug.
@@ -262,19 +256,16 @@ class Faltering(Quick):
 @pytest.mark.parametrize("error", [Overloaded("busy"), Silent(), TooSlowError()])
 async def test_an_item_continues_after_a_transient_error_of_a_foreign_class(path, error, broad):
     drawing = strategy(Faltering(error), loop_budget=5)
-    given = {"concurrency": 1, "journal": path, "breadth_first": broad}
     with pytest.raises(SystemExit):
-        await results_of(drawing, ["x"], **given)
-    (item,) = await results_of(drawing, ["x"], **given)
+        await sampled(drawing, path, breadth_first=broad)
+    item = await sampled(drawing, path, breadth_first=broad)
     assert [str(s.outcome) for s in item.result.slices] == ["errored", "failed", "passed"]
 
 
 async def test_an_answer_that_a_budget_cut_short_is_kept(path):
     drawing = strategy(Quick(), loop_budget=5, selection=BestOf(lambda _: 1, n=5, inline=True))
     for replayed in (False, True):
-        (item,) = await results_of(
-            drawing, ["x"], concurrency=1, journal=path, budget=Budget(requests=3)
-        )
+        item = await sampled(drawing, path, budget=Budget(requests=3))
         assert (item.status, item.replayed, len(item.result.candidates)) == ("passed", replayed, 3)
         assert item.result.stop_reason == "budget"
 

@@ -10,6 +10,7 @@ from random import Random
 
 import anyio
 import pytest
+from batch_kit import into
 from journal_kit import items_of
 from steps import run_stepped
 
@@ -78,9 +79,13 @@ def asks(texts):
     return texts[0].splitlines()[0]
 
 
-async def finish(strategy, items, path, **given):
+def batch(strategy, items, path, **given):
     given = {"concurrency": 8, "breadth_first": True, "journal": Journal(path)} | given
-    async with sample_many(strategy, items, **given) as results:
+    return sample_many(strategy, items, **given)
+
+
+async def finish(strategy, items, path, **given):
+    async with batch(strategy, items, path, **given) as results:
         return [item async for item in results]
 
 
@@ -113,14 +118,6 @@ async def test_what_failed_goes_into_the_next_job(provider, path):
     check_all_paid_once(found, provider)
     assert [len(job.lines) for job in provider.jobs.values()] == [20, 20]
     assert {s.model for item in found for s in item.result.slices} == {"small:batch"}
-
-
-async def test_a_row_that_never_passes_gets_all_its_attempts(virtual_clock, path):
-    provider = FakeProvider(lambda texts: "small")
-    found = await finish(shouting(jobs(provider)), words(3), path)
-    assert [len(item.result.slices) for item in found] == [3, 3, 3]
-    assert [item.status for item in found] == ["failed"] * 3
-    assert len(provider.jobs) == 3
 
 
 async def test_judges_questions_are_a_round_of_their_own(provider, path):
@@ -262,8 +259,15 @@ async def test_what_a_provider_does_badly_is_done_again_and_paid_once(
     assert ("cancelled" in statuses) is ("seconds" in trouble)
 
 
-async def test_a_queue_that_others_fill_is_tried_less_and_less(provider, path):
-    provider.most, free = 0, anyio.current_time() + 4 * 3600
+@pytest.mark.parametrize("trouble", ["its queue is full", "it is away"])
+async def test_a_provider_that_takes_no_job_for_hours_is_asked_less_and_less(
+    provider, path, trouble
+):
+    free = anyio.current_time() + 4 * 3600
+    if trouble == "it is away":
+        provider.down_until = free
+    else:
+        provider.most = 0
 
     def looked():
         if anyio.current_time() > free:
@@ -272,30 +276,18 @@ async def test_a_queue_that_others_fill_is_tried_less_and_less(provider, path):
     provider.looked = looked
     found = await finish(shouting(jobs(provider)), words(1), path)
     assert all(item.success for item in found)
-    assert len(provider.jobs) < 40, "that is one in ten minutes, and a few before"
+    tries = max(len(provider.jobs), provider.attempts)
+    assert tries < 40, "that is one in ten minutes, and a few before"
 
 
-async def test_a_provider_that_is_away_is_asked_less_and_less(provider, path):
-    provider.down_until = anyio.current_time() + 4 * 3600
-    found = await finish(shouting(jobs(provider)), words(3), path)
-    assert all(item.success for item in found)
-    assert provider.attempts < 35, "that is one in ten minutes, and a few before"
-
-
-@pytest.mark.parametrize("size", [600, 900])
-async def test_a_request_that_fits_into_no_job_ends_its_item_only(provider, path, size):
+@pytest.mark.parametrize(("size", "most"), [(600, 800), (900, 800), (10, 100)])
+async def test_a_request_that_fits_into_no_job_ends_its_item_only(provider, path, size, most):
     items = [*words(2), "x" * size, *words(1)]
-    backend = jobs(provider, limits=JobLimits(1000, 800))
+    backend = jobs(provider, limits=JobLimits(1000, 800), bytes_per_job=most)
     found = {item.id: item for item in await finish(shouting(backend), items, path)}
-    assert [found[n].status for n in range(4)] == ["passed", "passed", "errored", "passed"]
-    assert "bytes, but a job can have at most 800" in str(found[2].error)
-
-
-async def test_no_request_at_all_that_fits_into_a_job(provider, path):
-    backend = jobs(provider, bytes_per_job=100)
-    found = await finish(shouting(backend), words(3), path)
-    assert [item.status for item in found] == ["errored"] * 3
-    assert not provider.jobs
+    fits = "passed" if most == 800 else "errored"
+    assert [found[n].status for n in range(4)] == [fits, fits, "errored", fits]
+    assert f"bytes, but a job can have at most {most}" in str(found[2].error)
 
 
 async def test_results_of_other_jobs_requests_are_ignored(provider, path):
@@ -329,17 +321,6 @@ async def test_results_that_every_download_lacks_are_drawn_again_in_the_end(prov
     assert "missing results of job job_1 go into another job" in caplog.text
 
 
-async def test_unfinished_requests_of_a_job_go_into_another(provider, path):
-    left = [JobOutcome(unrun="expired")] * 2
-    provider.fate = lambda custom_id, prompt: (
-        left.pop() if left and asks([prompt]) == "word1 please" else None
-    )
-    found = await finish(shouting(jobs(provider)), words(3), path)
-    check_all_paid_once(found, provider)
-    assert all(len(item.result.slices) == 2 for item in found)
-    assert not left
-
-
 async def test_a_request_that_no_job_answers_is_given_up(provider, path):
     provider.fate = lambda custom_id, prompt: JobOutcome(
         error="overloaded", status=529, retryable=True
@@ -348,14 +329,6 @@ async def test_a_request_that_no_job_answers_is_given_up(provider, path):
     assert found.status == "errored"
     assert "no answer in 3 jobs: overloaded" in str(found.error)
     assert len(provider.jobs) == 3
-
-
-async def test_a_refused_line_ends_its_item_only(provider, path):
-    provider.fate = lambda custom_id, prompt: (
-        JobOutcome(error="too long", status=400) if asks([prompt]) == "word1 please" else None
-    )
-    found = await finish(shouting(jobs(provider)), words(3), path)
-    assert {item.id: item.status for item in found} == {0: "passed", 1: "errored", 2: "passed"}
 
 
 async def test_a_job_that_is_refused_as_a_whole_ends_the_run(provider, path):
@@ -371,7 +344,8 @@ async def test_a_job_that_is_refused_as_a_whole_ends_the_run(provider, path):
     assert all(item.success for item in found)
 
 
-async def test_a_line_that_makes_a_provider_refuse_a_job_ends_its_item_only(provider, path):
+@pytest.mark.parametrize("whole", [True, False], ids=["the job", "the line"])
+async def test_a_line_that_a_provider_refuses_ends_its_item_only(provider, path, whole):
     class Refusing(FakeAPI):
         async def look(self, job):
             fake = self.provider.jobs[job]
@@ -381,9 +355,13 @@ async def test_a_line_that_makes_a_provider_refuse_a_job_ends_its_item_only(prov
                 fake.errors = tuple(JobError("invalid", "not this", line) for line in wrong)
             return await super().look(job)
 
-    found = await finish(shouting(BatchJobs(Refusing(provider))), words(3), path)
+    provider.fate = lambda custom_id, prompt: (
+        JobOutcome(error="not this", status=400) if asks([prompt]) == "word1 please" else None
+    )
+    backend = BatchJobs((Refusing if whole else FakeAPI)(provider))
+    found = await finish(shouting(backend), words(3), path)
     assert {item.id: item.status for item in found} == {0: "passed", 1: "errored", 2: "passed"}
-    assert "not this" in str(found[0].error)
+    assert "not this" in str(next(item.error for item in found if item.id == 1))
     assert set(provider.asked.values()) == {1}
 
 
@@ -580,13 +558,10 @@ async def test_an_item_in_flight_when_the_budget_is_spent_is_finished(provider, 
             return Generation('{"passed": true, "reason": ""}', usage=Usage(1, 1, 1))
 
     strategy = RejectionSamplingStrategy(jobs(provider), requirements=["it is kind"], judge=Judge())
-    given = {"concurrency": 2, "breadth_first": True, "journal": Journal(path)}
     seen = []
     with pytest.raises(LimitExceeded):
-        async with sample_many(strategy, words(2), **given) as results:
-            async for item in results:
-                seen.append(item.status)  # noqa: PERF401 (an error ends the loop)
-    assert seen == ["passed"]
+        await into(seen, batch(strategy, words(2), path, concurrency=2))
+    assert [item.status for item in seen] == ["passed"]
 
 
 class LeftWhileCreating(FakeAPI):
@@ -602,27 +577,20 @@ class LeftWhileCreating(FakeAPI):
 
 async def test_a_run_that_is_left_while_a_job_is_created_tells_of_the_job(provider, path):
     api = LeftWhileCreating(provider, limits=LIMITS)
-    strategy = RejectionSamplingStrategy(BatchJobs(api))
-    given = {"concurrency": 2, "breadth_first": True, "journal": Journal(path)}
+    run = batch(RejectionSamplingStrategy(BatchJobs(api)), words(2), path)
     with anyio.CancelScope() as api.scope:
-        async with sample_many(strategy, words(2), **given) as results:
-            async for _ in results:
-                pass
-    assert [(job.total, job.ended) for job in results.progress.jobs] == [(2, False)]
+        await into([], run)
+    assert [(job.total, job.ended) for job in run.progress.jobs] == [(2, False)]
 
 
 @pytest.mark.parametrize("requests", [2, 5])
 async def test_a_run_that_has_collected_its_jobs_tells_of_none(provider, path, requests):
-    given = {"concurrency": 2, "breadth_first": True, "journal": Journal(path)}
-    asked = sample_many(
-        shouting(jobs(provider)), words(3), **given, budget=Budget(requests=requests)
-    )
-    async with asked as results:
-        with suppress(LimitExceeded):
-            async for _ in results:
-                pass
+    budget = Budget(requests=requests)
+    run = batch(shouting(jobs(provider)), words(3), path, concurrency=2, budget=budget)
+    with suppress(LimitExceeded):
+        await into([], run)
     assert len(provider.jobs) == requests // 2
-    assert results.progress.jobs == ()
+    assert run.progress.jobs == ()
 
 
 async def test_cancelling_a_run_finds_a_job_that_is_listed_late(provider, path):
@@ -666,18 +634,8 @@ async def test_a_judge_waits_for_budget_no_longer_than_the_job_that_holds_it(pro
         requirements=["is kind"],
         judge=FunctionBackend(judge, can_judge=True),
     )
-    asked = sample_many(
-        strategy,
-        words(2),
-        concurrency=2,
-        breadth_first=True,
-        journal=Journal(path),
-        budget=Budget(requests=2),
-    )
     with pytest.raises(LimitExceeded):
-        async with asked as results:
-            async for _ in results:
-                pass
+        await finish(strategy, words(2), path, budget=Budget(requests=2))
 
 
 @pytest.mark.parametrize("scored", [False, True], ids=["a verdict", "a score"])
