@@ -11,7 +11,6 @@ from anyio.lowlevel import checkpoint
 
 from mellea_like.batch.intake import END
 from mellea_like.batch.item import EarlierRun, IdSet, replayed
-from mellea_like.batch.progress import NOTHING
 
 if TYPE_CHECKING:
     from mellea_like.batch.intake import Intake
@@ -40,7 +39,9 @@ class HandOut:
 
     def replay(self, job: Job, stored: StoredItem, work: Work) -> None:
         """Hand out a result from the journal."""
-        self.put(replayed(stored, job, work), NOTHING, kept=True)
+        result = replayed(stored, job, work)
+        self._tally.count_replayed(stored)
+        self._add(result)
 
     async def deliver(self, intake: Intake) -> None:
         """Hand out the results that were held back, now that all items have ended."""
@@ -103,7 +104,8 @@ class HeldBack(HandOut):
         self.window.release()
 
     def replay(self, job: Job, stored: StoredItem, work: Work) -> None:  # noqa: ARG002
-        """Leave a result in the journal for now."""
+        """Count a result, and leave it in the journal for now."""
+        self._tally.count_replayed(stored)
         self.window.release()
 
     async def deliver(self, intake: Intake) -> None:
@@ -119,7 +121,6 @@ class HeldBack(HandOut):
                 if (item := await next_item()) is END:
                     intake.source.ended_early(count, position)
                     return
-                sampled = position in self._sampled
                 result = self._in_memory.pop(position, None)
                 if result is None:
                     job = intake.job(position, item)
@@ -127,8 +128,6 @@ class HeldBack(HandOut):
                     if stored is None or not stored.finished:
                         continue
                     result = replayed(stored, job, intake.work)
-                    result = replace(result, replayed=not sampled)
-                if not sampled:
-                    self._tally.count(result)
+                    result = replace(result, replayed=position not in self._sampled)
                 self._add(result)
                 await self._room.acquire()

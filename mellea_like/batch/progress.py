@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import anyio
 
@@ -16,13 +16,12 @@ if TYPE_CHECKING:
 
     from mellea_like.backends import JobState
     from mellea_like.batch.item import ItemResult
+    from mellea_like.batch.journal.reader import StoredItem
 
 __all__ = ["Progress"]
 
 EVERY_SECONDS = 0.5
 """The fewest seconds between two calls of ``on_progress``. The last call may come sooner."""
-
-NOTHING: Final = Usage()
 
 OnProgress: TypeAlias = "Callable[[Progress], object]"
 
@@ -106,14 +105,17 @@ class Tally:
         """Note the time at which the run ends."""
         self._ended = anyio.current_time()
 
-    def count(self, outcome: ItemResult[object], before: Usage = NOTHING) -> None:
-        """Count a result; ``before`` is the part of its cost that has been counted already."""
+    def count(self, outcome: ItemResult[object], before: Usage) -> None:
+        """Count a new result; ``before`` is the part of its cost that has been counted already."""
         self._statuses[outcome.status] += 1
-        if outcome.replayed:
-            self._replayed += 1
-            self._replayed_usage += outcome.usage
-        else:
-            self.usage += outcome.usage - before
+        self.usage += outcome.usage - before
+        self.changed()
+
+    def count_replayed(self, stored: StoredItem) -> None:
+        """Count a result from the journal."""
+        self._statuses[stored.status] += 1
+        self._replayed += 1
+        self._replayed_usage += stored.usage
         self.changed()
 
     def progress(self) -> Progress:

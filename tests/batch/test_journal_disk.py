@@ -228,6 +228,15 @@ async def test_a_journal_that_is_taken_away_acknowledges_nothing_more(path, end,
                 await finish(store, 1, 1, result)
 
 
+async def test_a_journal_with_a_relative_path_stays_where_it_is(path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    async with Journal(path.name).open(IDENTITY) as store:
+        await write_item(store, 0)
+        monkeypatch.chdir("/")
+        await write_item(store, 1)
+    assert [file.name for file in tmp_path.iterdir()] == ["run.db"]
+
+
 async def test_another_program_that_locks_the_database_is_named(path):
     result = await sampled("x")
     with pytest.raises(JournalError, match="another program has locked it"):

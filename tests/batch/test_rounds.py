@@ -102,6 +102,16 @@ def journal(request, path):
     return path if request.param else None
 
 
+class Looking(Fates):
+    """A backend that looks at the progress of the batch when it is asked."""
+
+    batch: Any
+
+    async def generate(self, request: Request) -> Generation:
+        self.seen = self.batch.progress
+        return await super().generate(request)
+
+
 FATES = [1, 3, 0, 2, 1, 4, 0, 2, 3, 1]
 TURNS = [fate or LOOP for fate in FATES]
 
@@ -125,9 +135,13 @@ async def test_every_item_gets_a_draw_before_any_gets_another(journal, ordered):
     assert batch.progress.usage.requests == sum(TURNS)
     assert (batch.progress.done, batch.progress.waiting) == (10, 0)
     if journal:
-        await into(again := [], breadth(backend, 10, journal=journal, in_order=ordered))
-        assert all(item.replayed for item in again)
-        assert len(backend.draws) == sum(TURNS)
+        one_more = Looking([*FATES, 1])
+        one_more.batch = breadth(one_more, 11, journal=journal, in_order=ordered)
+        await into(again := [], one_more.batch)
+        assert [item.id for item in again if not item.replayed] == [10]
+        assert one_more.draws == [(10, 1)]
+        assert one_more.seen.replayed == one_more.seen.done == 10
+        assert one_more.seen.replayed_usage.requests == sum(TURNS)
 
 
 @pytest.mark.usefixtures("calls")

@@ -74,7 +74,7 @@ class JournalLock:
     """
 
     def __init__(self, journal: Path) -> None:
-        self.path = journal.with_name(f"{journal.name}-lock")
+        self.path = journal.absolute().with_name(f"{journal.name}-lock")
         self._journal = journal
         while True:
             descriptor = self._locked()
@@ -158,7 +158,8 @@ class JournalFile:
             is_there(path)  # Refuse a bad path before a lock file is created beside it.
             lock = JournalLock(path)
             stack.callback(lock.release)
-            self._files = path, path.with_name(f"{path.name}-wal"), lock.path
+            place = path.absolute()  # A validator may change the working directory.
+            self._files = place, place.with_name(f"{path.name}-wal"), lock.path
             if not is_there(path):
                 first = {"identity": dict(identity), "started": timestamp()}
                 create(path, {name: to_json(value) for name, value in first.items()})
