@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import anyio
 from anyio.lowlevel import current_token
+from anyio.streams.buffered import BufferedByteReceiveStream
 
 from mellea_like.errors import LimitExceeded, MelleaError
 from mellea_like.runtime.event_loops import call_soon
@@ -123,23 +124,16 @@ class Processes:
     async def _read(
         self, number: int, child: Process, send: MemoryObjectSendStream[tuple[int, Any]]
     ) -> None:
-        received = bytearray()
-        ended = False
+        received = BufferedByteReceiveStream(child.stdout)  # type: ignore[arg-type]
+        message: Any = None
         with send:
-            async for piece in child.stdout:  # type: ignore[union-attr]
-                received += piece
-                at = 0
-                while len(received) - at >= LENGTH:
-                    end = at + LENGTH + int.from_bytes(received[at : at + LENGTH])
-                    if len(received) < end:
-                        break
-                    message = pickle.loads(received[at + LENGTH : end])  # noqa: S301 (our own child's)
-                    ended = isinstance(message, Ended)
+            with suppress(anyio.IncompleteRead):
+                while not isinstance(message, Ended):
+                    length = int.from_bytes(await received.receive_exactly(LENGTH))
+                    message = pickle.loads(await received.receive_exactly(length))  # noqa: S301 (our own child's)
                     with suppress(anyio.BrokenResourceError):  # The run is ending.
                         await send.send((number, message))
-                    at = end
-                del received[:at]
-            if not ended:
+            if not isinstance(message, Ended):
                 which = f"process {number + 1} of {len(self._work)} {_how(await child.wait())}"
                 lost = Lost(f"{which}: its unfinished {self._things} are left undone")
                 with suppress(anyio.BrokenResourceError):
