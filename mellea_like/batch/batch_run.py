@@ -88,7 +88,7 @@ class BatchRun(Generic[T, I]):
         # How the batch ends:
         self._left = False
         self._error: BaseException | None = None
-        self._interrupt: BaseException | None = None
+        self._interrupt: BaseException | None = None  # Raised when the block is left.
 
     # --- what the user does ----------------------------------------------------------------------
 
@@ -206,7 +206,8 @@ class BatchRun(Generic[T, I]):
         except BaseException as exc:  # noqa: BLE001 (what is left over is raised at the end)
             cancellation, rest = split_cancellation(exc)
             if cancellation is None or (rest is not None and not isinstance(rest, Exception)):
-                self._interrupted(rest or exc)
+                self._interrupt = self._interrupt or rest or exc
+                self._scope.cancel("the batch was interrupted")
             elif rest is not None:
                 warn("error while the batch was being cancelled: %s: %s", type(rest).__name__, rest)
             if cancellation is not None:
@@ -306,8 +307,3 @@ class BatchRun(Generic[T, I]):
         if not self._crew.cancel_called:
             self._error = error
         self._crew.cancel("the batch ended with an error")
-
-    def _interrupted(self, error: BaseException) -> None:
-        """Cancel the ``async with`` block, and make it raise ``error`` at its end."""
-        self._interrupt = self._interrupt or error
-        self._scope.cancel("the batch was interrupted")

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from mellea_like.batch.intake import Intake
     from mellea_like.batch.item import Paused, Work
-    from mellea_like.batch.journal.journal import OpenJournal
     from mellea_like.batch.journal.reader import StoredItem
     from mellea_like.core.slice import Slice
     from mellea_like.report.views import SliceView
@@ -173,17 +172,14 @@ class Waiting:
         journal = self._intake.journal
         if job is None and journal is not None and item_id not in self._ended:
             if item_id > self._looked_up:
-                await self._look_up(journal, item_id)
+                found = await journal.unfinished(item_id, BLOCK)
+                self._block = {stored.id: self._earlier(stored) for stored in found}
+                self._looked_up = found[-1].id if len(found) == BLOCK else 2**63
             job = self._block.get(item_id)
         if job is None or draws not in {None, len(job.earlier)}:
             return None
         self._here.pop(item_id, None)
         return job
-
-    async def _look_up(self, journal: OpenJournal, item_id: int) -> None:
-        found = await journal.unfinished(item_id, BLOCK)
-        self._block = {stored.id: self._earlier(stored) for stored in found}
-        self._looked_up = found[-1].id if len(found) == BLOCK else 2**63
 
     async def queue_again(
         self, *, draws: int | None = None, due: Container[int] | None = None
