@@ -693,6 +693,23 @@ async def test_what_cannot_be_is_refused_at_once(virtual_clock, path, given, str
         await finish(RejectionSamplingStrategy(backend, **strategy), words(1), path, **given)
 
 
+@pytest.mark.parametrize(
+    ("given", "error", "why"),
+    [
+        ({"direct": "small"}, TypeError, "direct must be a backend"),
+        ({"canary": True}, ValueError, "canary needs direct="),
+        ({"direct_below": 1}, ValueError, "direct_below needs direct="),
+        ({"jobs_at_once": None}, TypeError, "jobs_at_once must be an integer"),
+        ({"tries": 0}, ValueError, "tries must be at least 1"),
+        ({"bytes_per_job": "all"}, TypeError, "bytes_per_job must be an integer"),
+        ({"deadline": 0}, ValueError, "deadline must be greater than 0"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(given, error, why):
+    with pytest.raises(error, match=why):
+        jobs(None, **given)
+
+
 async def test_a_single_call_is_refused(virtual_clock):
     backend = jobs(FakeProvider(answer))
     with pytest.raises(InvalidRequest, match="sample_many"):
