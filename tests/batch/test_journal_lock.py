@@ -96,13 +96,6 @@ async def test_a_symbolic_link_in_its_place_is_not_followed(path, lock, target):
     assert path.with_name("victim").read_bytes() == b""
 
 
-@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
-async def test_a_pipe_or_a_folder_in_its_place_is_refused_at_once(path, lock, make):
-    make(lock)
-    with pytest.raises(JournalError, match=r"run\.db-lock"):
-        await write_run(path, 1)
-
-
 def test_a_file_whose_holder_removes_it_at_that_moment_is_not_the_lock(path, lock, monkeypatch):
     first = JournalLock(path)
     real = os.open

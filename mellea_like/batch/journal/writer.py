@@ -7,7 +7,6 @@ import os
 import platform
 import re
 import sqlite3
-import stat
 import sys
 import threading
 from contextlib import ExitStack, closing, suppress
@@ -91,13 +90,12 @@ class JournalLock:
                 " journal"
             )
             raise JournalError(msg)
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = os.open(self.path, flags, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            ours = stat.S_ISREG(os.fstat(descriptor).st_mode)
-            content = os.pread(descriptor, 200, 0) if ours else b""
-            if not ours or (content and not content.startswith(_MARK)):
+            content = os.pread(descriptor, 200, 0)
+            if content and not content.startswith(_MARK):
                 msg = (
                     f"journal {self._journal}: its lock file would be {self.path}, but that is"
                     " something else: move it away, or use another name for the journal"
