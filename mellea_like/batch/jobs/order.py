@@ -47,7 +47,6 @@ class ByJobs:
         self._work = intake.work
         self._waiting = Waiting(intake, self._earlier)
         self._charged: dict[int, frozenset[int]] = {}
-        self._canaries = set[int]()
         settings = self._work.strategy.settings
         self._draws = settings.max_iterations
         # A plain function's marks are simply made again; those of an async one may have a cost.
@@ -75,8 +74,6 @@ class ByJobs:
             await self._intake.take_all(self._resume)
             await self._intake.join()
             while self._intake.tally.waiting and (due := await rounds.round()):
-                if rounds.direct and len(due) == 1:
-                    self._canaries |= due
                 done = anyio.Event()
                 turn = partial(self._turn, due, done), partial(rounds.look_until, done)
                 await run_together(turn, "batch", "round", GRACE)
@@ -117,8 +114,8 @@ class ByJobs:
         if self._scores:
             job = _with_marks(job, marks)
         before = len(marks)
-        trial = job.id in self._canaries
-        paused = await sample(job._replace(trial=trial), partial(self._call, answers))
+        job = job._replace(trial=job.id in rounds.canaries)
+        paused = await sample(job, partial(self._call, answers))
         self._waiting.after_turn(job, paused)
         if len(marks) != before:
             await rounds.do(rounds.store.mark, job.id, marks)

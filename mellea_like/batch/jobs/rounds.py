@@ -84,6 +84,8 @@ class JobRounds:
         self._sought: dict[int, float] = {}  # When the search for a job began, by the job's id.
         self.direct: frozenset[str] = frozenset()
         """The `BatchJobs.place` of each backend whose ``direct`` backend answers now."""
+        self.canaries = set[int]()
+        """The items that try a backend out."""
         self.problem: LimitExceeded | None = None
         """The error of a budget that can't pay for the next requests; None if there is none."""
         self.states: dict[int, JobState] = {}
@@ -204,6 +206,7 @@ class JobRounds:
                 if await self.do(self.store.jobs):
                     continue  # An earlier sitting has tried an item already.
                 items.add(waiting[0])
+                self.canaries.add(waiting[0])
             else:
                 continue
             direct.add(place)

@@ -669,6 +669,13 @@ async def test_a_canary_finds_what_the_provider_refuses(provider, path):
     assert not provider.jobs
 
 
+async def test_the_last_item_that_direct_answers_is_no_canary(provider, path):
+    direct = ScriptedBackend([InvalidRequest("too long")], model="small")
+    (found,) = await finish(shouting(jobs(provider, direct=direct, direct_below=4)), words(1), path)
+    assert found.status == "errored"
+    assert "too long" in str(found.error)
+
+
 async def test_a_canary_that_takes_too_long_ends_the_run_with_its_timeout(provider, path):
     strategy = shouting(jobs(provider, direct=says("slowly")[0], canary=True), timeout=10)
     with pytest.raises(SamplingTimeout, match="time ran out"):
