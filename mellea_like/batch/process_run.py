@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from mellea_like.batch.api import sample_many
+from mellea_like.batch.journal.database import journal_errors
 from mellea_like.batch.processes import Ended, Processes
 from mellea_like.batch.row_outcome import RowOutcome, outcome_of
 from mellea_like.core.argument_checks import whole_number
@@ -150,7 +151,8 @@ class ProcessRun:
 
     async def __aenter__(self) -> Self:
         if self._folder is not None:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            with journal_errors(self._folder):
+                self._folder.mkdir(parents=True, exist_ok=True)
         await self._processes.__aenter__()
         self._open = True
         return self

@@ -60,6 +60,12 @@ def test_each_item_is_done_once_and_a_run_goes_on_with_its_journals(
         outcomes([{"text": "else"}] * 11, journal=folder)
 
 
+def test_a_file_in_place_of_the_folder_of_journals_is_told(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(JournalError, match="file: File exists"):
+        outcomes(journal=tmp_path / "file")
+
+
 @pytest.mark.usefixtures("forked")
 def test_a_budget_in_a_store_is_for_all(tmp_path):
     store = SQLiteStore(tmp_path / "limits")
