@@ -255,9 +255,8 @@ class BatchRun(Generic[T, I]):
             self._tally.waiting += job.waited
             self._out_of_budget(spent)
             return None
-        item = result_of(
-            job, outcome, job.spent if recorder is None else job.spent + recorder.usage
-        )
+        cost = job.spent if recorder is None else job.spent + recorder.usage
+        item = result_of(job, outcome, cost)
         if (fatal := fatal_error(job, item, fail_fast=self._fail_fast)) is not None:
             self._abort(fatal)
         else:

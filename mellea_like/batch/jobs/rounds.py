@@ -481,7 +481,7 @@ async def collect(
     """Store the results of a job that has ended; if a download is cut off, fetch them again.
 
     If even the last one is incomplete, that is an error while the run is ``patient``. Later, the
-    missing requests go into another job (after ``tries`` jobs, they are given up).
+    missing requests go into another job (at most ``tries``), although they may have been paid for.
     """
     for download in range(1, DOWNLOADS + 1):
         chunk: list[tuple[JobResult, Usage]] = []
