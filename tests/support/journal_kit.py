@@ -83,6 +83,7 @@ async def check_takes_nothing(store: OpenJournal, result: SamplingResult[Any], w
     for call in (
         lambda: store.begin(1, 1, "", "", None),
         lambda: store.slice(1, 1, result.slices[0]),
+        lambda: store.pause(1, 1, (), lambda error: None),
     ):
         with pytest.raises(JournalError, match=words):
             call()

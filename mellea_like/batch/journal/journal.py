@@ -265,6 +265,7 @@ class OpenJournal:
         then: Callable[[JournalError | None], object],
     ) -> None:
         """Set an attempt aside; call ``then`` with None once it is on disk, or with an error."""
+        self._usable()
         for slice_ in slices:
             self.slice(item_id, attempt, slice_)
         del self._running[item_id, attempt]
