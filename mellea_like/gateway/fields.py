@@ -249,11 +249,7 @@ def read_fields(
     named: Mapping[str, FieldUse],
     unknown: FieldUse,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the body's fields that the gateway uses, and those that it forwards unchanged.
-
-    ``named`` has the rules for fields by name, and ``unknown`` is the rule for those in no table.
-    A field that is refused raises a `Refusal`.
-    """
+    """Return the fields that the gateway uses and those that it only forwards; refuse others."""
     honoured: dict[str, Any] = {}
     forwarded: dict[str, Any] = {}
     for name, value in body.items():
@@ -305,10 +301,7 @@ def _fate(name: str, table: Mapping[str, Field], unknown: FieldUse) -> Fate:
 
 
 def why_kept_out(place: str, name: str) -> str:
-    """Return the reason to refuse an unknown field whatever the rules are; empty if there is none.
-
-    ``place`` is the kind of object that has the field: ``message``, ``part`` or ``tool``.
-    """
+    """Return why an unknown field in a message, part or tool is refused by any rules, or ""."""
     plain = plain_name(name)
     if place == "tool" and plain in HOSTED:
         return "hosted tools are not metered"

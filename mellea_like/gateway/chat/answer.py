@@ -62,11 +62,9 @@ CALLERS_FAULT = frozenset({400, 413, 422})
 
 
 class Answer(ABC):
-    """The answer to one request, as a whole or as a stream of events, in an endpoint's format.
+    """The answer to one request, as a whole or as a stream of events, in an endpoint's format."""
 
-    `take` comes before `whole` and `rest`. `piece` may be called before it.
-    """
-
+    # `take` comes before `whole` and `rest`. `piece` may be called before it.
     def __init__(self, request: ChatRequest, model: str, prepared: PreparedRequest) -> None:
         self.request = request
         self.model = model
@@ -130,10 +128,7 @@ def message_of(reply: Slice, *, further: bool = False) -> dict[str, Any]:
 
 
 def further_of(reply: Slice, place: str) -> dict[str, Any]:
-    """Return the extra fields that an upstream sent in one object of its reply.
-
-    ``place`` names the object, such as ``"message"``. Fields in `KEPT_BACK` are left out.
-    """
+    """Return an upstream's extra fields in one object of its reply, such as ``"message"``."""
     found: Mapping[str, Any] = generated(reply).extra.get(place, {})
     return {name: value for name, value in found.items() if not is_kept_back(name)}
 
@@ -216,11 +211,7 @@ def _problems(reply: Slice) -> list[str]:
 
 
 def refusal_of(model: str, prepared: PreparedRequest, outcomes: Sequence[ReplyOutcome]) -> Refusal:
-    """Return the refusal that answers a request if there is no reply to show.
-
-    If at least one sampling call ended without an error, the status is 422. If all calls raised
-    errors, the first error determines the status.
-    """
+    """Return the refusal: 422 if at least one call ended without an error, else by the first."""
     judged = [
         outcome.result
         for outcome in outcomes
@@ -303,10 +294,7 @@ WHY_ELSE = "it may be too long, or have a field or a part that the upstream does
 
 
 def _of_refused_request(model: str, prepared: PreparedRequest, error: InvalidRequest) -> Refusal:
-    """Convert an upstream's rejection of a request to a refusal.
-
-    The status is 502 if the configuration set the rejected field, and 400 otherwise.
-    """
+    """Return a refusal with 502 if the configuration set the rejected field, and else with 400."""
     code, param, kind = error.code, error.param, error.kind
     field = (param or "").replace("[", ".").partition(".")[0]
     if param == SCHEMA:  # It may also be the schema of a tool.

@@ -147,11 +147,7 @@ class CallersChecks:
     async def make(
         self, checks: Mapping[str, Check], *, early: bool, check_only: bool
     ) -> list[Requirement]:
-        """Make a requirement from each check, and refuse an invalid check.
-
-        ``checks`` maps a check's place in the request, such as ``mellea_like.checks.0``, to the
-        check.
-        """
+        """Make a requirement from each check, or refuse it by its place, the key in ``checks``."""
         made: list[Requirement] = []
         for param, check in checks.items():
             answer = await self._try(param, check)
@@ -175,10 +171,8 @@ class CallersChecks:
         return Deferred(decide)
 
     async def accept(self, param: str, schema: Mapping[str, Any]) -> None:
-        """Refuse a tool's JSON Schema if it is invalid.
-
-        A valid schema isn't checked again, because agents send the same tools with each request.
-        """
+        """Refuse a tool's JSON Schema if it is invalid."""
+        # A valid schema isn't checked again: agents send the same tools with each request.
         digest = sha256(json.dumps(schema).encode("ascii")).digest()
         accepted = self._workers.accepted
         if digest not in accepted:
@@ -201,10 +195,7 @@ class CallersChecks:
         return answer
 
     async def ask(self, check: Check, text: str, *, call: bool = False) -> dict[str, Any]:
-        """Check a text in a process, and return the process's answer.
-
-        With ``call``, the text is the arguments of a tool call.
-        """
+        """Check a text, or with ``call`` the arguments of a tool call, in a process."""
         async with self._workers.turn(self._key):
             if self._left <= 0:
                 raise TooCostly(SPENT)

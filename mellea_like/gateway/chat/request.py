@@ -439,10 +439,7 @@ class ChatRequest(Fields):
 
     @property
     def format(self) -> dict[str, Any] | None:
-        """The JSON format that the reply must have, as a chat completion's ``response_format``.
-
-        None if any text will do.
-        """
+        """The ``response_format`` that the reply must have; None if any text will do."""
         asked = self.response_format
         return None if asked is None or asked.type == "text" else asked.sent
 
@@ -456,10 +453,7 @@ class ChatRequest(Fields):
 
     @property
     def wanted_call(self) -> str | None:
-        """The wanted tool call: ``"auto"``, ``"none"``, ``"required"`` or a function's name.
-
-        None if the request has no ``tool_choice``.
-        """
+        """The wanted tool call: one of `WORDS`, a function's name, or None for no wish."""
         choice = self.tool_choice
         return choice if isinstance(choice, str) or choice is None else choice.wanted
 

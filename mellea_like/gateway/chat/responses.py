@@ -176,11 +176,7 @@ def _text_part(text: str, tokens: Sequence[dict[str, Any]] = ()) -> dict[str, An
 def _items(
     reply: Slice, status: str, asked: ChatRequest, shown: str | None
 ) -> list[dict[str, Any]]:
-    """Convert a reply to the items of a response.
-
-    ``shown`` is the id of the message whose text was already sent, or None if nothing was sent. A
-    message that was already sent is the first item.
-    """
+    """Convert a reply to items, first the message with the id ``shown``, if its text was sent."""
     made, said = generated(reply), message_of(reply)
     items: list[dict[str, Any]] = []
     content: list[dict[str, Any]] = []

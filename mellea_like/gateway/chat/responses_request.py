@@ -321,7 +321,7 @@ class ResponsesRequest(ChatRequest):
 
     @property
     def format(self) -> dict[str, Any] | None:
-        """The JSON format that the reply must have, as a chat completion's ``response_format``."""
+        """The ``response_format`` that the reply must have; None if any text will do."""
         match self.text.format:
             case None | _Format(type="text"):
                 return None

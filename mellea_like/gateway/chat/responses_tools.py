@@ -86,11 +86,7 @@ def drops_hosted(info: ValidationInfo) -> bool:
 
 
 def function_name(name: str, namespace: str | None = None) -> str:
-    """Return the name of a tool's function.
-
-    It begins with the namespace, if there is one. If the name is too long, a digest replaces its
-    end.
-    """
+    """Return the name of a tool's function. If it is too long, a digest replaces its end."""
     whole = name if namespace is None else f"{namespace}__{name}"
     if len(whole) <= LONGEST_NAME:
         return whole

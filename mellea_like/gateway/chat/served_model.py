@@ -78,10 +78,7 @@ class ReplyOutcome:
         return "errored" if self.error is not None else "passed" if self.passed else "failed"
 
     def choices(self, most: int, *, failures: bool) -> list[Choice]:
-        """Return the winning replies; none if the call raised an error.
-
-        With ``failures``, the best failed replies are added, up to ``most`` replies in all.
-        """
+        """Return the winners, and with ``failures`` the best failed replies, up to ``most``."""
         result = self.result
         if self.error is not None or result is None:
             return []
@@ -129,10 +126,7 @@ class PreparedRequest:
     """The path of the setting for each field that only the configuration sets, by field name."""
 
     async def stream(self, show: Callable[[str], Awaitable[object]]) -> ReplyOutcome:
-        """Sample one reply, and show each piece of its text as soon as it is certain to pass.
-
-        If the whole reply passes before any piece is shown, nothing is shown.
-        """
+        """Sample one reply, and show each piece of its text as soon as it is certain to pass."""
         given = self._arguments(self.options)
         async with self.strategy.stream(
             self.action, self.requirements, release="prefix", **given
@@ -282,11 +276,9 @@ class ServedModel:
         )
 
     def _asked(self, request: ChatRequest) -> tuple[Context, Action[Any]]:
-        """Split a conversation into the context and the action, usually the last message.
+        """Split a conversation into the context and the action.
 
-        If the model has ``tell``, the action begins at the user's last message instead, and the
-        requirements are appended to this message. A conversation that ends with a system message is
-        never changed.
+        With ``tell``, the requirements are appended to the user's last message.
         """
         messages = request.conversation
         at = max((i for i, m in enumerate(messages) if m.role == "user"), default=-1)
@@ -308,8 +300,7 @@ class ServedModel:
     ) -> BaseSamplingStrategy:
         """Make the strategy of a call that collects ``collected`` replies, or ends with the first.
 
-        ``bare`` means that neither the model nor the request has requirements. ``most`` limits the
-        tokens of a reply in an escalation. With ``tools``, a reply may call tools.
+        ``bare``: there are no requirements. ``most`` limits a reply's tokens in an escalation.
         """
         config = self.config.model_copy(
             update={"attempts": attempts, "lanes": lanes, "timeout": timeout}

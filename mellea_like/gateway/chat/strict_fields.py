@@ -42,10 +42,7 @@ if TYPE_CHECKING:
 
 
 def reject(message: str, kind: LiteralString = "wrong", field: str = "") -> NoReturn:
-    """Raise pydantic's error for an invalid value. Call this only in a validator.
-
-    ``field`` is the path from the value to the part of it that is wrong.
-    """
+    """Raise pydantic's error for a value that is wrong, or whose part at the path ``field`` is."""
     raise PydanticCustomError(kind, "{message}", {"message": message, "field": field})
 
 
@@ -110,10 +107,7 @@ Penalty = Annotated[float, Field(ge=-2, le=2)]
 
 
 class Fields(BaseModel):
-    """The base class of the JSON objects in a request, which refuses unknown fields.
-
-    A field that is None counts as missing, and so does an unknown field with an empty value.
-    """
+    """The base class of the JSON objects in a request. A field that is None counts as missing."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -163,11 +157,7 @@ class OpenFields(Fields):
 
     @property
     def extra(self) -> dict[str, Any]:
-        """The object's extra fields.
-
-        If a declared field holds an object with extra fields, they are included under that field's
-        name.
-        """
+        """The extra fields of the object, and of those in its fields, under these fields' names."""
         found = dict(self.model_extra or {})
         for name in type(self).model_fields:
             inside = getattr(self, name)

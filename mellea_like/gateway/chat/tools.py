@@ -65,10 +65,7 @@ def _watch(parameters: Mapping[str, Any]) -> Callable[[str], str | None]:
 
 
 async def check_calls(request: ChatRequest, checks: CallersChecks) -> Requirement:
-    """Return the requirement that a reply's tool calls fit the tools' schemas.
-
-    A schema that is itself invalid is refused.
-    """
+    """Return the requirement that a reply's calls fit the tools' schemas; refuse invalid ones."""
     schemas: dict[str, dict[str, Any]] = {}
     for function in request.functions:
         schema = schemas[function.name] = function.parameters

@@ -129,10 +129,7 @@ class _File:
             self.fail(f"it isn't valid UTF-8, from byte {exc.start} on")
 
     def _visit(self, node: Any, place: Place) -> None:
-        """Record the line numbers of a YAML node and of its parts.
-
-        This also inserts environment variables, and records duplicate names as problems.
-        """
+        """Record the lines of a YAML node and its parts, and insert environment variables."""
         line = node.start_mark.line + 1
         self._lines.setdefault(place, line)
         if isinstance(node, yaml.MappingNode):

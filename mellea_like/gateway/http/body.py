@@ -75,10 +75,7 @@ class BodyMemory:
 
 
 def check_headers(headers: Iterable[tuple[bytes, bytes]], server: ServerConfig) -> int:
-    """Return a body's Content-Length, or 0 without this header.
-
-    A body that is too long, compressed, or declared as anything but JSON in UTF-8 is refused.
-    """
+    """Return a body's Content-Length or 0; refuse bodies that can't be read by their headers."""
     fields: dict[bytes, bytes] = {}
     for name, value in headers:
         if name in ONCE and name in fields:

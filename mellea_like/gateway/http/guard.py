@@ -87,10 +87,7 @@ LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
 class Connection:
-    """The methods by which the guard tells a connection how far its request has progressed.
-
-    In this class they do nothing. The gateway's own server overrides them to limit connections.
-    """
+    """Gets to know how far its request is. The gateway's own server overrides these methods."""
 
     closing = False
     last_answer = False
@@ -154,10 +151,7 @@ class Guard:
             await send({"type": "websocket.close", "code": 1008})
 
     def authorize(self, scope: Scope) -> KeyState | None:
-        """Find a request's key from the headers alone, or refuse the request.
-
-        None is the metrics key, which gives access to ``/metrics`` only.
-        """
+        """Find a request's key by its headers, or None for the metrics key, or refuse it."""
         headers, tokens = scope["headers"], self._tokens
         if not tokens.owners:
             check_host(headers, self.server)
@@ -369,10 +363,7 @@ def _innermost(exc: BaseException) -> BaseException:
 
 
 def owner_of(headers: Headers, owners: Mapping[bytes, str]) -> str:
-    """Return the name of the key whose token a request has, or refuse the request.
-
-    ``owners`` maps the digests of tokens to names. If it is empty, return `ANONYMOUS`.
-    """
+    """Return the owner of a request's token, by its digest, or `ANONYMOUS` if there are none."""
     if not owners:
         return ANONYMOUS
     given = [value for name, value in headers if name == b"authorization"]

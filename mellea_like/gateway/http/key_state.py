@@ -104,10 +104,7 @@ class KeyState:
 
     @property
     def budget(self) -> Budget | None:
-        """The budget of the current period; None if nothing limits the spending on upstreams.
-
-        A request is charged to the period in which it began.
-        """
+        """The budget of the current period; None if nothing limits the spending on upstreams."""
         self._look_at_the_time()
         return self._budget
 
@@ -205,10 +202,8 @@ class KeyState:
 
     @contextmanager
     def queued(self) -> Generator[None]:
-        """Count a request while the block runs, or refuse it if too many are waiting.
-
-        The request is counted before its body is read, because memory for bodies is limited.
-        """
+        """Count a request while the block runs, or refuse it if too many are waiting."""
+        # It is counted before its body is read, because memory for bodies is limited.
         limits = self.limits
         if self._here >= limits.concurrency + limits.queue:
             requests = plural(limits.concurrency, "request")
@@ -229,10 +224,7 @@ class KeyState:
     async def turn(
         self, receive: Callable[[], Awaitable[Mapping[str, Any]]]
     ) -> AsyncGenerator[None]:
-        """Wait in line for one of the key's slots, and hold it while the block runs.
-
-        If the caller leaves first, the wait ends with `ClientDisconnected`.
-        """
+        """Wait in line for one of the key's slots, and hold it while the block runs."""
         slot, began = object(), None
         places: list[Reservation] = []
         try:
@@ -309,10 +301,7 @@ def _told(rates: Sequence[_Rate], left: Sequence[float]) -> dict[str, str]:
 
 
 def end_of_period(now: float, period: Period) -> float:
-    """Return the end of the UTC period that contains ``now``, as seconds since 1970.
-
-    Weeks begin on Mondays (ISO 8601).
-    """
+    """Return the end of the UTC period that contains ``now``, as seconds since 1970."""
     hour = datetime.fromtimestamp(now, UTC).replace(minute=0, second=0, microsecond=0)
     day = hour.replace(hour=0)
     ends = {

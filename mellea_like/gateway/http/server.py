@@ -218,10 +218,7 @@ def _settings(app: App, server: ServerConfig) -> uvicorn.Config:
 
 
 def listening_address(server: ServerConfig, *, has_keys: bool) -> tuple[int, Any]:
-    """Return the socket family and the address to listen on.
-
-    Without keys, an address that other machines can reach raises a `ValueError`.
-    """
+    """Return the socket family and the address; without keys, it must be the loopback's."""
     # A name is judged by all addresses that it resolves to, not by its spelling.
     host = server.host.removeprefix("[").removesuffix("]")
     try:

@@ -74,10 +74,7 @@ class Serving:
         return bool(self._models)
 
     def begin(self) -> None:
-        """Make the models, and set the prices for keys with budgets of money.
-
-        This takes time, so call it in a thread.
-        """
+        """Make the models, and set prices for keys with budgets of money. This takes time."""
         warm_up()
         upstreams = {upstream.name: upstream for upstream in self.used}
         made = {name: ServedModel(config, upstreams) for name, config in self.config.models.items()}

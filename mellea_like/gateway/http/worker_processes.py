@@ -212,10 +212,7 @@ class Supervisor:
                 self._on_ready()
 
     def _bury(self, worker: _Worker) -> None:
-        """Clean up after a worker that has ended, and set the time to replace it.
-
-        Before all workers have been ready for the first time, stop all of them instead.
-        """
+        """Clean up after a worker, and replace it later, or stop if not all were ready yet."""
         assert worker.link is not None  # noqa: S101 (it is registered)
         self._selector.unregister(worker.link)
         worker.link.close()
