@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, cast
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     PrivateAttr,
@@ -38,7 +39,18 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
 """A length of time in seconds, at most a day."""
 
-Whole = Annotated[int, Field(ge=1, strict=True)]
+
+def _read_digits(given: object) -> object:
+    """Return digits as a number: the value of an environment variable is a text."""
+    if isinstance(given, str) and given.isascii() and given.isdecimal():
+        return int(given)
+    return given
+
+
+Integer = Annotated[int, Field(strict=True), BeforeValidator(_read_digits)]
+"""An integer."""
+
+Whole = Annotated[Integer, Field(ge=1)]
 """A whole number, at least 1."""
 
 Text = Annotated[str, Field(min_length=1, strict=True)]

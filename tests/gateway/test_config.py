@@ -350,6 +350,16 @@ def test_variables_are_put_into_texts_and_can_be_escaped(tmp_path):
     assert config.models["m"].checks == ("contains:one-${A}", "contains:${A} $A")
 
 
+def test_a_variable_may_hold_a_number(tmp_path):
+    text = MODEL + "attempts: ${N}\n    timeout: ${N}\nserver:\n  port: ${N}\n"
+    config = read(tmp_path, text, N="7")
+    model = config.models["m"]
+    assert (model.attempts, model.timeout, config.server.port) == (7, 7.0, 7)
+    for wrong in ("0", "-1", "1.0", "\u0667"):
+        with pytest.raises(ConfigError, match=r"models\.m\.attempts: must be "):
+            read(tmp_path, text, N=wrong)
+
+
 def test_a_part_may_be_used_again_by_an_alias(tmp_path):
     text = TOY + (
         "models:\n  a: &both {upstream: main, attempts: 7, checks: ['contains:${X}']}\n"

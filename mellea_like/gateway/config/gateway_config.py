@@ -9,7 +9,14 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from mellea_like.gateway.config.cross_checks import problems_between
 from mellea_like.gateway.fields import FieldUse, why_not
-from mellea_like.specification.section import Positive, Seconds, Section, Text, Whole
+from mellea_like.specification.section import (
+    Integer,
+    Positive,
+    Seconds,
+    Section,
+    Text,
+    Whole,
+)
 from mellea_like.specification.strategy import CallBudgetSpec, StageSpec, StrategySpec
 from mellea_like.specification.upstream import UpstreamSpec
 
@@ -35,6 +42,9 @@ KeyName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,127}$")]
 """The name of a model or an upstream."""
+
+Natural = Annotated[Integer, Field(ge=0)]
+"""A whole number, at least 0."""
 
 Period: TypeAlias = Literal["hour", "day", "week", "month"]
 """The period after which a key's budget starts again."""
@@ -69,8 +79,8 @@ class Overrides(Section):
             and ``refuse`` answers 400.
     """
 
-    requirements: Annotated[int, Field(ge=0, strict=True)] = 8
-    checks: Annotated[int, Field(ge=0, strict=True)] = 16
+    requirements: Natural = 8
+    checks: Natural = 16
     check_seconds: Seconds = 2.0
     attempts: Whole | None = None
     lanes: Whole | None = None
@@ -215,7 +225,7 @@ class KeyLimits(Section):
     max_n: Whole = 4
     max_tokens: Whole | None = None
     concurrency: Whole = 128
-    queue: Annotated[int, Field(ge=0, strict=True)] = 384
+    queue: Natural = 384
     queue_seconds: Seconds = 60.0
     requests_per_minute: Positive | None = None
     tokens_per_minute: Positive | None = None
@@ -279,12 +289,12 @@ class ServerConfig(Section):
     """
 
     host: str = Field(default="127.0.0.1", min_length=1, max_length=255)
-    port: int = Field(default=8080, ge=0, le=65_535, strict=True)
+    port: Integer = Field(default=8080, ge=0, le=65_535)
     allowed_hosts: tuple[str, ...] = ()
     max_body: Whole = 32 * 2**20
     max_bodies: Whole = 256 * 2**20
-    max_depth: Annotated[int, Field(ge=4, le=200, strict=True)] = 32
-    max_header_bytes: Annotated[int, Field(ge=1024, le=2**20, strict=True)] = 16 * 2**10
+    max_depth: Integer = Field(default=32, ge=4, le=200)
+    max_header_bytes: Integer = Field(default=16 * 2**10, ge=1024, le=2**20)
     max_connections: Whole = 512
     header_seconds: Seconds = 10.0
     body_seconds: Seconds = 30.0
