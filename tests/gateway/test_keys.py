@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from mellea_like.backends import FunctionBackend
 from mellea_like.core.generation import Generation, Usage
+from mellea_like.errors import StoreError
 from mellea_like.gateway.config.gateway_config import GatewayConfig
 from mellea_like.gateway.http.app import Gateway
 from mellea_like.limits import MemoryStore, SQLiteStore
@@ -238,6 +239,26 @@ async def test_a_store_that_can_not_be_used_lets_nobody_spend(store_in_file, cap
         assert (answer.status, answer.error["code"]) == (503, "store_unavailable")
         assert (await ask(gateway, ALL)).status == 200
     assert "can't record the spending of keys: " in caplog.text
+
+
+async def test_a_request_that_can_not_be_recorded_is_not_charged_to_the_rate(virtual_clock):
+    class Failing(MemoryStore):
+        works = True
+
+        async def reserve(self, wanted):
+            if self.works:
+                return await super().reserve(wanted)
+            msg = "the disk is full"
+            raise StoreError(msg)
+
+    store = Failing()
+    limits = {"budget": {"caller_requests": 9}, "tokens_per_minute": 100}
+    gateway = gateway_for(echo(), more={"store": store}, team=key(TOKEN, **limits))
+    async with gateway.open():
+        store.works = False
+        assert (await ask(gateway, max_tokens=100)).status == 503
+        store.works = True
+        assert (await ask(gateway, max_tokens=100)).status == 200
 
 
 # --- several processes ---------------------------------------------------------------------------

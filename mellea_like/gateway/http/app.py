@@ -20,7 +20,7 @@ with needs_extra("serve", "the gateway needs starlette, uvicorn and more"):
 from mellea_like.gateway.chat.caller_checks import Workers
 from mellea_like.gateway.config.upstreams import OpenUpstreams
 from mellea_like.gateway.current_request import CURRENT
-from mellea_like.gateway.http.key_state import KeyState, KeyStores
+from mellea_like.gateway.http.key_state import KeyState
 from mellea_like.gateway.http.serving import Serving
 from mellea_like.limits.memory_store import MemoryStore
 from mellea_like.runtime.threads import run_in_thread
@@ -103,8 +103,9 @@ class Gateway:
         self._reloading = anyio.Lock()
         kept = MemoryStore() if store is None else store
         shared = kept if together else None
-        stores = KeyStores(kept, shared or MemoryStore(), shared)
-        self._make_key = partial(KeyState, stores=stores, now=now, changed=self._metrics.show)
+        self._make_key = partial(
+            KeyState, spent=kept, together=shared, now=now, changed=self._metrics.show
+        )
         self._upstreams = OpenUpstreams(
             backends,
             spent=self._count_spent,

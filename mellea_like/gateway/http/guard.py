@@ -263,10 +263,11 @@ class _Exchange:
         with key.queued(), guard.bodies.share() as take:
             body = await self._read(take)
             current.model = body.get("model")
-            charge = await key.count(body)
-            self._headers = encoded(charge.told)
-            current.body, current.budget = body, key.budget
+            charge = await key.take_rates(body)
             try:
+                await key.count()
+                self._headers = encoded(charge.told)
+                current.body, current.budget = body, key.budget
                 async with key.turn(self._receive):
                     await guard.app(self._scope, self._receive, self._send)
             finally:

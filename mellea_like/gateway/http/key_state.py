@@ -39,31 +39,26 @@ ONE = Amounts(requests=1)
 ASKED_TOKENS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 
 
-class KeyStores(NamedTuple):
-    """The stores that count keys' spending, rates and, across processes, running requests."""
-
-    spent: Store
-    rates: Store
-    together: Store | None = None
-
-
 class KeyState:
     """The state of a key while the gateway runs: its budget, its rates, and its requests."""
 
+    # The store ``spent`` records the spending. If processes share limits, ``together`` counts them.
     def __init__(
         self,
         name: str,
         limits: KeyLimits,
         *,
-        stores: KeyStores | None = None,
+        spent: Store | None = None,
+        together: Store | None = None,
         now: Callable[[], float] = time.time,
-        changed: Callable[[KeyState], object] | None = None,
+        changed: Callable[[KeyState], object] = bool,
     ) -> None:
-        memory = MemoryStore()
         self.name = name
         self.prices: Mapping[str, Price] | None = None
-        self._stores = stores or KeyStores(memory, memory)
-        self._changed: Callable[[KeyState], object] = changed or bool
+        self._spent = MemoryStore() if spent is None else spent
+        self._together = together
+        self._rated = MemoryStore() if together is None else together
+        self._changed = changed
         self._now = now  # The time of day, in seconds since 1970.
         self._here = 0
         self._turns = anyio.CapacityLimiter(limits.concurrency)
@@ -84,9 +79,8 @@ class KeyState:
         self._accounts: list[str] = []  # The names of this period's accounts in the store.
         self._calls: StoreAccount | None = None
         self._calls_spent = False  # As far as this process knows.
-        rates = self._stores.rates
         self._rates = [
-            _Rate(what, rates.bucket(f"key {self.name}: {what}", most, most), most)
+            _Rate(what, self._rated.bucket(f"key {self.name}: {what}", most, most), most)
             for what, most in (
                 ("requests", limits.requests_per_minute),
                 ("tokens", limits.tokens_per_minute),
@@ -94,11 +88,10 @@ class KeyState:
             if most is not None
         ]
         # The default concurrency protects each process's memory, so it isn't shared.
-        together = self._stores.together if "concurrency" in limits.model_fields_set else None
         self._places: StoreAccount | None = None
-        if together is not None:
+        if self._together is not None and "concurrency" in limits.model_fields_set:
             most = float(limits.concurrency), inf, inf, inf
-            self._places = together.account(f"key {self.name}: at a time", most)
+            self._places = self._together.account(f"key {self.name}: at a time", most)
 
     # --- what it spends --------------------------------------------------------------------------
 
@@ -122,7 +115,7 @@ class KeyState:
             self._ends = end_of_period(now, spec.per)
             until = time.strftime("%Y-%m-%dT%H:%MZ", time.gmtime(self._ends))
             name = f"{name}, {spec.per} to {until}"
-        store: Any = self._stores.spent
+        store: Any = self._spent
         if self._accounts and hasattr(store, "forget"):
             store.forget(*self._accounts)
         self._accounts = [name, f"{name}: caller_requests"] if spec.per is not None else []
@@ -147,22 +140,20 @@ class KeyState:
         if spent_one or self._calls_spent:
             raise budget_spent()
 
-    async def count(self, body: Mapping[str, Any]) -> Charge:
-        """Count a request, and return its `Charge`; refuse a request over a rate or the budget."""
-        charge = await self._take_rates(body)
+    async def count(self) -> None:
+        """Count a request of the caller; refuse it if the budget has no room for it."""
         self._look_at_the_time()
         if self._calls is not None:
             try:
-                counted = await self._stores.spent.reserve([(self._calls, ONE)])
+                counted = await self._spent.reserve([(self._calls, ONE)])
             except Denied:
                 self._calls_spent = True
-                charge.settle(0)
                 raise budget_spent() from None
             counted.settle([ONE])
-        return charge
 
-    async def _take_rates(self, body: Mapping[str, Any]) -> Charge:
-        rates, store = self._rates, self._stores.rates
+    async def take_rates(self, body: Mapping[str, Any]) -> Charge:
+        """Charge a request to the key's rates; refuse it if it is over one of them."""
+        rates, store = self._rates, self._rated
         if not rates:
             return Charge(store)
         asked = [body[field] for field in ASKED_TOKENS if type(body.get(field)) is int]
@@ -234,7 +225,8 @@ class KeyState:
                 acquire = partial(self._turns.acquire_on_behalf_of, slot)
                 await while_here(receive, partial(self._in_time, acquire))
             if self._places is not None:
-                await while_here(receive, partial(self._in_time, partial(self._reserve, places)))
+                reserve = partial(self._reserve, self._places, places)
+                await while_here(receive, partial(self._in_time, reserve))
             began = anyio.current_time()
             self._changed(self)
             yield
@@ -256,11 +248,9 @@ class KeyState:
         message = f"the key {self.name!r} had no free slot for this request within {seconds:g} s"
         raise too_many(message, self.retry_after())
 
-    async def _reserve(self, places: list[Reservation]) -> None:
+    async def _reserve(self, account: StoreAccount, places: list[Reservation]) -> None:
         """Wait for one of the slots that all processes share for the key, and reserve it."""
-        store, account = self._stores.together, self._places
-        assert store is not None and account is not None  # noqa: S101, PT018 (both or none)
-        places.append(await store.reserve([(account, ONE)]))
+        places.append(await self._rated.reserve([(account, ONE)]))
 
     def retry_after(self) -> float:
         """Estimate the seconds until all waiting requests are served, from 1 to `LONGEST_WAIT`."""
