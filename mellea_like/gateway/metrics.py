@@ -73,10 +73,11 @@ class Metrics:
         self._in_flight.labels(key.name).set(key.in_flight)
         self._waiting.labels(key.name).set(key.waiting)
 
-    def sampled(self, model: str, outcome: str, iterations: int = 0) -> None:
-        """Count a finished sampling call of a configured model, and the call's draws."""
+    def sampled(self, model: str, outcome: str, iterations: int | None = None) -> None:
+        """Count a finished sampling call of a configured model, and its draws, if known."""
         self._calls.labels(model, outcome).inc()
-        self._iterations.labels(model).observe(iterations)
+        if iterations is not None:
+            self._iterations.labels(model).observe(iterations)
 
     def spent(self, model: object, key: str, usage: Usage, price: Price | None) -> None:
         """Count the cost of a request to an upstream, as far as it is known."""

@@ -110,13 +110,14 @@ async def test_a_reply_that_breaks_after_some_text_ends_with_an_error(ask):
         assert last["sequence_number"] == len(answer.events) - 1
 
 
-async def test_comments_come_until_there_is_text():
-    backend = ScriptedBackend([Reply("yes b", delay=12)])
-    config = {"checks": ["starts:yes"], "early": True}
-    async with calling(backend, **config, **PREFIX) as caller:
-        answer = await caller.chat(stream=True)
-    assert [part[:1] for _, part in answer.parts[:2]] == [b":", b"d"]
-    assert answer.text == "yes b"
+@in_both
+async def test_a_text_that_was_sent_is_not_sent_again_as_a_refusal(ask):
+    reply = Generation("I can't.", finish_reason="refusal")
+    backend = ScriptedBackend([Reply(reply, chunks=["I ", "can't."])])
+    async with calling(backend, **PREFIX) as caller:
+        answer = await ask(caller)
+    assert [text for _, text in texts(answer)] == ["I ", "can't."]
+    assert b"refusal" not in answer.body
 
 
 async def test_comments_come_in_the_pauses_between_pieces_too():
@@ -141,6 +142,7 @@ async def test_a_caller_who_leaves_in_the_middle_ends_the_request():
             assert backend.statistics().in_flight == 0
         metrics = (await caller.ask("/metrics", method="GET")).body.decode()
     assert 'outcome="cancelled"} 1.0' in metrics
+    assert "iterations_count" not in metrics  # Nobody knows how many draws there were.
 
 
 # --- with tools ----------------------------------------------------------------------------------

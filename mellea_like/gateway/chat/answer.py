@@ -111,12 +111,15 @@ def generated(reply: Slice) -> Generation:
     return reply.generation
 
 
-def message_of(reply: Slice, *, further: bool = False) -> dict[str, Any]:
+def message_of(reply: Slice, *, further: bool = False, sent: bool = False) -> dict[str, Any]:
     """Return a reply as a message for callers; ``further`` adds the upstream's extra fields."""
     made = generated(reply)
-    refusal = made.refusal or (made.text if made.finish_reason == REFUSED else None)
+    # A text that was ``sent`` while it arrived remains a text.
+    refusal = made.refusal or (made.text if made.finish_reason == REFUSED and not sent else None)
     # A message that calls tools needs no text.
-    content = None if refusal is not None else made.text or (None if made.tool_calls else "")
+    content = made.text or (None if made.tool_calls else "")
+    if refusal is not None and not sent:
+        content = None
     message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": refusal}
     if made.tool_calls:
         calls = made.tool_calls

@@ -87,7 +87,8 @@ class Completion(Answer):
         for index, choice in enumerate(self.shown):
             if not self._begun:
                 yield _chunk(self._frame, index, {"role": "assistant", "content": ""})
-            for delta in _deltas(choice.reply, further=self.prepared.carries):
+            message = message_of(choice.reply, further=self.prepared.carries, sent=self._begun)
+            for delta in _deltas(message):
                 chunk = _chunk(self._frame, index, delta)
                 if "content" in delta:
                     if self._begun:
@@ -118,8 +119,7 @@ def _chunk(
 DELTAS = ("reasoning_content", "reasoning", "content", "refusal")
 
 
-def _deltas(reply: Slice, *, further: bool) -> Iterator[dict[str, Any]]:
-    message = message_of(reply, further=further)
+def _deltas(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     for kind in DELTAS:
         if text := message.get(kind):
             yield {kind: text}

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import math
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
@@ -113,7 +112,8 @@ class Endpoint:
             raise
         for outcome in outcomes:
             result = outcome.result
-            self._metrics.sampled(name, outcome.status, 0 if result is None else len(result.slices))
+            draws = None if result is None else len(result.slices)
+            self._metrics.sampled(name, outcome.status, draws)
             if result is not None:
                 CURRENT.get().sampling_ids.append(result.sampling_id)
         return outcomes
@@ -137,16 +137,7 @@ def _as_json(data: Mapping[str, Any]) -> str:
     try:
         return _encode(data)
     except ValueError:
-        return _encode(_without_nan(data))
-
-
-def _without_nan(data: Any) -> Any:
-    if isinstance(data, dict):
-        fields = cast("dict[str, Any]", data)
-        return {name: _without_nan(value) for name, value in fields.items()}
-    if isinstance(data, list | tuple):
-        return [_without_nan(value) for value in cast("Sequence[Any]", data)]
-    return None if isinstance(data, float) and not math.isfinite(data) else data
+        return _encode(json.loads(json.dumps(data), parse_constant=lambda _: None))
 
 
 def event_of(data: Mapping[str, Any], kind: str | None = None) -> bytes:

@@ -177,17 +177,15 @@ def _items(
     reply: Slice, status: str, asked: ChatRequest, shown: str | None
 ) -> list[dict[str, Any]]:
     """Convert a reply to items, first the message with the id ``shown``, if its text was sent."""
-    made, said = generated(reply), message_of(reply)
+    said = message_of(reply, sent=shown is not None)
     items: list[dict[str, Any]] = []
     content: list[dict[str, Any]] = []
     text, refusal = said["content"], said["refusal"]
-    if shown is not None:
-        text, refusal = made.text, None if refusal == made.text else refusal
     if text is not None:
         content.append(_text_part(text, tokens_of(reply)))
     if refusal is not None:
         content.append({"type": "refusal", "refusal": refusal})
-    if thought := made.reasoning:
+    if thought := generated(reply).reasoning:
         parts = [{"type": "reasoning_text", "text": thought}]
         begun = {"id": _named("rs"), "type": "reasoning", "status": status}
         items.append({**begun, "summary": [], "content": parts})
