@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
+
+from mellea_like.core.extra import NO_EXTRA
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -23,33 +26,24 @@ LONGEST_PARAM = 200
 """The maximum length of a field's name in an error, because a caller may have chosen it."""
 
 
+@dataclass(eq=False)
 class Refusal(Exception):
     """An error that answers a request. It may be raised anywhere before the answer has begun."""
 
-    # Neither the message nor ``more``, which has further members of the error object, contains a
-    # key.
-    def __init__(
-        self,
-        status: int,
-        message: str,
-        *,
-        kind: str = "invalid_request_error",
-        code: str | None = None,
-        param: str | None = None,
-        headers: Mapping[str, str] | None = None,
-        more: Mapping[str, Any] | None = None,
-        until_reset: bool = False,
-    ) -> None:
-        super().__init__(message)
-        self.status = status
-        self.message = message
-        self.kind = kind
-        self.code = code
-        self.param = param
-        self.headers = dict(headers or {})
-        self.more = more or {}
-        self.until_reset = until_reset
-        """Whether to retry when the key's budget starts again. The guard adds the time to wait."""
+    status: int
+    message: str
+    _: KW_ONLY
+    kind: str = "invalid_request_error"
+    code: str | None = None
+    param: str | None = None
+    headers: Mapping[str, str] = NO_EXTRA
+    more: Mapping[str, Any] = NO_EXTRA
+    """Further members of the error object. Neither they nor the message contain a key."""
+    until_reset: bool = False
+    """Whether to retry when the key's budget starts again. The guard adds the time to wait."""
+
+    def __str__(self) -> str:
+        return self.message
 
     @property
     def error(self) -> dict[str, Any]:

@@ -170,7 +170,7 @@ def told(choice: Choice) -> dict[str, Any]:
         "iteration": reply.iteration,
         "stop_reason": result.stop_reason.value,
     }
-    return shown if reply.passed else {**shown, "problems": _problems(reply)}
+    return shown if reply.passed else {**shown, "problems": reply.problems[:MOST_PROBLEMS]}
 
 
 def usage_of(usage: Usage, further: Mapping[str, Any] = NO_EXTRA) -> dict[str, Any]:
@@ -201,13 +201,7 @@ def _summary(outcomes: Sequence[ReplyOutcome]) -> dict[str, Any]:
 
 def _spent(outcomes: Sequence[ReplyOutcome]) -> Usage:
     # Including those without a reply.
-    return sum(
-        (outcome.result.usage for outcome in outcomes if outcome.result is not None), Usage()
-    )
-
-
-def _problems(reply: Slice) -> list[str]:
-    return list(reply.problems[:MOST_PROBLEMS])
+    return sum((each.result.usage for each in outcomes if each.result is not None), Usage())
 
 
 # --- why there is no reply -----------------------------------------------------------------------
@@ -228,7 +222,7 @@ def refusal_of(model: str, prepared: PreparedRequest, outcomes: Sequence[ReplyOu
     del best["role"]
     failure = {
         **_summary(outcomes),
-        "problems": _problems(result.best),
+        "problems": result.best.problems[:MOST_PROBLEMS],
         "best": best,
         "stop_reason": result.stop_reason.value,
         "stop_detail": result.stop_detail,
@@ -272,7 +266,8 @@ def _of_upstream(model: str, prepared: PreparedRequest, error: BackendError) -> 
         wait = error.retry_after or (NO_BUDGET_SOON if error.code == BUDGET_SPENT else 1.0)
         refusal = too_many(f"{message}: try again later", wait, error.code or code)
         refusal.kind = error.kind or refusal.kind
-        refusal.headers |= {} if error.retryable else NO_RETRY
+        if not error.retryable:
+            refusal.headers = {**refusal.headers, **NO_RETRY}
         return refusal
     if isinstance(error, InvalidRequest) and error.status in CALLERS_FAULT:
         return _of_refused_request(model, prepared, error)
@@ -301,7 +296,7 @@ def _of_refused_request(model: str, prepared: PreparedRequest, error: InvalidReq
     code, param, kind = error.code, error.param, error.kind
     field = (param or "").replace("[", ".").partition(".")[0]
     if param == SCHEMA:  # It may also be the schema of a tool.
-        param, field = None, "" if prepared.tools else "response_format"
+        param, field = None, "" if "tools" in prepared.arguments else "response_format"
     if place := prepared.configured.get(field):
         logger.warning(
             "the upstream of the model %r rejected %s (HTTP %s), which no caller sent: change"

@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-import anyio
-
 from mellea_like.core.backend import Options
 from mellea_like.core.conversation import Context, Instruction, Message
 from mellea_like.core.extra import NO_EXTRA
@@ -18,12 +16,13 @@ from mellea_like.core.slice import Outcome
 from mellea_like.core.validation import Candidate
 from mellea_like.errors import HookError, LimitExceeded, SamplingFailed
 from mellea_like.gateway.chat.caller_checks import CallersChecks
-from mellea_like.gateway.chat.last_try import LastTry
 from mellea_like.gateway.chat.request import ChatRequest
 from mellea_like.gateway.chat.tools import check_calls, tools_of
+from mellea_like.gateway.config.upstreams import LastTry
 from mellea_like.gateway.fields import FieldRules
 from mellea_like.gateway.refusal import refuse
 from mellea_like.requirements.checks import json_schema, unless_it_calls
+from mellea_like.runtime.gather import gather
 from mellea_like.sampling.escalate import ExpectedCost
 from mellea_like.selections import Collect
 from mellea_like.specification.strategy import MAX_ITERATIONS
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
     from mellea_like.gateway.config.gateway_config import ModelConfig, StageConfig
     from mellea_like.gateway.config.upstreams import Upstream
     from mellea_like.gateway.current_request import CurrentRequest
-    from mellea_like.limits.budget import Budget
     from mellea_like.sampling.base import BaseSamplingStrategy
     from mellea_like.sampling.escalate import Stage
 
@@ -105,14 +103,9 @@ class PreparedRequest:
     """A request with everything that its sampling calls need."""
 
     strategy: BaseSamplingStrategy
-    action: Action[Any]
-    context: Context
-    requirements: tuple[Requirement | str, ...]
-    """Requirements in addition to the strategy's."""
+    arguments: dict[str, Any]
+    """The arguments of the strategy's ``sample``, except for the options."""
     options: Options
-    budget: Budget | None
-    tools: dict[str, Any]
-    """The arguments of ``sample`` that determine which tools a reply may call."""
     n: int
     collects: bool
     """Whether one call collects all ``n`` replies. If not, there is one call for each reply."""
@@ -127,9 +120,8 @@ class PreparedRequest:
 
     async def stream(self, show: Callable[[str], Awaitable[object]]) -> ReplyOutcome:
         """Sample one reply, and show each piece of its text as soon as it is certain to pass."""
-        given = self._arguments(self.options)
         async with self.strategy.stream(
-            self.action, self.requirements, release="prefix", **given
+            **self.arguments, options=self.options, release="prefix"
         ) as reply:
             while True:
                 try:
@@ -146,31 +138,16 @@ class PreparedRequest:
     async def sample(self) -> list[ReplyOutcome]:
         """Sample the requested number of replies, all at the same time."""
         if self.n == 1 or self.collects:
-            return [await self._sample_reply(self.options)]
-        outcomes: dict[int, ReplyOutcome] = {}
+            return [await self._sample_reply(0)]
+        return await gather(range(self.n), self.n, self._sample_reply)
 
-        async def run(index: int) -> None:
-            seed = self.options.seed
-            options = replace(self.options, seed=None if seed is None else seed + index)
-            outcomes[index] = await self._sample_reply(options)
-
-        async with anyio.create_task_group() as tasks:
-            for index in range(self.n):
-                tasks.start_soon(run, index)
-        return [outcomes[index] for index in range(self.n)]
-
-    async def _sample_reply(self, options: Options) -> ReplyOutcome:
+    async def _sample_reply(self, index: int) -> ReplyOutcome:
+        seed = self.options.seed
+        options = self.options.with_seed(None if seed is None else seed + index)
         try:
-            result = await self.strategy.sample(
-                self.action, self.requirements, **self._arguments(options)
-            )
+            return ReplyOutcome(await self.strategy.sample(**self.arguments, options=options))
         except Exception as exc:  # noqa: BLE001 (whatever it is, the caller gets an answer)
             return _failed(exc)
-        return ReplyOutcome(result)
-
-    def _arguments(self, options: Options) -> dict[str, Any]:
-        given = {"context": self.context, "options": options, "budget": self.budget}
-        return {**given, **self.tools}
 
 
 def warm_up() -> None:
@@ -259,14 +236,18 @@ class ServedModel:
             most=limits.max_tokens if config.escalate else None,
             tools=bool(tools),
         )
+        arguments: dict[str, Any] = {
+            "action": action,
+            "context": context,
+            "requirements": requirements,
+            "budget": config.make_budget(self.prices, name=CALL, within=caller.budget),
+        }
+        if tools:
+            arguments |= {"tools": tools, "tool_choice": request.wanted_call}
         return PreparedRequest(
             strategy=strategy,
-            action=action,
-            context=context,
-            requirements=requirements,
+            arguments=arguments,
             options=self._options(request, limits.max_tokens),
-            budget=config.make_budget(self.prices, name=CALL, within=caller.budget),
-            tools={"tools": tools, "tool_choice": request.wanted_call} if tools else {},
             n=request.n,
             collects=collects,
             best=(asked.when_nothing_passed or config.when_nothing_passed) == "best",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 import anyio
 
-from mellea_like.core.backend import can_judge
+from mellea_like.core.backend import BackendWrapper, can_judge
+from mellea_like.errors import BackendError, RateLimited
 from mellea_like.gateway.config.cross_checks import Problem
 from mellea_like.gateway.redaction import RedactedBackend
 from mellea_like.limits.base import LimitedBackend
@@ -21,10 +22,17 @@ from mellea_like.specification.upstream import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import (
+        AsyncGenerator,
+        AsyncIterator,
+        Callable,
+        Generator,
+        Mapping,
+        Sequence,
+    )
 
     from mellea_like.core.backend import Backend, Request
-    from mellea_like.core.generation import Usage
+    from mellea_like.core.generation import Generation, Usage
     from mellea_like.core.prices import Price
     from mellea_like.limits.base import Limit, RequestEnd
     from mellea_like.limits.store import Store
@@ -148,6 +156,36 @@ class OpenUpstreams:
             return spec.make_limits(self._store, named)
         rates = spec.model_copy(update={"concurrency": None}).make_limits(self._store, named)
         return [*rates, StoreConcurrency(most, store=self._store, name=f"{named}: at a time")]
+
+
+class LastTry(BackendWrapper):
+    """Limits a request to ``retries`` retries, because clients retry, too. A 429 ends the lane."""
+
+    def __init__(self, inner: Backend, retries: int) -> None:
+        super().__init__(inner)
+        self._retries = retries
+
+    async def generate(self, request: Request) -> Generation:
+        """Generate a reply; mark an error as already retried if no retries are left."""
+        with self._settled(request):
+            return await self.inner.generate(request)
+
+    @asynccontextmanager
+    async def _stream(self, request: Request) -> AsyncGenerator[AsyncIterator[str | Generation]]:
+        with self._settled(request):
+            async with super()._stream(request) as pieces:
+                yield pieces
+
+    @contextmanager
+    def _settled(self, request: Request) -> Generator[None]:
+        try:
+            yield
+        except BackendError as exc:
+            if request.meta.retry >= self._retries:
+                exc.retried = True
+                if isinstance(exc, RateLimited):
+                    exc.retryable = False
+            raise
 
 
 class _Counted:

@@ -287,7 +287,8 @@ class _Exchange:
         if self._status is not None:
             return  # The answer has begun, so the server aborts it.
         if refusal.until_reset and self._key is not None:
-            refusal.headers |= retry_after(self._key.seconds_to_reset())
+            wait = retry_after(self._key.seconds_to_reset())
+            refusal.headers = {**refusal.headers, **wait}
         start = {"status": refusal.status, "headers": refusal.raw_headers()}
         await self._send({"type": "http.response.start", **start})
         body = b"" if self._scope["method"] == "HEAD" else refusal.body()
@@ -335,7 +336,7 @@ def _refusal_of(problem: BaseException) -> Refusal:
             return Refusal(503, message, kind="server_error", code=code, headers=headers)
         case HTTPException(status_code=status, headers=headers):
             message, code = UNROUTED[status]
-            return Refusal(status, message, code=code, headers=headers)
+            return Refusal(status, message, code=code, headers=headers or {})
         case _:
             # The error's text may contain anyone's data, so only its place is logged.
             last = traceback.extract_tb(problem.__traceback__)[-1]

@@ -174,7 +174,7 @@ class KeyState:
                 f" try again in {max(1, ceil(turn.seconds))} s"
             )
             refusal = too_many(message, turn.seconds)
-            refusal.headers |= _told(rates, before)
+            refusal.headers = {**refusal.headers, **_told(rates, before)}
             raise refusal
         taken = amounts[-1] if rates[-1].what == "tokens" else None
         return Charge(store, rates[-1].bucket, taken, _told(rates, turn.left))
