@@ -111,6 +111,3 @@ async def test_retry_after_is_about_when_there_will_be_room(took, waiting, expec
         for _ in range(waiting):
             stack.enter_context(key.queued())
         assert key.retry_after() == pytest.approx(expected)
-
-
-# --- amounts -------------------------------------------------------------------------------------

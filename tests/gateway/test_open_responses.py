@@ -104,12 +104,3 @@ async def test_a_response_repeats_what_was_asked_and_has_defaults_for_the_rest()
         "max_tool_calls": None,
     }
     assert {name: second[name] for name in (*labels, *asked)} == {**labels, **asked}
-
-
-async def test_a_response_that_was_cut_off_was_not_completed():
-    backend = FunctionBackend(lambda _: Generation("a", finish_reason="length"), inline=True)
-    async with calling(backend, accept_incomplete=True) as caller:
-        answer = await caller.ask("/v1/responses", {"model": "mine", "input": "Hi."})
-    response = RESPONSE.model_validate(answer.json)
-    assert (response.status, response.completed_at) == ("incomplete", None)
-    assert response.incomplete_details.reason == "max_output_tokens"

@@ -98,14 +98,6 @@ def test_a_validated_reply_comes_by_changing_the_base_url(client):
     assert reply.model_extra["mellea_like"]["iterations"] == 2
 
 
-def test_the_sdks_own_stream_helper_puts_it_together(client):
-    with client.chat.completions.stream(model="mine", messages=say("q w e r")) as stream:
-        for _ in stream:
-            pass
-        final = stream.get_final_completion()
-    assert final.choices[0].message.content == "a b"
-
-
 def test_a_typed_reply_is_parsed_by_the_sdk(scene, client):
     class Answer(BaseModel):
         n: int

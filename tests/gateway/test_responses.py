@@ -7,7 +7,7 @@ import json
 import openai
 import pytest
 from gateway_kit import InTurn, calling
-from open_responses import OPENAI_EVENT
+from open_responses import OPENAI_EVENT, RESPONSE
 from openai.types.responses import Response
 from pydantic import BaseModel
 
@@ -128,8 +128,10 @@ async def test_a_stream_has_the_apis_events_and_ends_with_the_same_response(repl
     whole = answer.events[-1]["response"]
     assert answer.events[-1]["type"] == last
     assert [e["item"] for e in answer.events if e["type"].endswith("item.done")] == whole["output"]
+    RESPONSE.model_validate(whole)
     if last == "response.incomplete":
         assert whole["incomplete_details"] == {"reason": "max_output_tokens"}
+        assert (whole["status"], whole["completed_at"]) == ("incomplete", None)
 
 
 def test_the_sdks_stream_helper_puts_it_together(client, upstream):

@@ -483,6 +483,11 @@ def test_an_app_that_does_not_start_is_an_error():
         pass
 
 
+def test_answers_do_not_wait_for_nagle_s_algorithm():
+    with listen(ServerConfig(port=0), has_keys=False) as listening:
+        assert listening.proto == socket.IPPROTO_TCP  # Asyncio turns it off for these alone.
+
+
 def test_ipv6_is_listened_on():
     try:
         listening = listen(ServerConfig(host="::1", port=0), has_keys=False)

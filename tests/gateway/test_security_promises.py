@@ -17,7 +17,7 @@ from gateway_kit import TOKEN, config_for, running, user
 from guard_kit import Caller, request
 from http_server import Answer, OpenAIServer
 
-from mellea_like.gateway.config.gateway_config import KeyConfig, KeyLimits, ServerConfig
+from mellea_like.gateway.config.gateway_config import KeyLimits, ServerConfig
 from mellea_like.gateway.http.server import listen
 
 CANARY = "canaryPrompt7391"
@@ -199,6 +199,9 @@ def test_the_bounds_are_what_they_are_said_to_be():
     server = ServerConfig()
     assert (server.max_body, server.max_bodies) == (32 * 2**20, 256 * 2**20)
     assert (server.header_seconds, server.body_seconds, server.max_depth) == (10, 30, 32)
+    limits = KeyLimits()
+    assert (limits.max_n, limits.max_tokens) == (4, None)
+    assert (limits.concurrency, limits.queue) == (128, 384)
 
 
 @pytest.mark.usefixtures("untouched")
@@ -413,10 +416,3 @@ def test_model_output_forges_no_header_log_or_frame(shared, answers, forged, str
     else:
         assert json.loads(rest)["choices"][0]["message"]["content"] == forged
     assert all(record.getMessage().isprintable() for record in caplog.records)
-
-
-def test_limits_have_bounds_by_default():
-    limits = KeyLimits()
-    assert (limits.max_n, limits.max_tokens) == (4, None)
-    assert (limits.concurrency, limits.queue) == (128, 384)
-    assert KeyConfig(env="A").concurrency == limits.concurrency
