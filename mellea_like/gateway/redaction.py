@@ -10,6 +10,7 @@ import builtins
 import logging
 import re
 import threading
+import traceback
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -71,6 +72,12 @@ def _kind(error: BackendError) -> type[BackendError]:
 def disclosure_of(error: BackendError) -> Disclosure:
     """Look up how an upstream's error is reported to callers."""
     return DISCLOSURES[_kind(error)]
+
+
+def without_text(error: BaseException) -> str:
+    """Return an error's class and place. Its text may contain anyone's data."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__} at {last.filename}:{last.lineno}"
 
 
 def redacted(error: Exception, name: str) -> Exception:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 BASE_URL = os.environ["GATEWAY_URL"]
 UPSTREAM = os.environ["UPSTREAM_URL"]
@@ -79,6 +79,14 @@ class Asked(list[tuple[str, int]]):
 def user(text: str) -> dict[str, str]:
     """A user's message."""
     return {"role": "user", "content": text}
+
+
+def turns(prompt: str, message: Callable[[str], Any] = user) -> Iterator[list[Any]]:
+    """Yield the conversation twice: with the prompt at its end, and later with ``AGAIN``."""
+    messages: list[Any] = []
+    for text in (prompt, AGAIN):
+        messages.append(message(text))
+        yield messages
 
 
 def same(got: object, expected: object) -> None:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import instructor
 import openai
-from rows import AGAIN, BASE_URL, CHECKED, EXPECTED, KEY, PLAIN, Weather, run, same, user
+from rows import BASE_URL, CHECKED, EXPECTED, KEY, PLAIN, Weather, run, same, turns
 
 
 def typed(mode: instructor.Mode, prompt: str) -> None:
     client = instructor.from_openai(openai.OpenAI(base_url=BASE_URL, api_key=KEY), mode=mode)
-    messages: list[Any] = []
-    for text in (prompt, AGAIN):
-        messages.append(user(text))
+    for messages in turns(prompt):
         # One request: what is wrong in the first draw is the gateway's to notice, not the client's.
         weather, reply = client.chat.completions.create_with_completion(
             model=PLAIN

@@ -22,6 +22,7 @@ from rows import (
     Weather,
     run,
     same,
+    turns,
 )
 
 
@@ -64,10 +65,8 @@ def tools(prompt: str, *, stream: bool = False, **how: Any) -> None:
 
 
 def typed(prompt: str, method: str = "json_schema", **how: Any) -> None:
-    messages: list[Any] = []
     asked = model(CHECKED, **how).with_structured_output(Weather, method=method, include_raw=True)
-    for text in (prompt, AGAIN):
-        messages.append(HumanMessage(text))
+    for messages in turns(prompt, HumanMessage):
         reply = asked.invoke(messages)
         same(reply["parsed"], EXPECTED)
         messages.append(reply["raw"])

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import litellm
 from rows import (
-    AGAIN,
     ARGUMENTS,
     BASE_URL,
     CHECKED,
@@ -20,7 +19,7 @@ from rows import (
     Weather,
     run,
     same,
-    user,
+    turns,
 )
 
 if TYPE_CHECKING:
@@ -32,9 +31,7 @@ plain, checked = f"openai/{PLAIN}", f"openai/{CHECKED}"
 
 def talk(prompt: str, complete: Callable[[list[Any]], Any]) -> None:
     """Take two turns, each with a request."""
-    messages: list[Any] = []
-    for text in (prompt, AGAIN):
-        messages.append(user(text))
+    for messages in turns(prompt):
         message = complete(messages).choices[0].message
         same(message.content, SENTENCE)
         messages.append(message)
@@ -45,9 +42,7 @@ def sync(prompt: str) -> None:
 
 
 async def with_async(prompt: str) -> None:
-    messages: list[Any] = []
-    for text in (prompt, AGAIN):
-        messages.append(user(text))
+    for messages in turns(prompt):
         reply = await litellm.acompletion(plain, messages, **where)
         same(reply.choices[0].message.content, SENTENCE)
         messages.append(reply.choices[0].message.model_dump())
@@ -64,13 +59,11 @@ def stream(prompt: str) -> None:
 
 def loop(prompt: str, complete: Callable[[list[Any]], Any]) -> None:
     """Take two turns; in each, the model calls a tool."""
-    messages: list[Any] = []
-    for text in (prompt, AGAIN):
-        messages.append(user(text))
+    for messages in turns(prompt):
         message = complete(messages).choices[0].message
         (call,) = message.tool_calls
         same(json.loads(call.function.arguments), ARGUMENTS)
-        messages += [message, {"role": "tool", "tool_call_id": call.id, "content": FOUND}]
+        messages.extend([message, {"role": "tool", "tool_call_id": call.id, "content": FOUND}])
         message = complete(messages).choices[0].message
         same(message.content, SENTENCE)
         messages.append(message)
@@ -86,9 +79,7 @@ def streamed_tools(prompt: str) -> None:
 
 
 def typed(prompt: str) -> None:
-    messages: list[Any] = []
-    for text in (prompt, AGAIN):
-        messages.append(user(text))
+    for messages in turns(prompt):
         reply = litellm.completion(checked, messages, response_format=Weather, **where)
         message = reply.choices[0].message
         same(Weather.model_validate_json(message.content), EXPECTED)
@@ -96,12 +87,10 @@ def typed(prompt: str) -> None:
 
 
 def responses(prompt: str) -> None:
-    items: list[Any] = []
-    for text in (prompt, AGAIN):
-        items.append(user(text))
+    for items in turns(prompt):
         reply = litellm.responses(model=plain, input=items, **where)
         same(reply.output_text, SENTENCE)
-        items += [item.model_dump() for item in reply.output]
+        items.extend([item.model_dump() for item in reply.output])
 
 
 run(

@@ -20,6 +20,7 @@ from rows import (
     Weather,
     run,
     same,
+    turns,
 )
 
 
@@ -41,9 +42,7 @@ def responses_llm(name: str) -> OpenAILikeResponses:
 
 
 def talk(asked: Any, prompt: str, *, stream: bool = False) -> None:
-    messages: list[ChatMessage] = []
-    for text in (prompt, AGAIN):
-        messages.append(ChatMessage(text))
+    for messages in turns(prompt, ChatMessage):
         reply = list(asked.stream_chat(messages))[-1] if stream else asked.chat(messages)
         same(reply.message.content, SENTENCE)
         messages.append(reply.message)
@@ -60,9 +59,7 @@ async def loop(asked: Any, prompt: str, *, streaming: bool) -> None:
 
 
 def typed(asked: Any, prompt: str) -> None:
-    messages: list[ChatMessage] = []
-    for text in (prompt, AGAIN):
-        messages.append(ChatMessage(text))
+    for messages in turns(prompt, ChatMessage):
         reply = asked.as_structured_llm(Weather).chat(messages)
         same(reply.raw, EXPECTED)
         messages.append(reply.message)

@@ -22,6 +22,7 @@ from rows import (
     requests,
     run,
     same,
+    turns,
     user,
 )
 
@@ -36,9 +37,7 @@ def got_back(prompt: str, field: str) -> None:
 
 
 def create(prompt: str) -> None:
-    messages: list[Any] = []
-    for text in (prompt, AGAIN):
-        messages.append(user(text))
+    for messages in turns(prompt):
         completion = client.chat.completions.create(model=PLAIN, messages=messages)
         same(completion.choices[0].message.content, SENTENCE)
         assert completion._request_id
@@ -58,10 +57,8 @@ async def with_async(prompt: str) -> None:
 
 
 def stream(prompt: str) -> None:
-    messages: list[Any] = []
     options = {"include_usage": True}
-    for text in (prompt, AGAIN):
-        messages.append(user(text))
+    for messages in turns(prompt):
         with client.chat.completions.create(
             model=PLAIN, messages=messages, stream=True, stream_options=options
         ) as chunks:
@@ -73,9 +70,7 @@ def stream(prompt: str) -> None:
 
 
 def helped_stream(prompt: str) -> None:
-    messages: list[Any] = []
-    for text in (prompt, AGAIN):
-        messages.append(user(text))
+    for messages in turns(prompt):
         with client.chat.completions.stream(model=PLAIN, messages=messages) as events:
             completion = events.get_final_completion()
         same(completion.choices[0].message.content, SENTENCE)
@@ -83,16 +78,14 @@ def helped_stream(prompt: str) -> None:
 
 
 def loop(prompt: str, complete: Any) -> None:
-    messages: list[Any] = []
-    for text in (prompt, AGAIN):
-        messages.append(user(text))
+    for messages in turns(prompt):
         choice = complete(messages)
         same(choice.finish_reason, "tool_calls")
         (call,) = choice.message.tool_calls
         same(call.function.name, "get_weather")
         same(json.loads(call.function.arguments), ARGUMENTS)
         found = {"role": "tool", "tool_call_id": call.id, "content": FOUND}
-        messages += [choice.message, found]
+        messages.extend([choice.message, found])
         choice = complete(messages)
         same(choice.message.content, SENTENCE)
         messages.append(choice.message)
@@ -115,9 +108,7 @@ def streamed_tools(prompt: str) -> None:
 
 
 def parse(prompt: str) -> None:
-    messages: list[Any] = []
-    for text in (prompt, AGAIN):
-        messages.append(user(text))
+    for messages in turns(prompt):
         completion = client.chat.completions.parse(
             model=CHECKED, messages=messages, response_format=Weather
         )
@@ -126,47 +117,39 @@ def parse(prompt: str) -> None:
 
 
 def responses(prompt: str) -> None:
-    items: list[Any] = []
-    for text in (prompt, AGAIN):
-        items.append(user(text))
+    for items in turns(prompt):
         reply = client.responses.create(model=PLAIN, input=items)
         same(reply.output_text, SENTENCE)
-        items += reply.output
+        items.extend(reply.output)
 
 
 def dumped_responses(prompt: str) -> None:
-    items: list[Any] = []
-    for text in (prompt, AGAIN):
-        items.append(user(text))
+    for items in turns(prompt):
         reply = client.responses.parse(model=CHECKED, input=items, text_format=Weather)
         same(reply.output_parsed, EXPECTED)
-        items += [item.model_dump() for item in reply.output]
+        items.extend([item.model_dump() for item in reply.output])
 
 
 def streamed_responses(prompt: str) -> None:
-    items: list[Any] = []
-    for text in (prompt, AGAIN):
-        items.append(user(text))
+    for items in turns(prompt):
         with client.responses.stream(model=PLAIN, input=items) as events:
             deltas = [event.delta for event in events if event.type == "response.output_text.delta"]
             final = events.get_final_response()
         same("".join(deltas), SENTENCE)
         same(final.output_text, SENTENCE)
-        items += final.output
+        items.extend(final.output)
 
 
 def responses_with_tools(prompt: str) -> None:
-    items: list[Any] = []
-    for text in (prompt, AGAIN):
-        items.append(user(text))
+    for items in turns(prompt):
         reply = client.responses.create(model=CHECKED, input=items, tools=[FUNCTION])
         (call,) = [item for item in reply.output if item.type == "function_call"]
         same((call.name, json.loads(call.arguments)), ("get_weather", ARGUMENTS))
         found = {"type": "function_call_output", "call_id": call.call_id, "output": FOUND}
-        items += [*reply.output, found]
+        items.extend([*reply.output, found])
         reply = client.responses.create(model=CHECKED, input=items, tools=[FUNCTION])
         same(reply.output_text, SENTENCE)
-        items += reply.output
+        items.extend(reply.output)
 
 
 run(

@@ -7,7 +7,6 @@ import logging
 import os
 import re
 import time
-import traceback
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +23,7 @@ from mellea_like.gateway.current_request import (
     request_id_of,
 )
 from mellea_like.gateway.http.body import BodyMemory, check_headers, parse, read_body
+from mellea_like.gateway.redaction import without_text
 from mellea_like.gateway.refusal import Refusal, encoded, retry_after
 from mellea_like.telemetry import Telemetry
 
@@ -338,10 +338,7 @@ def _refusal_of(problem: BaseException) -> Refusal:
             message, code = UNROUTED[status]
             return Refusal(status, message, code=code, headers=headers or {})
         case _:
-            # The error's text may contain anyone's data, so only its place is logged.
-            last = traceback.extract_tb(problem.__traceback__)[-1]
-            where = f"{last.filename}:{last.lineno}"
-            logger.error("a request failed with %s at %s", type(problem).__name__, where)
+            logger.error("a request failed with %s", without_text(problem))
             return Refusal(500, "internal error: see the gateway's log", kind="server_error")
 
 

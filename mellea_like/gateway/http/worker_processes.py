@@ -13,13 +13,13 @@ import selectors
 import signal
 import socket
 import time
-import traceback
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import anyio
 
 from mellea_like.gateway.http.hangup import Terminal, signals_to_handle
+from mellea_like.gateway.redaction import without_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator
@@ -136,7 +136,10 @@ class Supervisor:
                 while self._running() or not self._stopping:
                     self._start_due()
                     for key, _ in self._selector.select(self._patience()):
-                        self._hear(key.data)
+                        if key.data is None:
+                            self._hear_signals()
+                        else:
+                            self._hear(key.data, key.fileobj)
                     if self._stopping and time.monotonic() > self._stops_at:
                         self._kill()
             finally:
@@ -185,25 +188,19 @@ class Supervisor:
                     other.close()
             code = self._work(worker.number, Link(connection))
         except BaseException as exc:  # noqa: BLE001 (its text may be anyone's)
-            last = traceback.extract_tb(exc.__traceback__)[-1]
-            where = f"{last.filename}:{last.lineno}"
-            logger.error("the worker failed with %s at %s", type(exc).__name__, where)  # noqa: TRY400
+            logger.error("the worker failed with %s", without_text(exc))  # noqa: TRY400
         finally:
             logging.shutdown()
             os._exit(code)
 
-    def _hear(self, worker: _Worker | None) -> None:
-        if worker is None:
-            self._hear_signals()
-            return
-        assert worker.link is not None  # noqa: S101 (it is registered)
+    def _hear(self, worker: _Worker, link: Any) -> None:
         try:
-            said = worker.link.recv(64)
-        except BlockingIOError:
-            return
+            said = link.recv(64)
         except OSError:
             said = b""
         if not said:
+            self._selector.unregister(link)
+            link.close()
             self._bury(worker)
         elif READY in said:
             worker.is_ready = True
@@ -213,9 +210,6 @@ class Supervisor:
 
     def _bury(self, worker: _Worker) -> None:
         """Clean up after a worker, and replace it later, or stop if not all were ready yet."""
-        assert worker.link is not None  # noqa: S101 (it is registered)
-        self._selector.unregister(worker.link)
-        worker.link.close()
         _, status = os.waitpid(worker.pid, 0)
         code = os.waitstatus_to_exitcode(status)
         lived = time.monotonic() - worker.began
