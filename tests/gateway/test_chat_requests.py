@@ -233,18 +233,6 @@ def test_all_roles_and_parts_of_text_are_read():
     ]
 
 
-def test_a_reply_can_be_sent_back_as_the_sdk_gives_it():
-    none = dict.fromkeys(("refusal", "audio", "function_call", "tool_calls"))
-    given = says("c", "assistant", annotations=[], **none)
-    assert read(messages=[*USER, given, *USER]).conversation[1] == Message("assistant", "c")
-
-
-def test_formats_are_kept_as_they_were_sent():
-    described = schema(name="a", schema={"type": "array"}, strict=True, description="d")
-    for sent in (described["response_format"], {"type": "json_object"}):
-        assert read(response_format=sent).format == sent
-
-
 def test_parts_and_calls_are_carried():
     wav, pdf = {"data": "AAAA", "format": "wav"}, {"file_data": "JVBERi0=", "filename": "a.pdf"}
     parts = [

@@ -121,16 +121,3 @@ async def test_what_fails_after_the_stream_began_is_its_last_event(path, asked, 
     if path == "responses":
         OPENAI_EVENT.validate_python(event)
         assert (event["type"], event["code"]) == ("error", "nothing_passed")
-
-
-# --- callers who leave, without a server --------------------------------------------------------
-
-
-async def test_a_caller_who_leaves_before_anything_began_is_sent_nothing(virtual_clock):
-    leave = anyio.Event()
-    leave.set()
-    async with calling(ScriptedBackend([Reply("a", delay=1000)])) as caller:
-        answer = await caller.chat(leave=leave)
-        metrics = (await caller.ask("/metrics", method="GET")).body.decode()
-    assert answer.status is None
-    assert 'status="499"' in metrics

@@ -91,18 +91,6 @@ async def test_a_provider_is_asked_through_pydantic_ai(monkeypatch):
     assert problem.what.startswith("model: Set the `ANTHROPIC_API_KEY`")
 
 
-async def test_the_markov_text_generator_needs_nothing():
-    config = GatewayConfig.model_validate(
-        {"upstreams": {"toy": {"kind": "markov"}}, "models": {"mine": {"upstream": "toy"}}}
-    )
-    gateway = Gateway(config)
-    async with gateway.open():
-        answer = await Caller(gateway).chat("classes", seed=3)
-        refused = await Caller(gateway).chat(mellea_like={"requirements": ["It rhymes."]})
-    assert answer.json["choices"][0]["message"]["content"]
-    assert refused.error["param"] == "mellea_like.requirements"
-
-
 @pytest.mark.allow_blocking  # The configuration looks for its files.
 async def test_a_corpus_is_what_the_markov_text_is_made_of(tmp_path):
     (tmp_path / "corpus.txt").write_text("Ships sail. Ships sink.", encoding="utf-8")
