@@ -93,7 +93,6 @@ OPENAI = "upstreams: {main: {kind: openai, base_url: 'http://127.0.0.1:9/v1', mo
         (MODEL + "attempts: 0\n", "line 5: models.m.attempts: must be at least 1"),
         (MODEL + "loop: 3\n", "line 3: models.m: loop is now called attempts"),
         (MODEL + "concurrency: 3\n", "models.m: concurrency is now called lanes"),
-        (MODEL + "overrides: {loop: 3}\n", "models.m.overrides: loop is now called attempts"),
         (
             MODEL + "escalate: [{upstream: main, turns: 2}]\n",
             "models.m.escalate.0: turns is now called attempts",
@@ -110,12 +109,10 @@ OPENAI = "upstreams: {main: {kind: openai, base_url: 'http://127.0.0.1:9/v1', mo
         (MODEL + "timeout: .inf\n", "models.m.timeout: must be a finite number"),
         (MODEL + "checks: words<=20\n", "models.m.checks: must be a list"),
         (MODEL + "checks: [wrds<=20]\n", "did you mean words<=20?"),
-        (MODEL + "checks: ['regex:(']\n", "isn't a regular expression"),
         (MODEL + "json_schema: {type: 3}\n", "models.m.json_schema: json_schema: the schema is"),
         (MODEL + "json_schema: missing.json\n", "models.m.json_schema: there is no file "),
         (MODEL + "requirements: ['']\n", "models.m.requirements.0: must be a string that isn't em"),
         (MODEL + "select: tournament\n", "models.m.select: its upstream can't judge"),
-        (MODEL + "select: best:judge\n", "models.m.select: its upstream can't judge"),
         (
             MODEL + "select: collect:2\n    attempts: 2\n",
             "models.m.select: a gateway's model can't be combined with",
@@ -135,7 +132,6 @@ OPENAI = "upstreams: {main: {kind: openai, base_url: 'http://127.0.0.1:9/v1', mo
         (TOY + "models: {m: {upstream: x}}\n", "models.m.upstream: there is no such upstream; "),
         (MODEL + "budget: {}\n", "models.m.budget: a budget needs a limit"),
         (MODEL + "budget: {money: 1}\n", "models.m.budget.money: upstreams.main has no price"),
-        (MODEL + "options: {temperature: 3}\n", "models.m.options.temperature: must be at most 2"),
         (MODEL + "escalate:\n      - upstream: x\n", "line 6: models.m.escalate.0.upstream: there"),
         (MODEL + "overrides: {fields: {api_key: forward}}\n", "api_key can't be set to forward: "),
         (
@@ -147,7 +143,6 @@ OPENAI = "upstreams: {main: {kind: openai, base_url: 'http://127.0.0.1:9/v1', mo
             "the gateway itself handles this field",
         ),
         (MODEL + "overrides: {fields: {'a b': drop}}\n", "models.m.overrides.fields.a b"),
-        (MODEL + "when_nothing_passed: shrug\n", "must be 'error' or 'best'"),
         (
             TOY + "models: {'a b': {upstream: main}}\n",
             "line 2: models.a b: invalid name: must be a string of the form",

@@ -95,17 +95,14 @@ class Completion(Answer):
                         continue
                     chunk["choices"][0]["logprobs"] = _logprobs(choice.reply)
                 yield chunk
-            yield from self._last(index)
-
-    def _last(self, index: int) -> Iterator[dict[str, Any]]:
-        choice, last = self.shown[index], index == len(self.shown) - 1
-        chunk = _chunk(self._frame, index, {}, finish_reason(choice.reply))
-        chunk["choices"][0] |= {**self._further(choice, "choice"), **chunk["choices"][0]}
-        chunk["choices"][0]["mellea_like"] = told(choice)
-        if last:
-            chunk["mellea_like"] = self.summary
-        yield chunk
-        if last and self.request.stream_options.include_usage:
+            end = _chunk(self._frame, index, {}, finish_reason(choice.reply))
+            [ended] = end["choices"]
+            further = {**self._further(choice, "choice"), "mellea_like": told(choice)}
+            ended |= {**further, **ended}
+            if index == len(self.shown) - 1:
+                end["mellea_like"] = self.summary
+            yield end
+        if self.request.stream_options.include_usage:
             yield {**_chunk(self._frame, 0, {}), "choices": [], "usage": self._spent()}
 
 

@@ -111,17 +111,10 @@ class ModelResponse(Answer):
 
     def rest(self) -> bytes:
         """Return the events after the pieces."""
-        events: list[Event] = []
-        first, output = 0, self._output
-        if self._next:
-            first = 1
-            events += _ended_part(self._where, output[0]["content"][0])
-            events += _ended_item(0, output[0], after=1)
-        else:
-            events += self._begun()
-        for index, item in enumerate(output[first:], first):
-            events += _begun_item(index, item)
-            events += _ended_item(index, item)
+        sent = self._next > 0
+        events: list[Event] = [] if sent else [*self._begun()]
+        for index, item in enumerate(self._output):
+            events += _rest_of_item(index, item, sent=sent and index == 0)
         events.append((f"response.{self._status}", {"response": self.whole()}))
         return self._numbered(events)
 
@@ -218,21 +211,25 @@ def _begun_item(index: int, item: dict[str, Any]) -> Iterator[Event]:
     yield "response.output_item.added", {"output_index": index, "item": begun}
 
 
-def _ended_item(index: int, item: dict[str, Any], after: int = 0) -> Iterator[Event]:
-    """Yield the events for an item's parts, without the first ``after`` parts, and for its end."""
+def _rest_of_item(index: int, item: dict[str, Any], *, sent: bool) -> Iterator[Event]:
+    """Yield an item's events, except for those of a text that was already ``sent``."""
     where = _place(index, item)
+    if not sent:
+        yield from _begun_item(index, item)
     if item["type"] in WRITTEN:
         field, kind = WRITTEN[item["type"]]
         named = {"name": item["name"]} if field == "arguments" else {}
         yield f"{kind}.delta", {**where, "delta": item[field]}
         yield f"{kind}.done", {**where, **named, field: item[field]}
     else:
-        for position, part in enumerate(item["content"][after:], after):
+        for position, part in enumerate(item["content"]):
             place = {**where, "content_index": position}
             name, tokens = _said_in(part)
-            yield from _begun_part(place, part)
-            yield f"response.{part['type']}.delta", {**place, "delta": part[name], **tokens}
-            yield from _ended_part(place, part)
+            if position or not sent:
+                yield from _begun_part(place, part)
+                yield f"response.{part['type']}.delta", {**place, "delta": part[name], **tokens}
+            yield f"response.{part['type']}.done", {**place, name: part[name], **tokens}
+            yield "response.content_part.done", {**place, "part": part}
     yield "response.output_item.done", {"output_index": index, "item": item}
 
 
@@ -248,9 +245,3 @@ def _begun_part(place: dict[str, Any], part: dict[str, Any]) -> Iterator[Event]:
     if tokens:
         begun["logprobs"] = []
     yield "response.content_part.added", {**place, "part": begun}
-
-
-def _ended_part(place: dict[str, Any], part: dict[str, Any]) -> Iterator[Event]:
-    name, tokens = _said_in(part)
-    yield f"response.{part['type']}.done", {**place, name: part[name], **tokens}
-    yield "response.content_part.done", {**place, "part": part}
