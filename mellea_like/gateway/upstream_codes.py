@@ -16,50 +16,25 @@ if TYPE_CHECKING:
 CONTEXT_LENGTH = "context_length_exceeded"
 
 CODES = frozenset(
-    {
+    name
+    for line in (
         # OpenAI's reference: "Error codes", and errors about parameters of chat completions.
-        "array_above_max_length",
-        "array_below_min_length",
-        "content_policy_violation",
-        CONTEXT_LENGTH,
-        "decimal_above_max_value",
-        "decimal_below_min_value",
-        "empty_array",
-        "insufficient_quota",
-        "integer_above_max_value",
-        "integer_below_min_value",
-        "invalid_function_parameters",
-        "invalid_json_schema",
-        "invalid_type",
-        "invalid_value",
-        "missing_required_parameter",
-        "rate_limit_exceeded",
-        "string_above_max_length",
-        "string_below_min_length",
-        "unknown_parameter",
-        "unsupported_parameter",
-        "unsupported_value",
+        "array_above_max_length array_below_min_length content_policy_violation",
+        "context_length_exceeded decimal_above_max_value decimal_below_min_value empty_array",
+        "insufficient_quota integer_above_max_value integer_below_min_value",
+        "invalid_function_parameters invalid_json_schema invalid_type invalid_value",
+        "missing_required_parameter rate_limit_exceeded string_above_max_length",
+        "string_below_min_length unknown_parameter unsupported_parameter unsupported_value",
         # ResponseError in the official SDK (openai.types.responses), without servers' own faults.
-        "bio_policy",
-        "empty_image_file",
-        "failed_to_download_image",
-        "image_content_policy_violation",
-        "image_file_not_found",
-        "image_file_too_large",
-        "image_parse_error",
-        "image_too_large",
-        "image_too_small",
-        "invalid_base64_image",
-        "invalid_image",
-        "invalid_image_format",
-        "invalid_image_mode",
-        "invalid_image_url",
-        "invalid_prompt",
-        "misalignment_policy_violation",
+        "bio_policy empty_image_file failed_to_download_image image_content_policy_violation",
+        "image_file_not_found image_file_too_large image_parse_error image_too_large",
+        "image_too_small invalid_base64_image invalid_image invalid_image_format",
+        "invalid_image_mode invalid_image_url invalid_prompt misalignment_policy_violation",
         "unsupported_image_media_type",
         # Azure ("Content filtering", the errors of prompts).
         "content_filter",
-    }
+    )
+    for name in line.split()
 )
 """The error codes that callers may see: about a mistake in a request, or too many requests."""
 

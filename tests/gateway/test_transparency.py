@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 import pytest
-from gateway_kit import calling, config_for, running, user
+from gateway_kit import calling, config_for, running, serving, user
 from http_server import Answer, OpenAIServer
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("warm_checks")]
@@ -57,9 +57,8 @@ SENT_BACK = {
 async def test_a_reply_that_is_sent_back_goes_to_the_upstream_as_it_is(reply, sent, more):
     answered = [ANSWERED] if reply.get("tool_calls") else []
     talk = [*user(), reply, *answered, *user("And now?")]
-    with OpenAIServer(Answer("a b")) as upstream:
-        async with calling(url=upstream.url) as caller:
-            answer = await caller.chat(messages=talk, **more)
+    async with serving(Answer("a b")) as (caller, upstream):
+        answer = await caller.chat(messages=talk, **more)
     assert answer.status == 200, answer.body
     body = upstream.requests[0]
     assert body["messages"][1] == (sent or reply)
@@ -88,10 +87,9 @@ PLACES = {
 @pytest.mark.parametrize("use", ["forward", "drop", "refuse", None])
 @pytest.mark.parametrize(("fields", "param"), PLACES.values(), ids=PLACES)
 async def test_one_policy_holds_for_unknown_fields_at_every_depth(fields, param, use):
-    with OpenAIServer(Answer("{}")) as upstream:
-        async with calling(url=upstream.url, overrides={"unknown_fields": use}) as caller:
-            answer = await caller.chat(**fields)
-            plain = await caller.chat(**json.loads(json.dumps(fields).replace(', "x": 1', "")))
+    async with serving(Answer("{}"), overrides={"unknown_fields": use}) as (caller, upstream):
+        answer = await caller.chat(**fields)
+        plain = await caller.chat(**json.loads(json.dumps(fields).replace(', "x": 1', "")))
     if use == "refuse":
         assert (answer.status, answer.error["code"]) == (400, "unknown_parameter")
         assert answer.error["param"] == (param or "tools.0.function.x")
@@ -132,9 +130,8 @@ DECIDED = {
 async def test_a_field_by_which_a_caller_would_decide_what_the_gateway_does_is_refused(
     fields, param
 ):
-    with OpenAIServer() as upstream:
-        async with calling(url=upstream.url, overrides={"unknown_fields": "forward"}) as caller:
-            answer = await caller.chat(**fields)
+    async with serving(overrides={"unknown_fields": "forward"}) as (caller, upstream):
+        answer = await caller.chat(**fields)
     assert (answer.status, answer.error["param"]) == (400, param)
     assert upstream.requests == []
 
@@ -151,10 +148,9 @@ async def test_another_name_of_a_format_goes_on_where_the_configuration_says_so(
 
 
 async def test_nothing_is_sent_that_neither_the_caller_nor_the_configuration_asked_for():
-    with OpenAIServer(Answer("a b")) as upstream:
-        async with calling(url=upstream.url) as caller:
-            await caller.chat("Hi.")
-            await caller.chat("Hi.", max_completion_tokens=8000)
+    async with serving(Answer("a b")) as (caller, upstream):
+        await caller.chat("Hi.")
+        await caller.chat("Hi.", max_completion_tokens=8000)
     plain, asked = upstream.requests
     assert plain == {"model": "m", "messages": user("Hi."), **SENT_ALWAYS}
     assert asked == {**plain, "max_tokens": 8000}
@@ -287,9 +283,8 @@ async def test_numbers_that_json_lacks_do_not_come_back(stream):
     token = {"token": "a", "logprob": -math.inf, "top_logprobs": []}
     said = chunk({"content": "a"}, "stop", logprobs={"content": [token]}, score=math.nan)
     answer = Answer(events=(json.dumps(said),), finish_reason=None, usage=None)
-    with OpenAIServer(answer) as upstream:
-        async with calling(url=upstream.url) as caller:
-            answered = await caller.chat(logprobs=True, stream=stream)
+    async with serving(answer) as (caller, _):
+        answered = await caller.chat(logprobs=True, stream=stream)
     assert answered.status == 200
     for name in (b"NaN", b"Infinity"):
         assert name not in answered.body
@@ -299,29 +294,26 @@ async def test_numbers_that_json_lacks_do_not_come_back(stream):
 
 @pytest.mark.parametrize("use", ["drop", "refuse"])
 async def test_what_would_not_go_forward_does_not_come_back(use):
-    with OpenAIServer(EVENTS) as upstream:
-        async with calling(url=upstream.url, overrides={"unknown_fields": use}) as caller:
-            body = (await caller.chat(tools=[TOOL])).body
+    async with serving(EVENTS, overrides={"unknown_fields": use}) as (caller, _):
+        body = (await caller.chat(tools=[TOOL])).body
     for name in ("annotations", "extra_content", "token_ids", "system_fingerprint", "audio_tokens"):
         assert name not in body.decode()
 
 
 async def test_nothing_of_the_chat_protocol_comes_through_in_a_response():
-    with OpenAIServer(EVENTS) as upstream:
-        async with calling(url=upstream.url) as caller:
-            tool = {"type": "function", "name": "clock"}
-            given = {"model": "mine", "input": "Hi.", "tools": [tool]}
-            answer = await caller.ask("/v1/responses", given)
+    async with serving(EVENTS) as (caller, _):
+        tool = {"type": "function", "name": "clock"}
+        given = {"model": "mine", "input": "Hi.", "tools": [tool]}
+        answer = await caller.ask("/v1/responses", given)
     assert answer.status == 200
     for name in ("reasoning_details", "extra_content", "token_ids", "system_fingerprint"):
         assert name not in answer.body.decode()
 
 
 async def test_details_of_a_usage_are_those_of_one_request():
-    with OpenAIServer(EVENTS) as upstream:
-        async with calling(url=upstream.url, checks=["words<=1"], attempts=2) as caller:
-            best = {"when_nothing_passed": "best"}
-            reply = (await caller.chat(mellea_like=best)).json
+    async with serving(EVENTS, checks=["words<=1"], attempts=2) as (caller, _):
+        best = {"when_nothing_passed": "best"}
+        reply = (await caller.chat(mellea_like=best)).json
     assert reply["usage"] == {"prompt_tokens": 14, "completion_tokens": 8, "total_tokens": 22}
 
 

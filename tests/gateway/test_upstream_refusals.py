@@ -7,9 +7,9 @@ import logging
 from typing import get_args
 
 import pytest
-from gateway_kit import TOKEN, Caller, InTurn, bearer, calling, user
+from gateway_kit import TOKEN, Caller, InTurn, bearer, calling, serving, user
 from guard_kit import key
-from http_server import Answer, OpenAIServer
+from http_server import Answer
 from openai.types.responses.response_error import ResponseError
 
 from mellea_like.errors import BackendUnavailable, RateLimited
@@ -98,9 +98,8 @@ REFUSALS = {
 async def test_code_param_and_type_are_kept_if_they_are_known_and_nothing_else(
     answer, told, stream
 ):
-    with OpenAIServer(answer) as upstream:
-        async with calling(url=upstream.url, attempts=1) as caller:
-            refused = await caller.chat(stream=stream)
+    async with serving(answer, attempts=1) as (caller, _):
+        refused = await caller.chat(stream=stream)
     error = refused.error
     assert (refused.status, error["code"], error["param"], error["type"]) == told
     assert SECRET.encode() not in refused.body
@@ -110,18 +109,16 @@ async def test_code_param_and_type_are_kept_if_they_are_known_and_nothing_else(
 async def test_an_upstream_s_quota_is_not_taken_for_the_key_s_budget(told, wait):
     keys = {"team": key(TOKEN, budget={"requests": 9, "per": "month"})}
     answer = Answer.error(429, code="insufficient_quota", **told)
-    with OpenAIServer(answer) as upstream:
-        async with calling(url=upstream.url, attempts=1, keys=keys) as caller:
-            given = {"model": "mine", "messages": user()}
-            refused = await caller.ask(body=given, headers=bearer(TOKEN))
+    async with serving(answer, attempts=1, keys=keys) as (caller, _):
+        given = {"model": "mine", "messages": user()}
+        refused = await caller.ask(body=given, headers=bearer(TOKEN))
     assert (refused.status, refused.headers["retry-after"]) == (429, wait)
 
 
 async def test_what_a_stream_is_broken_off_with_is_told_in_the_same_words():
     error = json.dumps({"error": {"message": SECRET, "code": LENGTH, "type": INVALID}})
-    with OpenAIServer(Answer(events=(error,))) as upstream:
-        async with calling(url=upstream.url, attempts=1) as caller:
-            refused = await caller.chat()
+    async with serving(Answer(events=(error,)), attempts=1) as (caller, _):
+        refused = await caller.chat()
     assert (refused.status, refused.error["code"]) == (400, LENGTH)
     assert SECRET.encode() not in refused.body
 
@@ -141,10 +138,9 @@ TOOLS = [{"type": "custom", "name": "c"}, {"type": "namespace", "name": "n", "to
 )
 async def test_a_field_is_named_as_the_caller_of_responses_knows_it(param, named):
     answer = refusing(400, code="invalid_value", param=param, type=INVALID)
-    with OpenAIServer(answer) as upstream:
-        async with calling(url=upstream.url, attempts=1) as caller:
-            given = {"model": "mine", "input": "Hi.", "max_output_tokens": 5, "tools": TOOLS}
-            refused = await caller.ask("/v1/responses", given)
+    async with serving(answer, attempts=1) as (caller, _):
+        given = {"model": "mine", "input": "Hi.", "max_output_tokens": 5, "tools": TOOLS}
+        refused = await caller.ask("/v1/responses", given)
     assert (refused.status, refused.error["param"]) == (400, named)
     assert refused.error["message"].startswith("the upstream rejected the request")
 
@@ -187,10 +183,9 @@ FAULTS_OF_RESPONSES = {
     ("answer", "asked", "status"), FAULTS_OF_RESPONSES.values(), ids=FAULTS_OF_RESPONSES
 )
 async def test_a_response_is_refused_only_for_fields_that_its_caller_sent(answer, asked, status):
-    with OpenAIServer(answer) as upstream:
-        async with calling(url=upstream.url, attempts=1, options=EXTRAS) as caller:
-            body = {"model": "mine", "input": "Hi.", **asked}
-            refused = await caller.ask("/v1/responses", body)
+    async with serving(answer, attempts=1, options=EXTRAS) as (caller, _):
+        body = {"model": "mine", "input": "Hi.", **asked}
+        refused = await caller.ask("/v1/responses", body)
     assert refused.status == status
 
 
@@ -199,9 +194,8 @@ async def test_a_refusal_that_the_configuration_caused_is_told_to_the_operator(
     answer, model, asked, place, caplog
 ):
     caplog.set_level(logging.WARNING, "mellea_like.gateway")
-    with OpenAIServer(answer) as upstream:
-        async with calling(url=upstream.url, attempts=1, **model) as caller:
-            refused = await caller.chat(**asked)
+    async with serving(answer, attempts=1, **model) as (caller, _):
+        refused = await caller.chat(**asked)
     [*said] = (r.getMessage() for r in caplog.records if r.name == "mellea_like.gateway")
     if place is None:
         assert (refused.status, said) == (400, [])

@@ -20,6 +20,7 @@ import anyio.lowlevel
 import httpx2
 import openai
 from guard_kit import in_thread
+from http_server import Answer, OpenAIServer
 
 from mellea_like.backends.function import FunctionBackend
 from mellea_like.core.backend import Backend, Request
@@ -249,3 +250,11 @@ async def calling(backend: Backend | None = None, **config: Any) -> AsyncIterato
     gateway = Gateway(config_for(**config), given)
     async with gateway.open():
         yield Caller(gateway)
+
+
+@asynccontextmanager
+async def serving(*answers: Answer, **config: Any) -> AsyncIterator[tuple[Caller, OpenAIServer]]:
+    """Open a gateway in front of a server with these answers, as `calling` does."""
+    with OpenAIServer(*answers) as upstream:
+        async with calling(url=upstream.url, **config) as caller:
+            yield caller, upstream

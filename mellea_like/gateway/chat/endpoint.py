@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -27,39 +28,32 @@ if TYPE_CHECKING:
     from mellea_like.gateway.metrics import Metrics
 
 
+@dataclass(eq=False)
 class Endpoint:
     """The ASGI application of one route. Models that join ``models`` later are served, too."""
 
-    # ``read`` parses a request or raises a `Refusal`, and ``answer`` begins the answer to it.
-    def __init__(
-        self,
-        read: Callable[[Mapping[str, Any], FieldRules], ChatRequest],
-        answer: Callable[[Any, str, PreparedRequest], Answer],
-        models: Mapping[str, ServedModel],
-        metrics: Metrics,
-        streaming: StreamingConfig,
-        workers: Workers,
-    ) -> None:
-        self._read = read
-        self._answer = answer
-        self._models = models
-        self._metrics = metrics
-        self._streaming = streaming
-        self._workers = workers
+    read: Callable[[Mapping[str, Any], FieldRules], ChatRequest]
+    """Parses a request, or raises a `Refusal`."""
+    answer: Callable[[Any, str, PreparedRequest], Answer]
+    """Begins the answer to a request."""
+    models: Mapping[str, ServedModel]
+    metrics: Metrics
+    streaming: StreamingConfig
+    workers: Workers
 
     async def __call__(self, _: Scope, receive: Receive, send: Send) -> None:
         """Answer one request (ASGI)."""
         caller = CURRENT.get()
         name = model_of(caller.body)
-        model = self._models.get(name) if caller.limits.allows(name) else None
+        model = self.models.get(name) if caller.limits.allows(name) else None
         if model is None:
             raise unknown_model()
-        request = self._read(caller.body, model.rules)
+        request = self.read(caller.body, model.rules)
 
         async def work() -> None:
             try:
-                prepared = await model.prepare(request, caller, self._workers)
-                answer = self._answer(request, name, prepared)
+                prepared = await model.prepare(request, caller, self.workers)
+                answer = self.answer(request, name, prepared)
                 if request.stream:
                     await self._stream(answer, send)
                 else:
@@ -85,8 +79,8 @@ class Endpoint:
 
         # A text's log-probabilities are known only when it is complete.
         live = answer.prepared.n == 1 and not answer.request.logprobs
-        live = live and self._streaming.release == "prefix"
-        async with events.kept_alive(self._streaming.keep_alive):
+        live = live and self.streaming.release == "prefix"
+        async with events.kept_alive(self.streaming.keep_alive):
             outcomes = await self._sample(answer, show if live else None)
         try:
             answer.take(outcomes)
@@ -108,12 +102,12 @@ class Endpoint:
         try:
             outcomes = await prepared.sample() if show is None else [await prepared.stream(show)]
         except BaseException:
-            self._metrics.sampled(name, "cancelled")
+            self.metrics.sampled(name, "cancelled")
             raise
         for outcome in outcomes:
             result = outcome.result
             draws = None if result is None else len(result.slices)
-            self._metrics.sampled(name, outcome.status, draws)
+            self.metrics.sampled(name, outcome.status, draws)
             if result is not None:
                 CURRENT.get().sampling_ids.append(result.sampling_id)
         return outcomes
