@@ -21,6 +21,7 @@ from rows import (
     Weather,
     run,
     same,
+    turns,
 )
 
 
@@ -45,24 +46,22 @@ def lm(model: str, **how: Any) -> dspy.LM:
 
 
 def request(prompt: str, **how: Any) -> None:
-    asked, messages = lm(PLAIN, **how), list[Message]()
-    for text in (prompt, AGAIN):
-        messages.append(Message.user(text))
+    asked = lm(PLAIN, **how)
+    for messages in turns(prompt, Message.user):
         reply = asked(Request(asked.model, messages=tuple(messages)))
         same(reply.text, SENTENCE)
         messages.append(reply.message)
 
 
 def tools(prompt: str, **how: Any) -> None:
-    asked, messages = lm(CHECKED, **how), list[Message]()
+    asked = lm(CHECKED, **how)
     function = WEATHER_TOOL["function"]
     tool = FunctionTool(function["name"], function["description"], function["parameters"])
-    for text in (prompt, AGAIN):
-        messages.append(Message.user(text))
+    for messages in turns(prompt, Message.user):
         reply = asked(Request(asked.model, messages=tuple(messages), tools=(tool,)))
         (call,) = reply.tool_calls
         same((call.name, call.input), ("get_weather", ARGUMENTS))
-        messages += [reply.message, Message.tool(call.id, FOUND)]
+        messages.extend([reply.message, Message.tool(call.id, FOUND)])
         reply = asked(Request(asked.model, messages=tuple(messages), tools=(tool,)))
         same(reply.text, SENTENCE)
         messages.append(reply.message)

@@ -23,6 +23,7 @@ from rows import (
     Weather,
     run,
     same,
+    turns,
 )
 
 
@@ -31,12 +32,10 @@ def generator(kind: Any, name: str, **how: Any) -> Any:
 
 
 def chat(kind: Any, prompt: str, *, stream: bool = False) -> None:
-    messages: list[Any] = []
     texts: list[str] = []
     how = {"streaming_callback": lambda chunk: texts.append(chunk.content)} if stream else {}
     asked = generator(kind, PLAIN, **how)
-    for text in (prompt, AGAIN):
-        messages.append(ChatMessage.from_user(text))
+    for messages in turns(prompt, ChatMessage.from_user):
         (reply,) = asked.run(messages)["replies"]
         same(reply.text, SENTENCE)
         messages.append(reply)
@@ -65,10 +64,8 @@ def tools(kind: Any, prompt: str, *, stream: bool = False) -> None:
 
 
 def typed(kind: Any, name: str, prompt: str) -> None:
-    messages: list[Any] = []
     asked = generator(kind, CHECKED, generation_kwargs={name: Weather})
-    for text in (prompt, AGAIN):
-        messages.append(ChatMessage.from_user(text))
+    for messages in turns(prompt, ChatMessage.from_user):
         (reply,) = asked.run(messages)["replies"]
         same(json.loads(reply.text), EXPECTED.model_dump())
         messages.append(reply)

@@ -9,7 +9,6 @@ from langchain_core.messages import HumanMessage, ToolMessage
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
 from rows import (
-    AGAIN,
     ARGUMENTS,
     BASE_URL,
     CHECKED,
@@ -37,21 +36,17 @@ def streamed(asked: Any, messages: list[Any]) -> Any:
 
 
 def chat(prompt: str, *, stream: bool = False, **how: Any) -> None:
-    messages: list[Any] = []
     asked = model(PLAIN, **how)
-    for text in (prompt, AGAIN):
-        messages.append(HumanMessage(text))
+    for messages in turns(prompt, HumanMessage):
         reply = streamed(asked, messages) if stream else asked.invoke(messages)
         same(reply.text, SENTENCE)
         messages.append(reply)
 
 
 def tools(prompt: str, *, stream: bool = False, **how: Any) -> None:
-    messages: list[Any] = []
     asked = Asked()
     asked_model = model(CHECKED, **how).bind_tools([tool(asked.get_weather)])
-    for text in (prompt, AGAIN):
-        messages.append(HumanMessage(text))
+    for messages in turns(prompt, HumanMessage):
         for _ in range(2):
             reply = streamed(asked_model, messages) if stream else asked_model.invoke(messages)
             messages.append(reply)
