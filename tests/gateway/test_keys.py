@@ -13,6 +13,8 @@ from guard_kit import key
 from pydantic import ValidationError
 
 from mellea_like.backends import FunctionBackend
+from mellea_like.backends.scripted import Reply, ScriptedBackend
+from mellea_like.core.backend import Backend
 from mellea_like.core.generation import Generation, Usage
 from mellea_like.errors import StoreError
 from mellea_like.gateway.config.gateway_config import GatewayConfig
@@ -34,18 +36,14 @@ def config(**keys) -> GatewayConfig:
     )
 
 
-def echo(tokens: int = 0, seconds: float = 0.0) -> FunctionBackend:
-    """Make an upstream whose replies cost ``tokens`` and take ``seconds``."""
-
-    async def answer(request):
-        await anyio.sleep(seconds)
-        usage = Usage(1, tokens // 2, tokens - tokens // 2) if tokens else None
-        return Generation("fine", usage=usage) if usage else "fine"
-
-    return FunctionBackend(answer, model="m")
+def echo(tokens: int = 0) -> FunctionBackend:
+    """Make an upstream whose replies cost ``tokens``."""
+    usage = Usage(1, tokens // 2, tokens - tokens // 2)
+    reply = Generation("fine", usage=usage) if tokens else "fine"
+    return FunctionBackend(lambda _: reply, inline=True, model="m")
 
 
-def gateway_for(backend: FunctionBackend, *, more=None, **keys) -> Gateway:
+def gateway_for(backend: Backend, *, more=None, **keys) -> Gateway:
     given = {"main": backend, "dear": backend}
     return Gateway(config(**keys), given, **(more or {}))
 
@@ -264,20 +262,8 @@ async def test_a_request_that_can_not_be_recorded_is_not_charged_to_the_rate(vir
 # --- several processes ---------------------------------------------------------------------------
 
 
-class Watched:
-    """An upstream that counts its requests, and the most that run at a time."""
-
-    def __init__(self) -> None:
-        self.inside = self.most = 0
-        self.times: list[float] = []
-
-    async def __call__(self, request):
-        self.inside += 1
-        self.most = max(self.most, self.inside)
-        self.times.append(anyio.current_time())
-        await anyio.sleep(0.02)
-        self.inside -= 1
-        return "fine"
+def slow() -> ScriptedBackend:
+    return ScriptedBackend([Reply("fine", delay=0.02)], cycle=True)
 
 
 @pytest.mark.allow_blocking  # The store's file is small.
@@ -297,11 +283,11 @@ async def test_gateways_that_serve_together_count_together(store_in_file):
 
 @pytest.mark.allow_blocking  # The store's file is small.
 async def test_a_key_s_concurrency_is_that_of_all_processes_where_it_is_written(store_in_file):
-    watched = Watched()
+    upstream = slow()
 
     def make() -> Gateway:
         more = {"store": store_in_file(), "together": True}
-        return gateway_for(FunctionBackend(watched), more=more, team=key(TOKEN, concurrency=3))
+        return gateway_for(upstream, more=more, team=key(TOKEN, concurrency=3))
 
     one, two = make(), make()
     statuses: list[int | None] = []
@@ -314,21 +300,20 @@ async def test_a_key_s_concurrency_is_that_of_all_processes_where_it_is_written(
             group.start_soon(come, one)
             group.start_soon(come, two)
     assert statuses == [200] * 20
-    assert watched.most == 3
+    assert upstream.statistics().max_in_flight == 3
 
 
 @pytest.mark.allow_blocking  # The store's file is small.
 async def test_an_upstream_s_limits_are_those_of_all_processes(store_in_file):
-    watched = Watched()
+    upstream = slow()
 
     def make() -> Gateway:
         given = config(team=key(TOKEN)).model_dump(exclude={"keys"})
         given["upstreams"]["main"] |= {"concurrency": 2, "requests_per_minute": 1200}
-        backend = FunctionBackend(watched)
         store = store_in_file()
         keys = {"team": key(TOKEN).model_dump(exclude_unset=True)}
         made = GatewayConfig.model_validate({**given, "keys": keys})
-        return Gateway(made, {"main": backend, "dear": backend}, store=store, together=True)
+        return Gateway(made, {"main": upstream, "dear": upstream}, store=store, together=True)
 
     one, two = make(), make()
     began = anyio.current_time()
@@ -336,5 +321,7 @@ async def test_an_upstream_s_limits_are_those_of_all_processes(store_in_file):
         for _ in range(15):
             group.start_soon(ask, one)
             group.start_soon(ask, two)
-    assert (len(watched.times), watched.most) == (30, 2)
-    assert watched.times[-1] - began >= 10 / 1200 * 60 * 0.98  # 20 of them are one second's burst.
+    statistics = upstream.statistics()
+    assert (statistics.started, statistics.max_in_flight) == (30, 2)
+    # 20 of them are one second's burst.
+    assert anyio.current_time() - began >= 10 / 1200 * 60 * 0.98
