@@ -49,8 +49,7 @@ def gateway_for(backend: Backend, *, more=None, **keys) -> Gateway:
 
 
 async def ask(gateway: Gateway, token: str = TOKEN, **fields):
-    body = {"model": "a", "messages": user(), **fields}
-    return await Caller(gateway).ask(body=body, headers=bearer(token))
+    return await Caller(gateway).chat(headers=bearer(token), **{"model": "a", **fields})
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import anyio
 import anyio.lowlevel
 import pytest
-from gateway_kit import TOKEN, Caller, bearer, user
+from gateway_kit import TOKEN, Caller, bearer
 from guard_kit import key
 
 from mellea_like.backends import FunctionBackend
@@ -67,9 +67,7 @@ def config(keys=None, **models: str) -> GatewayConfig:
 
 async def ask(gateway: Gateway, model: str, token: str = TOKEN) -> str | int | None:
     """Return the reply's text, or the status of a refusal."""
-    answer = await Caller(gateway).ask(
-        body={"model": model, "messages": user()}, headers=bearer(token)
-    )
+    answer = await Caller(gateway).chat(model=model, headers=bearer(token))
     if answer.status != 200:
         return answer.status
     return answer.json["choices"][0]["message"]["content"]

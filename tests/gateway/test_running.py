@@ -29,10 +29,6 @@ pytestmark = pytest.mark.anyio
 WATCHER = "a-token-for-metrics-alone-012345"
 
 
-def body(**fields) -> dict[str, object]:
-    return {"model": "mine", "messages": [{"role": "user", "content": "Say something."}], **fields}
-
-
 def costing(*usages: Usage) -> FunctionBackend:
     """Make an upstream whose replies cost these amounts in turn; the last one is repeated."""
     left = list(usages)
@@ -62,9 +58,9 @@ def costing(*usages: Usage) -> FunctionBackend:
 async def test_a_request_s_id_is_the_caller_s_where_it_is_plain(given, kept, caplog):
     caplog.set_level(logging.INFO, logger="mellea_like.gateway")
     async with calling(ScriptedBackend(["one"], cycle=True)) as caller:
-        answer = await caller.ask(body=body(), headers={"x-request-id": given})
-        refused = await caller.ask(body=body(n=99), headers={"x-request-id": given})
-        stream = await caller.ask(body=body(stream=True), headers={"x-request-id": given})
+        answer = await caller.chat(headers={"x-request-id": given})
+        refused = await caller.chat(n=99, headers={"x-request-id": given})
+        stream = await caller.chat(stream=True, headers={"x-request-id": given})
     answers = [answer, refused, stream]
     assert [one.status for one in answers] == [200, 400, 200]
     ids = [one.headers["x-request-id"] for one in answers]
@@ -86,7 +82,7 @@ async def test_a_request_has_a_span_within_its_caller_s_trace(monkeypatch):
     theirs = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     headers = {"x-request-id": "request-1", "traceparent": theirs}
     async with calling(ScriptedBackend(["one"])) as caller:
-        await caller.ask(body=body(), headers=headers)
+        await caller.chat(headers=headers)
         await caller.ask("/nothing", method="GET")
     spans = {span.name: span for span in exporter.get_finished_spans()}
     ours = spans["POST /v1/chat/completions"]
@@ -122,7 +118,7 @@ async def test_metrics_have_what_each_key_has_spent_losers_included():
         "keys": keys,
     }
     async with calling(backend, **given) as caller:
-        await caller.ask(body=body(), headers=bearer(TOKEN))
+        await caller.chat(headers=bearer(TOKEN))
         answer = await caller.ask("/metrics", method="GET", headers=bearer(TOKEN))
     assert answer.headers["content-type"].startswith("text/plain")
     text = answer.body.decode()
@@ -145,19 +141,19 @@ async def test_the_metrics_key_opens_the_metrics_and_nothing_else(keyed):
     server = {"metrics_key": key(WATCHER)}
     async with calling(ScriptedBackend(["one"], cycle=True), keys=keys, server=server) as caller:
 
-        async def status(path: str, token: str | None, **more) -> int | None:
+        async def status(path: str, token: str | None) -> int | None:
             headers = {} if token is None else bearer(token)
-            return (await caller.ask(path, headers=headers, **more)).status
+            return (await caller.ask(path, method="GET", headers=headers)).status
 
-        assert await status("/metrics", WATCHER, method="GET") == 200
-        assert await status("/metrics", TOKEN, method="GET") == 401
-        assert await status("/metrics", None, method="GET") == 401
+        assert await status("/metrics", WATCHER) == 200
+        assert await status("/metrics", TOKEN) == 401
+        assert await status("/metrics", None) == 401
         if keyed:
-            assert await status("/v1/models", WATCHER, method="GET") == 401
-            assert await status("/v1/chat/completions", WATCHER, body=body()) == 401
-            assert await status("/v1/chat/completions", TOKEN, body=body()) == 200
+            assert await status("/v1/models", WATCHER) == 401
+            assert (await caller.chat(headers=bearer(WATCHER))).status == 401
+            assert (await caller.chat(headers=bearer(TOKEN))).status == 200
         else:
-            assert await status("/v1/chat/completions", None, body=body()) == 200
+            assert (await caller.chat()).status == 200
             elsewhere = {**bearer(WATCHER), "host": "evil.example"}
             answer = await caller.ask("/metrics", method="GET", headers=elsewhere)
             assert answer.status == 403
@@ -202,7 +198,7 @@ async def test_a_key_s_budget_comes_back_with_its_period():
         caller = Caller(gateway)
 
         async def ask(token: str = TOKEN):
-            return await caller.ask(body=body(max_tokens=1000), headers=bearer(token))
+            return await caller.chat(max_tokens=1000, headers=bearer(token))
 
         assert (await ask()).status == 200
         spent = await ask()
@@ -239,8 +235,7 @@ async def test_a_request_too_large_for_a_budget_is_not_told_that_it_is_spent(
     async with calling(costing(Usage(1, 10, 300), Usage(1, 10, 200)), keys=keys) as caller:
 
         async def ask(tokens: int):
-            given = body(max_tokens=tokens, stream=stream)
-            return await caller.ask(body=given, headers=bearer(TOKEN))
+            return await caller.chat(max_tokens=tokens, stream=stream, headers=bearer(TOKEN))
 
         if tokens < 500:
             assert (await ask(300)).status == 200
@@ -278,8 +273,8 @@ async def test_the_log_says_why_an_upstream_refused_only_where_it_is_asked_to(to
     server = {"log_upstream_errors": told}
     backend = ScriptedBackend([InvalidRequest(why, status=400)], cycle=True)
     async with calling(backend, upstream=upstream, server=server) as caller:
-        answer = await caller.ask(body=body(), headers={"x-request-id": "request-1"})
-        stream = await caller.ask(body=body(stream=True))
+        answer = await caller.chat(headers={"x-request-id": "request-1"})
+        stream = await caller.chat(stream=True)
     said = [r.getMessage() for r in caplog.records if r.name == "mellea_like.gateway"]
     shown = [text for text in said if "no such option" in text]
     assert len(shown) == (2 if told else 0)

@@ -7,7 +7,7 @@ import logging
 from typing import get_args
 
 import pytest
-from gateway_kit import TOKEN, Caller, InTurn, bearer, calling, serving, user
+from gateway_kit import TOKEN, Caller, InTurn, bearer, calling, serving
 from guard_kit import key
 from http_server import Answer
 from openai.types.responses.response_error import ResponseError
@@ -110,8 +110,7 @@ async def test_an_upstream_s_quota_is_not_taken_for_the_key_s_budget(told, wait)
     keys = {"team": key(TOKEN, budget={"requests": 9, "per": "month"})}
     answer = Answer.error(429, code="insufficient_quota", **told)
     async with serving(answer, attempts=1, keys=keys) as (caller, _):
-        given = {"model": "mine", "messages": user()}
-        refused = await caller.ask(body=given, headers=bearer(TOKEN))
+        refused = await caller.chat(headers=bearer(TOKEN))
     assert (refused.status, refused.headers["retry-after"]) == (429, wait)
 
 

@@ -236,11 +236,15 @@ class Caller:
         return answered
 
     async def chat(
-        self, text: str = "Say something.", leave: anyio.Event | None = None, **fields: Any
+        self,
+        text: str = "Say something.",
+        leave: anyio.Event | None = None,
+        headers: Mapping[str, str] | None = None,
+        **fields: Any,
     ) -> Answered:
         """Ask the model ``mine`` for a reply."""
         body = {"model": "mine", "messages": user(text), **fields}
-        return await self.ask(body=body, leave=leave)
+        return await self.ask(body=body, leave=leave, headers=headers)
 
 
 @asynccontextmanager
