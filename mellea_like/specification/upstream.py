@@ -177,10 +177,9 @@ class OpenAIUpstream(Upstream):
             raise ValueError(msg)
         if self.base_url is not None:
             split_url(self.base_url, self.written("base_url"))
-        context: dict[str, Any] = info.context or {}
-        name = self.api_key_env
-        if name is not None and not context.get("environ", {name: "unknown"}).get(name, "").strip():
-            msg = f"api_key_env: the environment variable {name} is not set"
+        from_file = "directory" in (info.context or {})
+        if from_file and self.api_key_env is not None and not self.key:
+            msg = f"api_key_env: the environment variable {self.api_key_env} is not set"
             raise ValueError(msg)
         return self
 

@@ -348,6 +348,14 @@ def test_a_variable_may_hold_a_number(tmp_path):
             read(tmp_path, text, N=wrong)
 
 
+def test_the_variable_of_a_key_is_looked_for_where_the_key_is_read(tmp_path, monkeypatch):
+    text = OPENAI + "api_key_env: MINE" + END
+    with pytest.raises(ConfigError, match="MINE is not set"):
+        read(tmp_path, text, MINE="for another program")
+    monkeypatch.setenv("MINE", SECRET)
+    assert read(tmp_path, text).upstreams["main"].key == SECRET
+
+
 def test_a_part_may_be_used_again_by_an_alias(tmp_path):
     text = TOY + (
         "models:\n  a: &both {upstream: main, attempts: 7, checks: ['contains:${X}']}\n"

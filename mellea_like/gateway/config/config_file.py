@@ -52,7 +52,8 @@ def read_config(
 
     Args:
         path: a YAML file.
-        environ: the environment variables; the default is the process's.
+        environ: the variables for ``${NAME}``; the default is the process's environment, to which
+            ``env`` and ``api_key_env`` always refer.
         further: a function that gets the configuration if it is valid, and returns further
             problems.
         **server: fields of the section ``server`` that override the file's.
@@ -74,7 +75,7 @@ def read_config(
     own: object = given.get("server") or {}
     if server and isinstance(own, dict):
         given["server"] = {**cast("dict[str, Any]", own), **server}
-    context = {"directory": file.path.parent, "environ": file.environ}
+    context = {"directory": file.path.parent}
     config: GatewayConfig | None = None
     try:
         config = GatewayConfig.model_validate(given, context=context)
