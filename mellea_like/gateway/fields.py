@@ -249,7 +249,7 @@ def read_fields(
     named: Mapping[str, FieldUse],
     unknown: FieldUse,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the fields that the gateway uses and those that it only forwards; refuse others."""
+    """Return the fields that the gateway uses, and those that it only forwards."""
     honoured: dict[str, Any] = {}
     forwarded: dict[str, Any] = {}
     for name, value in body.items():
@@ -301,7 +301,7 @@ def _fate(name: str, table: Mapping[str, Field], unknown: FieldUse) -> Fate:
 
 
 def why_kept_out(place: str, name: str) -> str:
-    """Return why an unknown field in a message, part or tool is refused by any rules, or ""."""
+    """Return the reason why no rule allows a field in a message, part or tool, or ""."""
     plain = plain_name(name)
     if place == "tool" and plain in HOSTED:
         return "hosted tools are not metered"

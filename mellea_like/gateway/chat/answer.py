@@ -208,7 +208,7 @@ def _spent(outcomes: Sequence[ReplyOutcome]) -> Usage:
 
 
 def refusal_of(model: str, prepared: PreparedRequest, outcomes: Sequence[ReplyOutcome]) -> Refusal:
-    """Return the refusal: 422 if at least one call ended without an error, else by the first."""
+    """Return the refusal: 422 if a call ended without an error, or that of the first error."""
     judged = [
         outcome.result
         for outcome in outcomes

@@ -147,7 +147,7 @@ class CallersChecks:
     async def make(
         self, checks: Mapping[str, Check], *, early: bool, check_only: bool
     ) -> list[Requirement]:
-        """Make a requirement from each check, or refuse it by its place, the key in ``checks``."""
+        """Make a requirement from each check. The keys are the checks' places in the request."""
         made: list[Requirement] = []
         for param, check in checks.items():
             answer = await self._try(param, check)

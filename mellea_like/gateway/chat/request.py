@@ -453,7 +453,7 @@ class ChatRequest(Fields):
 
     @property
     def wanted_call(self) -> str | None:
-        """The wanted tool call: one of `WORDS`, a function's name, or None for no wish."""
+        """The wanted call: one of `WORDS`, a function's name, or None without a choice."""
         choice = self.tool_choice
         return choice if isinstance(choice, str) or choice is None else choice.wanted
 

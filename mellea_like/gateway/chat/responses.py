@@ -169,7 +169,7 @@ def _text_part(text: str, tokens: Sequence[dict[str, Any]] = ()) -> dict[str, An
 def _items(
     reply: Slice, status: str, asked: ChatRequest, shown: str | None
 ) -> list[dict[str, Any]]:
-    """Convert a reply to items, first the message with the id ``shown``, if its text was sent."""
+    """Convert a reply to items. A message whose text was sent, with the id ``shown``, is first."""
     said = message_of(reply, sent=shown is not None)
     items: list[dict[str, Any]] = []
     content: list[dict[str, Any]] = []

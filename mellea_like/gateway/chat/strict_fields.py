@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 def reject(message: str, kind: LiteralString = "wrong", field: str = "") -> NoReturn:
-    """Raise pydantic's error for a value that is wrong, or whose part at the path ``field`` is."""
+    """Raise pydantic's error: the value is wrong, or its part at the path ``field``."""
     raise PydanticCustomError(kind, "{message}", {"message": message, "field": field})
 
 
@@ -157,7 +157,7 @@ class OpenFields(Fields):
 
     @property
     def extra(self) -> dict[str, Any]:
-        """The extra fields of the object, and of those in its fields, under these fields' names."""
+        """The object's extra fields, with those of the objects in its fields under their names."""
         found = dict(self.model_extra or {})
         for name in type(self).model_fields:
             inside = getattr(self, name)

@@ -75,7 +75,7 @@ class BodyMemory:
 
 
 def check_headers(headers: Iterable[tuple[bytes, bytes]], server: ServerConfig) -> int:
-    """Return a body's Content-Length or 0; refuse bodies that can't be read by their headers."""
+    """Return a body's Content-Length, or 0; refuse a body whose headers rule it out."""
     fields: dict[bytes, bytes] = {}
     for name, value in headers:
         if name in ONCE and name in fields:

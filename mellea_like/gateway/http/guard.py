@@ -87,7 +87,7 @@ LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
 class Connection:
-    """Gets to know how far its request is. The gateway's own server overrides these methods."""
+    """Learns how far its request is. The gateway's own server overrides the methods."""
 
     closing = False
     last_answer = False
@@ -151,7 +151,7 @@ class Guard:
             await send({"type": "websocket.close", "code": 1008})
 
     def authorize(self, scope: Scope) -> KeyState | None:
-        """Find a request's key by its headers, or None for the metrics key, or refuse it."""
+        """Return a request's key, or None for the metrics key; refuse a request without one."""
         headers, tokens = scope["headers"], self._tokens
         if not tokens.owners:
             check_host(headers, self.server)
@@ -362,7 +362,7 @@ def _innermost(exc: BaseException) -> BaseException:
 
 
 def owner_of(headers: Headers, owners: Mapping[bytes, str]) -> str:
-    """Return the owner of a request's token, by its digest, or `ANONYMOUS` if there are none."""
+    """Return the owner of a request's token, or `ANONYMOUS` if ``owners`` is empty."""
     if not owners:
         return ANONYMOUS
     given = [value for name, value in headers if name == b"authorization"]

@@ -209,7 +209,7 @@ class Supervisor:
                 self._on_ready()
 
     def _bury(self, worker: _Worker) -> None:
-        """Clean up after a worker, and replace it later, or stop if not all were ready yet."""
+        """Clean up after a worker. Replace it later, or stop all if some were never ready."""
         _, status = os.waitpid(worker.pid, 0)
         code = os.waitstatus_to_exitcode(status)
         lived = time.monotonic() - worker.began
