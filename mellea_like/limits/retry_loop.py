@@ -59,9 +59,7 @@ async def further_tries(
         retrying = AsyncRetrying(
             retry=retry_if_exception(lambda exc: policy.transient(exc) and not lost()),
             wait=wait,
-            stop=_StopAfterRefusals(policy.rate_limit_attempts)
-            | _StopAfterFailures(policy.attempts)
-            | _StopBeforeDeadline(request.meta.deadline),
+            stop=_Stop(policy, request.meta.deadline),
             sleep=anyio.sleep,
             before_sleep=_log,
             # This ends the loop. With `reraise`, tenacity's frames would keep the error in a cycle.
@@ -160,46 +158,36 @@ class _Wait(wait_exponential):
         return asked + chance * spread_after(asked)
 
 
-class _StopAfterRefusals(stop_base):
-    """Stops after a number of 429s, and notes this on the last one."""
+class _Stop(stop_base):
+    """Stops after enough failures or 429s, or before a wait that ends too late; notes the reason.
 
-    def __init__(self, most: int) -> None:
-        self._most = self._left = most
-
-    def __call__(self, retry_state: RetryCallState) -> bool:
-        self._left -= isinstance(_error_of(retry_state), RateLimited)
-        why = f"refused {_times(self._most)} (rate_limit_attempts={self._most})"
-        return self._left <= 0 and _noted(retry_state, why)
-
-
-class _StopAfterFailures(stop_base):
-    """Stops after a number of errors other than 429s, and notes this on the last one."""
-
-    def __init__(self, most: int) -> None:
-        self._most = self._left = most
-
-    def __call__(self, retry_state: RetryCallState) -> bool:
-        self._left -= not isinstance(_error_of(retry_state), RateLimited)
-        why = f"tried {_times(retry_state.attempt_number)} (attempts={self._most})"
-        return self._left <= 0 and _noted(retry_state, why)
-
-
-class _StopBeforeDeadline(stop_base):
-    """Stops if the next wait would end too late on the event loop's clock, and notes this.
-
-    Tenacity's own `stop_before_delay` reads the system's clock.
+    Tenacity's own `stop_before_delay` reads the system's clock, not the event loop's.
     """
 
-    def __init__(self, deadline: float | None) -> None:
+    def __init__(self, policy: Retry, deadline: float | None) -> None:
+        self._policy = policy
         self._deadline = math.inf if deadline is None else deadline
+        self._refused = 0
 
     def __call__(self, retry_state: RetryCallState) -> bool:
+        error, tried, policy = _error_of(retry_state), retry_state.attempt_number, self._policy
         pause = retry_state.upcoming_sleep
-        why = (
-            f"tried {_times(retry_state.attempt_number)}: the next try would have to wait"
-            f" {pause:.3g} s, but the call's time is up before then"
-        )
-        return anyio.current_time() + pause > self._deadline and _noted(retry_state, why)
+        self._refused += isinstance(error, RateLimited)
+        if self._refused >= policy.rate_limit_attempts:
+            limit = f"rate_limit_attempts={policy.rate_limit_attempts}"
+            why = f"refused {_times(self._refused)} ({limit})"
+        elif tried - self._refused >= policy.attempts:
+            why = f"tried {_times(tried)} (attempts={policy.attempts})"
+        elif anyio.current_time() + pause > self._deadline:
+            why = (
+                f"tried {_times(tried)}: the next try would have to wait {pause:.3g} s, but the"
+                " call's time is up before then"
+            )
+        else:
+            return False
+        if why not in getattr(error, "__notes__", ()):
+            add_note(error, why)
+        return True
 
 
 def _log(state: RetryCallState) -> None:
@@ -207,14 +195,6 @@ def _log(state: RetryCallState) -> None:
     error, tried, pause = _error_of(state), state.attempt_number, state.upcoming_sleep
     kind = type(error).__name__
     inform("try %d failed: %s: %s; retrying in %.3g s", tried, kind, error, pause)
-
-
-def _noted(state: RetryCallState, why: str) -> bool:
-    """Note on the last error why there is no further try; return True."""
-    error = _error_of(state)
-    if why not in getattr(error, "__notes__", ()):
-        add_note(error, why)
-    return True
 
 
 def _error_of(state: RetryCallState) -> Exception:
