@@ -180,7 +180,6 @@ class AdaptiveLimiter(QueuedLimit):
         error = end.error
         if isinstance(error, RateLimited):
             self._window.refused(now)
-            self._pause_after(now, error)
         elif isinstance(error, BackendUnavailable) or (
             isinstance(error, BackendError) and (error.status or 0) >= 500  # noqa: PLR2004
         ):

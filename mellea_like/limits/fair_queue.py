@@ -14,6 +14,7 @@ import anyio
 from anyio.lowlevel import checkpoint, checkpoint_if_cancelled, current_token
 
 from mellea_like.core.generation import Usage
+from mellea_like.errors import RateLimited
 from mellea_like.limits.backoff_gate import told_to_wait
 from mellea_like.limits.base import RequestEnd
 from mellea_like.runtime.event_loops import call_soon, loop_runs
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from anyio.lowlevel import EventLoopToken
 
     from mellea_like.core.backend import Backend, Request
-    from mellea_like.errors import RateLimited
 
 __all__ = ["FairQueue", "LimiterStatistics"]
 
@@ -253,7 +253,7 @@ class LimiterStatistics(NamedTuple):
 
 
 class QueuedLimit(ABC):
-    """A limit whose requests wait in one `FairQueue`, and all pause after a 429.
+    """A limit whose requests wait in one `FairQueue`; `_pause_left` is the pause after a 429.
 
     All decisions are made in synchronous steps. Whenever a request arrives, ends or is withdrawn,
     or the limit changes, requests at the head of the queue are granted as long as `_delay` allows.
@@ -337,12 +337,6 @@ class QueuedLimit(ABC):
     def _pause_left(self, now: float) -> float:
         return max(0.0, self._paused_until - now)
 
-    def _pause_after(self, now: float, refusal: RateLimited) -> None:
-        """Pause all requests for as long as a 429 asks for."""
-        self._refused += 1
-        seconds = min(told_to_wait(refusal) or UNNAMED_PAUSE, LONGEST_PAUSE)
-        self._paused_until = max(self._paused_until, now + seconds)
-
     def _pump(self) -> None:
         """Grant all requests that may be sent now, and set the alarm of the next one."""
         queue, delay = self._queue, math.inf
@@ -369,6 +363,10 @@ class QueuedLimit(ABC):
             undecided_until = None
             if was_in_flight:
                 now = self._timeline.now()
+                if isinstance(end.error, RateLimited):
+                    self._refused += 1
+                    seconds = min(told_to_wait(end.error) or UNNAMED_PAUSE, LONGEST_PAUSE)
+                    self._paused_until = max(self._paused_until, now + seconds)
                 self._ended(now, permit, end)
                 if end.generation is not None and permit.request.meta.purpose == "generate":
                     undecided_until = now + CHECKING

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from mellea_like.core.argument_checks import real_number, whole_number
 from mellea_like.core.token_estimate import estimate_input_tokens
-from mellea_like.errors import RateLimited
 from mellea_like.limits.bucket import MINUTE, Bucket
 from mellea_like.limits.fair_queue import QueuedLimit
 
@@ -151,8 +150,6 @@ class RateLimiter(QueuedLimit):
         reserved = permit.wanted[-1][1]  # The tokens, if they are limited.
         spent = max(usage.total_tokens, reserved if usage.unknown else 0.0)
         self._take(now, self._amounts(usage.requests - 1.0, spent - reserved))
-        if isinstance(end.error, RateLimited):
-            self._pause_after(now, end.error)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_promised": None}
@@ -160,7 +157,7 @@ class RateLimiter(QueuedLimit):
     def _wanted(self, permit: QueuedPermit) -> Sequence[tuple[Any, float]]:
         """Return the buckets, each with the amount that a request takes from it."""
         if not permit.wanted:
-            tokens = permit.request.options.max_tokens or self._assumed or 0
+            tokens = permit.request.options.max_tokens or self._assumed
             if self._tokens is not None:
                 tokens += estimate_input_tokens(permit.request)
             permit.wanted = self._amounts(1.0, float(tokens))

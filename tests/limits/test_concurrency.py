@@ -8,8 +8,9 @@ import threading
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
-from limiter_kit import GOOD, Slow, ask, hold
+from limiter_kit import GOOD, Slow, ask, failed, hold
 
+from mellea_like.errors import RateLimited
 from mellea_like.limits import ConcurrencyLimiter, LimitedBackend
 
 pytestmark = pytest.mark.anyio
@@ -54,6 +55,15 @@ def test_a_limit_is_a_whole_number_over_zero(limit, error):
     with pytest.raises(error, match=r"ConcurrencyLimiter: concurrency .* not "):
         limiter.concurrency = limit
     assert limiter.concurrency == 4
+
+
+async def test_429s_are_counted_and_a_plain_cap_does_not_pause_after_them(virtual_clock):
+    limiter = ConcurrencyLimiter(1)
+    for _ in range(3):
+        permit = await limiter.acquire(ask(), Slow())
+        permit.release(failed(RateLimited("too many", status=429, retry_after=5)))
+    assert limiter.statistics().refused == 3
+    assert virtual_clock.now == 0
 
 
 async def test_a_permit_is_given_back_once():
