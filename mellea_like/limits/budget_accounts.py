@@ -38,10 +38,7 @@ MONEY = 10**15
 """The integer units in one unit of the currency, such as a dollar. Sums of integers are exact."""
 
 Rate: TypeAlias = "tuple[int, int, int]"
-"""The prices of one input token, one output token and one cached input token.
-
-They are in the integer units in which money is counted (see `MONEY`).
-"""
+"""The prices of an input, an output and a cached input token, in the units of `MONEY`."""
 
 Cancelled: TypeAlias = Literal["estimate", "reserved", "received"]
 """How to charge the output of a request whose cost isn't fully known; see `Budget`."""
@@ -272,11 +269,8 @@ class Lengths:
             self._of_calls.popitem(last=False)
 
     def usual(self, call: str, kind: Hashable) -> tuple[int, int] | None:
-        """Return the mean tokens of replies of a kind, and the mean tokens of their reasoning.
-
-        The means are those of this call or, if it has no complete reply yet, of all calls. The
-        result is None if no call has a complete reply of this kind.
-        """
+        """Return the mean tokens of a kind's replies, and of their reasoning; None if unknown."""
+        # The means are those of this call or, before its first complete reply, of all calls.
         found = self._of_calls.get((call, kind)) or self._of_all.get(kind)
         return None if found is None else (-(-found[1] // found[0]), -(-found[2] // found[0]))
 

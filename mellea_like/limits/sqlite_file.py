@@ -169,20 +169,18 @@ class OpenFile:
 
     def begin(self, name: str) -> None:
         """Record the time of the first reservation in an account."""
-        self._add(name)
         self.db.execute(
-            "UPDATE accounts SET started = ? WHERE name = ? AND started IS NULL",
-            (time.time(), name),
+            "INSERT INTO accounts VALUES (?, 0, 0, 0, 0, 0, 0, ?) ON CONFLICT (name)"
+            " DO UPDATE SET started = coalesce(started, excluded.started)",
+            (name, time.time()),
         )
 
     def deny(self, name: str) -> None:
         """Count a denied request in an account."""
-        self._add(name)
-        self.db.execute("UPDATE accounts SET denied = denied + 1 WHERE name = ?", (name,))
-
-    def _add(self, name: str) -> None:
         self.db.execute(
-            "INSERT OR IGNORE INTO accounts VALUES (?, 0, 0, 0, 0, 0, 0, NULL)", (name,)
+            "INSERT INTO accounts VALUES (?, 0, 0, 0, 0, 0, 1, NULL) ON CONFLICT (name)"
+            " DO UPDATE SET denied = denied + 1",
+            (name,),
         )
 
     def held(self, name: str) -> Amounts:
@@ -206,11 +204,7 @@ class OpenFile:
             )
 
     def pay(self, owed: dict[str, tuple[Amounts, Amounts, int]]) -> None:
-        """Charge costs to accounts, and release the reservations that they replace.
-
-        ``owed`` maps an account's name to the amounts to release, the amounts to charge, and the
-        number of requests of unknown cost.
-        """
+        """Charge costs to accounts, and release reservations; see ``SQLiteStore._owed``."""
         for name, (back, charged, unknown) in owed.items():
             self.hold(name, NOTHING.minus(back))
             spent = self.sums(name).spent.plus(charged)

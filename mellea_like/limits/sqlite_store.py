@@ -97,6 +97,7 @@ class SQLiteStore(BucketStore):
         self._lock = RLock()
         self._open: OpenFile | None = None
         self._owed: dict[str, tuple[Amounts, Amounts, int]] = {}
+        """By account: the amounts to release and to charge, and the requests of unknown cost."""
         self._owed_since: float | None = None
         self._told = False
         self._queues: dict[tuple[EventLoopToken, str], OrderedDict[_Claim, None]] = {}

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, Unpack
 
 from mellea_like.core.argument_checks import whole_number
@@ -110,7 +111,7 @@ def word_count(
             without an upper limit.
     """
     given = (at_least, at_most, exactly)
-    return _counted("word_count", "word", given, count_words, settings, _words if early else None)
+    return _counted("word_count", "word", given, _count_words, settings, _words if early else None)
 
 
 @ready_made
@@ -176,7 +177,7 @@ def line_count(
             without an upper limit.
     """
     given = (at_least, at_most, exactly)
-    return _counted("line_count", "line", given, count_lines, settings, _lines if early else None)
+    return _counted("line_count", "line", given, _count_lines, settings, _lines if early else None)
 
 
 @ready_made
@@ -203,11 +204,10 @@ def sentence_count(
         ValueError: a number is negative, or the numbers contradict each other.
     """
     given = (at_least, at_most, exactly)
-    return _counted("sentence_count", "sentence", given, count_sentences, settings)
+    return _counted("sentence_count", "sentence", given, _count_sentences, settings)
 
 
-def count_words(text: str) -> int:
-    """Count the words: parts that contain a letter or digit, separated by white space."""
+def _count_words(text: str) -> int:
     return sum(map(_is_word, text.split()))
 
 
@@ -215,8 +215,7 @@ def _is_word(text: str) -> bool:
     return any(map(str.isalnum, text))
 
 
-def count_lines(text: str) -> int:
-    """Count the lines that are not blank."""
+def _count_lines(text: str) -> int:
     return sum(map(_is_line, text.splitlines()))
 
 
@@ -224,8 +223,7 @@ def _is_line(text: str) -> bool:
     return bool(text) and not text.isspace()
 
 
-def count_sentences(text: str) -> int:
-    """Count the sentences, as `sentences_of` finds them."""
+def _count_sentences(text: str) -> int:
     return len(sentences_of(text))
 
 
@@ -357,19 +355,6 @@ def _characters() -> Counter:
     return lambda text, _: len(text)
 
 
-_SPACE = re.compile(r"\s")
-_LINE_END = re.compile(r"[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
-"""The line ends of ``str.splitlines``."""
-
-
-def _words() -> Counter:
-    return _begun(_SPACE, _is_word)
-
-
-def _lines() -> Counter:
-    return _begun(_LINE_END, _is_line)
-
-
 def _begun(separator: re.Pattern[str], counts: Callable[[str], bool]) -> Counter:
     """Return a counter of parts. A part counts once ``counts`` accepts any piece of it."""
     number = 0
@@ -385,3 +370,8 @@ def _begun(separator: re.Pattern[str], counts: Callable[[str], bool]) -> Counter
         return number
 
     return count
+
+
+_words = partial(_begun, re.compile(r"\s"), _is_word)
+# These are the line ends of `str.splitlines`.
+_lines = partial(_begun, re.compile(r"[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]"), _is_line)

@@ -290,14 +290,14 @@ def number_between(
     if low is None and high is None:
         msg = "number_between needs low, high or both"
         raise TypeError(msg)
-    least, most = _limit("low", low), _limit("high", high)
-    if least is not None and most is not None and least > most:
+    least, most = _limit("low", low, "-Infinity"), _limit("high", high, "Infinity")
+    if least > most:
         msg = f"number_between: low={low} must not be greater than high={high}"
         raise ValueError(msg)
-    if least is None:
-        limits = f"at most {high}"
-    else:
-        limits = f"at least {low}" if most is None else f"between {low} and {high}"
+    limits = f"between {low} and {high}"
+    if low is None or high is None:
+        limits = f"at most {high}" if low is None else f"at least {low}"
+    size = max(1, *(abs(limit) for limit in (least, most) if limit.is_finite()))
 
     def validate(candidate: Candidate) -> ValidationResult:
         number = _number(candidate)
@@ -306,21 +306,18 @@ def number_between(
                 False, f"it isn't a number: {quoted(candidate.text.strip())}", 0.0
             )
         shown = clipped(str(number))
-        distance = _distance(number, least, most)
+        distance = max(least - number, number - most, Decimal(0))
         if distance == 0:
             return ValidationResult(True, f"it is {shown}", 1.0)
-        size = max(Decimal(1), *(abs(limit) for limit in (least, most) if limit is not None))
         score = float(1 / (1 + distance / size))
         return ValidationResult(False, f"it is {shown}; it must be {limits}", score)
 
     return check("number_between", f"is a number {limits}, and nothing else", validate, settings)
 
 
-def _limit(name: str, limit: object) -> Decimal | None:
-    if limit is None:
-        return None
+def _limit(name: str, limit: object, none: str) -> Decimal:
     # The shortest notation is used because 0.1 means 0.1, not the nearest binary fraction.
-    return Decimal(repr(real_number(f"number_between: {name}", limit)))
+    return Decimal(none if limit is None else repr(real_number(f"number_between: {name}", limit)))
 
 
 def _number(candidate: Candidate) -> Decimal | None:
@@ -331,14 +328,6 @@ def _number(candidate: Candidate) -> Decimal | None:
     if len(text) > MAX_DIGITS or _NUMBER.fullmatch(text) is None:
         return None
     return Decimal(text)
-
-
-def _distance(number: Decimal, low: Decimal | None, high: Decimal | None) -> Decimal:
-    if high is not None and number > high:
-        return number - high
-    if low is not None and number < low:
-        return low - number
-    return Decimal(0)
 
 
 # --- while a reply arrives --------------------------------------------------------------------
