@@ -6,6 +6,7 @@ import collections
 import json
 import math
 import pickle
+from functools import partial
 
 import numpy as np
 import pytest
@@ -17,15 +18,18 @@ from hypothesis import strategies as st
 from mellea_like import RejectionSamplingStrategy
 from mellea_like.backends import ScriptedBackend
 from mellea_like.errors import RequirementError
+from mellea_like.requirements import parse_check
 from mellea_like.requirements.code import (
     CodeReport,
     Sandbox,
     agrees_with,
+    fenced,
     parses,
     passes_tests,
     prints,
     returns,
     runs,
+    runs_sql,
 )
 from mellea_like.requirements.code.plain import decode, encode, same
 
@@ -633,6 +637,7 @@ DOUBLE = "def double(x):\n    return x * 2"
         (returns("halve", [(2, 1)]), DOUBLE, "NameError: name 'halve' is not defined"),
         (agrees_with(DOUBLE, [1, "a", None]), DOUBLE, ""),
         (agrees_with(DOUBLE, [1, "a"]), "def double(x): return x - 1", "it is right for 0 of 2"),
+        (agrees_with(partial(int.__mul__, 2), [1, 3], function="double"), DOUBLE, ""),
         (agrees_with(abs, [-1, 2.5]), "def abs(x): return x if x > 0 else -x", ""),
         (prints("21", "42"), "print(int(input()) * 2)", ""),
         (prints(["1", "2"], ["2", "4"]), "print(2)", "it is right for 1 of 2 inputs"),
@@ -683,11 +688,30 @@ async def test_code_that_can_t_be_tested_has_errored_and_not_failed(check, code,
         (lambda: returns("f", []), ValueError, "no inputs"),
         (lambda: returns("f", [1]), TypeError, "a pair"),
         (lambda: returns("f", [(1, object())]), TypeError, "of the type object"),
-        (lambda: prints(["1"], []), ValueError, "1 inputs and 0 outputs"),
+        (lambda: returns("a b", [(1, 2)]), ValueError, "function must be an expression"),
+        (lambda: returns(3, [(1, 2)]), TypeError, "function must be a str"),
+        (lambda: returns("f", [(1, 2)], tolerance="1"), TypeError, "tolerance must be a number"),
+        (lambda: prints(["1"], []), ValueError, "1 input and 0 outputs"),
+        (lambda: prints([1], ["1"]), TypeError, "prints: stdin must be a text"),
+        (lambda: prints("1", 1), TypeError, "prints: stdout must be a text .* not 1"),
         (lambda: agrees_with("x = 1", [1]), ValueError, "no function"),
+        (lambda: agrees_with(lambda x: x, [1]), ValueError, "pass function="),
+        (lambda: agrees_with(partial(max, 1), [1]), ValueError, "pass function="),
+        (lambda: runs(stdin=5), TypeError, "runs: stdin must be a str, not int"),
+        (lambda: runs(stdout=5), TypeError, "runs: stdout must be a str, not int"),
+        (lambda: runs(seconds="1"), TypeError, "runs: seconds must be a number"),
+        (lambda: runs(fence="longst"), ValueError, "runs: fence must be 'longest', 'first' or"),
+        (lambda: runs(sandbox="docker"), TypeError, "sandbox must be a Sandbox or another"),
+        (lambda: passes_tests("assert f", names=[1]), TypeError, "a sequence of names"),
+        (lambda: parse_check('runs:{"stdout": 5}', code=True), ValueError, "stdout must be a str"),
+        (lambda: runs_sql(5), TypeError, "runs_sql: schema must be a str"),
+        (lambda: runs_sql(like=5), TypeError, "runs_sql: like must be a str"),
+        (lambda: parses("python", fence="longst"), ValueError, "parses: fence must be 'longest'"),
+        (lambda: fenced("", "rust"), ValueError, "language must be 'python' or 'sql', not 'rust'"),
+        (lambda: fenced("", "sql", "any"), ValueError, "which must be 'longest', 'first' or"),
     ],
 )
-def test_comparisons_that_can_t_be_made_are_refused_at_once(make, error, says):
+def test_checks_of_code_that_can_t_be_made_are_refused_at_once(make, error, says):
     with pytest.raises(error, match=says):
         make()
 

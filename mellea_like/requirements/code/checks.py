@@ -5,15 +5,17 @@ from __future__ import annotations
 import ast
 import hashlib
 import inspect
+from collections.abc import Iterable
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack, cast, get_args
 
+from mellea_like.core.argument_checks import check_one_of, check_text, real_number
 from mellea_like.core.display import clipped, plural, quoted
 from mellea_like.core.requirement import Requirement, ready_made
 from mellea_like.core.validation import ValidationResult
 from mellea_like.errors import RequirementError
 from mellea_like.requirements.checks_common import CheckSettings
-from mellea_like.requirements.code.extract import fenced
+from mellea_like.requirements.code.extract import Fence, fenced
 from mellea_like.requirements.code.plain import decode, encode, same
 from mellea_like.requirements.code.report import CLIPPED, ENDED, CodeJob, CodeReport
 from mellea_like.requirements.code.sandbox import Sandbox
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from mellea_like.core.validation import Candidate
-    from mellea_like.requirements.code.extract import Fence
     from mellea_like.requirements.code.report import CodeAnswer, CodeRunner
 
     Run = Callable[..., Awaitable[CodeReport]]
@@ -72,7 +73,13 @@ def runs(
     Returns:
         The requirement. Its reason is the exception with the last frames of the program's own
         code, the first line that differs, or a message that the time was up.
+
+    Raises:
+        TypeError: ``stdin`` or ``stdout`` isn't a str.
     """
+    check_text("runs: stdin", stdin)
+    if stdout is not None:
+        check_text("runs: stdout", stdout)
 
     async def judge(run: Run, program: str) -> ValidationResult:
         report = await run(program=program, stdin=stdin)
@@ -127,11 +134,12 @@ def passes_tests(
         with the last frames of the code, or a message that the time was up.
 
     Raises:
-        TypeError: a test isn't a text, or ``names`` is a text.
+        TypeError: a test or a name isn't a text, or ``names`` is a text.
         ValueError: the tests don't parse or contain no test.
     """
     sources = (tests,) if isinstance(tests, str) else tuple(tests)
-    if isinstance(names, str) or not all(isinstance(source, str) for source in sources):
+    texts = (*sources, *(names or ()))
+    if isinstance(names, str) or not all(isinstance(text, str) for text in texts):
         msg = (
             "passes_tests needs the source of tests, as one or more texts, and a sequence of names"
         )
@@ -189,7 +197,7 @@ def returns(
 
     Raises:
         TypeError: an input or a value isn't plain data, or a case isn't a pair.
-        ValueError: there are no cases.
+        ValueError: there are no cases, or ``function`` isn't an expression.
     """
     pairs = tuple(cases)
     if not all(isinstance(case, tuple | list) and len(case) == 2 for case in pairs):  # noqa: PLR2004
@@ -204,7 +212,7 @@ def returns(
             _compared, report, function, inputs, wanted, tolerance, show_case
         )
 
-    ast.parse(function, mode="eval")
+    _check_comparison("returns", function, tolerance)
     settings.setdefault("check_only", not show_case)
     words = f"is Python code in which {function} returns right values"
     return running("returns", words, judge, settings, (function, inputs, wanted, tolerance))
@@ -232,7 +240,7 @@ def agrees_with(
         inputs: the inputs of both functions. If an input is a tuple, its items are the positional
             arguments; any other input is the only argument.
         function: the function's name in the reference and in the reply; by default, the name of
-            the reference, or of the last function in its source.
+            the reference, or of the last function in its source. A lambda has no name.
         tolerance: the largest relative or absolute error allowed for floats.
         show_case: whether the reason shows one failing case; see `returns`.
         **settings: see `CodeSettings`, and `Requirement` for ``name``, ``weight`` and others.
@@ -242,7 +250,8 @@ def agrees_with(
 
     Raises:
         TypeError: an input isn't plain data.
-        ValueError: there are no inputs, or the reference's source doesn't parse or has no function.
+        ValueError: there are no inputs, the reference's source doesn't parse or has no function, or
+            the reference has no name and ``function`` is missing.
     """
     given = _inputs("agrees_with", inputs)
     name = function or _function_name(reference)
@@ -264,7 +273,7 @@ def agrees_with(
         report = await run(program=program, function=name, inputs=given)
         return await run_in_thread(_compared, report, name, given, found, tolerance, show_case)
 
-    ast.parse(name, mode="eval")
+    _check_comparison("agrees_with", name, tolerance)
     settings.setdefault("check_only", not show_case)
     words = f"is Python code in which {name} returns what a reference returns"
     source = reference if isinstance(reference, str) else _source(reference)
@@ -295,14 +304,13 @@ def prints(
         that uses up its time, no more inputs are tried.
 
     Raises:
+        TypeError: an input or an output isn't a str.
         ValueError: there are no inputs, or not as many outputs as inputs.
     """
-    inputs = (stdin,) if isinstance(stdin, str) else tuple(stdin)
-    wanted = (stdout,) if isinstance(stdout, str) else tuple(stdout)
+    inputs, wanted = _texts("prints: stdin", stdin), _texts("prints: stdout", stdout)
     if not inputs or len(inputs) != len(wanted):
-        msg = (
-            f"prints: {len(inputs)} inputs and {len(wanted)} outputs: pass an output for each input"
-        )
+        counts = f"{plural(len(inputs), 'input')} and {plural(len(wanted), 'output')}"
+        msg = f"prints: {counts}: pass an output for each input"
         raise ValueError(msg)
 
     async def judge(run: Run, program: str) -> ValidationResult:
@@ -333,7 +341,13 @@ def running(
 ) -> Requirement:
     """Return a requirement that runs the code in a reply; its version is a hash of ``decides``."""
     seconds, fence = settings.pop("seconds", None), settings.pop("fence", "longest")
+    if seconds is not None:
+        real_number(f"{name}: seconds", seconds, over=0, most=86400, unit="seconds")
+    check_one_of(f"{name}: fence", fence, get_args(Fence))
     runner = settings.pop("sandbox", None) or shared_sandbox()
+    if not callable(getattr(runner, "run", None)):
+        msg = f"{name}: sandbox must be a Sandbox or another CodeRunner, not {runner!r}"
+        raise TypeError(msg)
 
     async def run(**job: Any) -> CodeReport:
         return await runner.run(CodeJob(seconds=seconds, **job))
@@ -355,6 +369,26 @@ def running(
 def shared_sandbox() -> Sandbox:
     """Return the sandbox that is shared by all checks without ``sandbox=``."""
     return Sandbox()
+
+
+def _texts(name: str, given: object) -> tuple[str, ...]:
+    texts: tuple[Any, ...] = (given,)
+    if isinstance(given, Iterable) and not isinstance(given, str):
+        texts = tuple(cast("Any", given))
+    if not all(isinstance(text, str) for text in texts):
+        msg = f"{name} must be a text or a sequence of texts, not {clipped(repr(given))}"
+        raise TypeError(msg)
+    return texts
+
+
+def _check_comparison(name: str, function: str, tolerance: float) -> None:
+    check_text(f"{name}: function", function)
+    real_number(f"{name}: tolerance", tolerance, least=0)
+    try:
+        ast.parse(function, mode="eval")
+    except SyntaxError as exc:
+        msg = f"{name}: function must be an expression, such as 'add', not {function!r}: {exc.msg}"
+        raise ValueError(msg) from exc
 
 
 def _verdict(wrong: str, right: str = "") -> ValidationResult:
@@ -440,7 +474,11 @@ def _asked(reference: Callable[..., object], given: tuple[Any, ...]) -> Any:
 
 def _function_name(reference: str | Callable[..., object]) -> str:
     if not isinstance(reference, str):
-        return reference.__name__
+        name: str = getattr(reference, "__name__", "<lambda>")
+        if name == "<lambda>":
+            msg = "agrees_with: the reference has no name: pass function='...', as it is in replies"
+            raise ValueError(msg)
+        return name
     wrong = python_problem(reference)
     tree = ast.parse("" if wrong else reference)
     defined = [part.name for part in tree.body if isinstance(part, FUNCTIONS)]
@@ -455,7 +493,8 @@ def _source(function: Callable[..., object]) -> str:
     try:
         return inspect.getsource(function)
     except (OSError, TypeError):
-        return f"{function.__module__}.{function.__qualname__}"
+        named = function if hasattr(function, "__qualname__") else type(function)
+        return f"{getattr(named, '__module__', '')}.{named.__qualname__}"
 
 
 def _difference(printed: str, wanted: str) -> str:
@@ -467,20 +506,22 @@ def _difference(printed: str, wanted: str) -> str:
             return f"line {number} of its output is {quoted(line)}; it should be {quoted(other)}"
     if len(ours) != len(theirs):
         said = f": it prints {quoted(printed.strip())}" if printed.strip() else ""
-        return f"it prints {len(ours)} lines; it should print {len(theirs)}{said}"
+        return f"it prints {plural(len(ours), 'line')}; it should print {len(theirs)}{said}"
     return ""
 
 
 def _read(report: CodeReport) -> ValidationResult:
     """Return the verdict on a run of tests: passed only if all tests ran to the end and passed."""
     if not report.failure and not report.failures and report.passed == report.total > 0:
-        return _verdict("", f"it passes {report.total} tests")
+        return _verdict("", f"it passes {plural(report.total, 'test')}")
     lines = [report.failure] if report.failure else []
     lines += [clipped(failure, CLIPPED) for failure in report.failures[:SHOWN]]
     if (more := len(report.failures) - SHOWN) > 0:
         lines.append(f"and {plural(more, 'more test')} failed")
     score = 0.0 if report.failure or not report.total else report.passed / report.total
-    counted = f"it passes {report.passed} of {report.total} tests: " if report.passed else ""
+    counted = (
+        f"it passes {report.passed} of {plural(report.total, 'test')}: " if report.passed else ""
+    )
     return ValidationResult(False, counted + "\n".join(lines), min(score, 0.99))
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import Literal
+from typing import Literal, get_args
+
+from mellea_like.core.argument_checks import check_one_of
 
 Fence = Literal["longest", "first", "last"]
 
@@ -33,7 +35,12 @@ def fenced(text: str, language: str, which: Fence = "longest") -> str | None:
 
     Returns:
         The code, with a line break at its end.
+
+    Raises:
+        ValueError: the language or the value of ``which`` is unknown.
     """
+    check_one_of("fenced: language", language, LABELS)
+    check_one_of("fenced: which", which, get_args(Fence))
     found: list[tuple[str, list[str]]] = []
     indent, mark = "", ""
     # `splitlines` also breaks at characters that strings in the code may contain.

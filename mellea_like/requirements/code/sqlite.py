@@ -12,6 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
+from mellea_like.core.argument_checks import check_text
 from mellea_like.core.requirement import ready_made
 from mellea_like.core.validation import ValidationResult
 from mellea_like.errors import RequirementError
@@ -122,7 +123,11 @@ def runs_sql(
 
     Raises:
         FileNotFoundError: ``database`` doesn't exist.
+        TypeError: ``schema`` or ``like`` isn't a str.
     """
+    check_text("runs_sql: schema", schema)
+    if like is not None:
+        check_text("runs_sql: like", like)
     if database is not None and not Path(database).is_file():
         msg = f"runs_sql: the file {os.fspath(database)} doesn't exist"
         raise FileNotFoundError(msg)

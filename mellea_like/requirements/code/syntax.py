@@ -6,21 +6,20 @@ import importlib
 import logging
 import re
 import warnings
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args
 
 from mellea_like.core.argument_checks import check_one_of
 from mellea_like.core.display import clipped, quoted
 from mellea_like.core.requirement import Requirement, ready_made
 from mellea_like.core.validation import ValidationResult
 from mellea_like.lazy import needs_extra
-from mellea_like.requirements.code.extract import fenced
+from mellea_like.requirements.code.extract import Fence, fenced
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mellea_like.core.validation import Candidate
     from mellea_like.requirements.checks_common import CheckSettings
-    from mellea_like.requirements.code.extract import Fence
 
 
 @ready_made
@@ -47,9 +46,10 @@ def parses(
 
     Raises:
         ImportError: the language is SQL, and the ``sqlglot`` package isn't installed.
-        ValueError: the language or the dialect is unknown.
+        ValueError: the language, the dialect or the value of ``fence`` is unknown.
     """
     check_one_of("parses: the language", language, ("python", "sql"))
+    check_one_of("parses: fence", fence, get_args(Fence))
     if dialect is not None and language != "sql":
         msg = "parses: dialect works only with language='sql'"
         raise ValueError(msg)
