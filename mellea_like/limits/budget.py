@@ -28,6 +28,7 @@ from mellea_like.limits.budget_accounts import (
 )
 from mellea_like.limits.fallback import models_of
 from mellea_like.limits.joint_reservation import JointReservation, seconds_left
+from mellea_like.limits.store import check_store
 from mellea_like.runtime.timeline import TICK, Timeline
 
 if TYPE_CHECKING:
@@ -155,8 +156,8 @@ class Budget:
         chain: this budget, the budget around it, and so on.
 
     Raises:
-        TypeError: a limit isn't a number, ``prices`` isn't a price table, or ``within`` isn't a
-            budget.
+        TypeError: a limit isn't a number, ``prices`` isn't a price table, ``within`` isn't a
+            budget, or ``store`` isn't a store.
         ValueError: a limit is not above 0 and finite, there is no limit, or money is limited
             without prices; ``cancelled`` isn't one of the values above; or a budget in a store has
             no name.
@@ -214,9 +215,8 @@ class Budget:
         if name is not None and not isinstance(name, str):
             msg = f"a budget's name must be a str, not {name!r}"
             raise TypeError(msg)
-        if store is not None and not name:
-            msg = "a budget in a store needs a name, which identifies its account: pass name='...'"
-            raise ValueError(msg)
+        if store is not None:
+            check_store("a budget", store, name)
         self.name = "budget" if name is None else name
         self.store = store
         around = () if within is None else within.chain

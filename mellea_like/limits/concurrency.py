@@ -9,6 +9,7 @@ from mellea_like.core.argument_checks import whole_number
 from mellea_like.errors import BackendError, BackendUnavailable, RateLimited
 from mellea_like.limits.budget_accounts import Amounts
 from mellea_like.limits.fair_queue import QueuedLimit
+from mellea_like.limits.store import check_store
 
 if TYPE_CHECKING:
     from mellea_like.core.backend import Backend, Request
@@ -70,10 +71,15 @@ class StoreConcurrency:
         concurrency: the largest number of requests in flight, at least 1.
         store: the store that counts the requests, such as an `SQLiteStore`.
         name: the name of the limit in the store.
+
+    Raises:
+        TypeError: the concurrency is not an int, or ``store`` isn't a store.
+        ValueError: the concurrency is less than 1, or there is no name.
     """
 
     def __init__(self, concurrency: int, *, store: Store, name: str) -> None:
         most = whole_number("StoreConcurrency: concurrency", concurrency)
+        check_store("a StoreConcurrency", store, name)
         self._store = store
         self._account = store.account(name, (most, math.inf, math.inf, math.inf))
 

@@ -9,6 +9,7 @@ from mellea_like.core.argument_checks import real_number, whole_number
 from mellea_like.core.token_estimate import estimate_input_tokens
 from mellea_like.limits.bucket import MINUTE, Bucket
 from mellea_like.limits.fair_queue import QueuedLimit
+from mellea_like.limits.store import check_store
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,7 +64,7 @@ class RateLimiter(QueuedLimit):
         name: the buckets' name in the store; required with a store.
 
     Raises:
-        TypeError: an argument that must be a number isn't one.
+        TypeError: an argument that must be a number isn't one, or ``store`` isn't a store.
         ValueError: a number is out of range, there is no limit, or there is a store but no name.
     """
 
@@ -81,9 +82,8 @@ class RateLimiter(QueuedLimit):
         if requests_per_minute is None and tokens_per_minute is None:
             msg = "RateLimiter needs a limit: requests_per_minute, tokens_per_minute or both"
             raise ValueError(msg)
-        if store is not None and not name:
-            msg = "RateLimiter: buckets in a store need a name: pass name='...'"
-            raise ValueError(msg)
+        if store is not None:
+            check_store("a RateLimiter", store, name)
         self._store, self._name = store, name
         self._burst = real_number("RateLimiter: burst_seconds", burst_seconds, over=0)
         self._assumed = whole_number("RateLimiter: assume_output_tokens", assume_output_tokens)

@@ -10,6 +10,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from mellea_like.core.backend import BackendWrapper
+from mellea_like.core.display import shown
 from mellea_like.core.generation import Usage
 from mellea_like.limits.base import LimitedBackend
 from mellea_like.limits.budget import Budget
@@ -35,9 +36,16 @@ class Budgets:
 
     Args:
         *budgets: the budgets, at least one.
+
+    Raises:
+        TypeError: an argument isn't a `Budget`.
     """
 
     def __init__(self, *budgets: Budget) -> None:
+        for budget in budgets:
+            if not isinstance(budget, Budget):
+                msg = f"Budgets combines Budget objects, not {shown(budget)}"
+                raise TypeError(msg)
         together = [outer for budget in budgets for outer in budget.chain]
         self.budgets = tuple(dict.fromkeys(together))
 

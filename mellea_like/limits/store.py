@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
+from mellea_like.core.display import shown
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -156,3 +158,13 @@ class Store(Protocol):
             takes: the amounts to take in addition, or to put back if negative.
         """
         ...
+
+
+def check_store(whose: str, store: object, name: object) -> None:
+    """Make sure that an argument is a store, and that there is a name to use in it."""
+    if isinstance(store, type) or not callable(getattr(store, "account", None)):
+        msg = f"{whose}: store must be a store, such as SQLiteStore('spent.db'), not {shown(store)}"
+        raise TypeError(msg)
+    if not isinstance(name, str) or not name:
+        msg = f"{whose} in a store needs a name, which identifies it there: pass name='...'"
+        raise ValueError(msg)

@@ -10,6 +10,7 @@ from mellea_like import Budget, Price
 from mellea_like.backends import ScriptedBackend
 from mellea_like.limits import (
     AdaptiveLimiter,
+    Budgets,
     ConcurrencyLimiter,
     FallbackBackend,
     LimitedBackend,
@@ -18,6 +19,7 @@ from mellea_like.limits import (
     Retry,
     RetryBackend,
     SQLiteStore,
+    StoreConcurrency,
 )
 
 BACKEND, LIMIT = ScriptedBackend(["x"]), ConcurrencyLimiter(8)
@@ -48,7 +50,6 @@ STORE = MemoryStore()
         (RateLimiter, {"requests_per_minute": "60"}, TypeError, "must be a number, not '60'"),
         (RateLimiter, {"requests_per_minute": 1, "burst_seconds": 0}, ValueError, "burst_seconds"),
         (RateLimiter, {"requests_per_minute": 1, "assume_output_tokens": 0}, ValueError, "assume"),
-        (RateLimiter, {"requests_per_minute": 1, "store": STORE}, ValueError, "need a name"),
         (Retry, {"attempts": 0}, ValueError, "attempts, which includes the first try, must be at"),
         (Retry, {"attempts": 1.5}, TypeError, "attempts, .* must be an integer"),
         (Retry, {"rate_limit_attempts": 0}, ValueError, "rate_limit_attempts"),
@@ -78,7 +79,19 @@ STORE = MemoryStore()
             ValueError,
             "'estimate', 'reserved' or 're",
         ),
-        (Budget, {"requests": 1, "store": STORE}, ValueError, "needs a name"),
+        *(
+            (made, {**settings, "store": store, "name": name}, error, says)
+            for made, settings in (
+                (Budget, {"requests": 1}),
+                (RateLimiter, {"requests_per_minute": 1}),
+                (StoreConcurrency, {"concurrency": 1}),
+            )
+            for store, name, error, says in (
+                (STORE, "", ValueError, f"(?i)a {made.__name__} in a store needs a name"),
+                ("spent.db", "a", TypeError, "must be a store, such as .*, not 'spent.db'"),
+                (MemoryStore, "a", TypeError, "must be a store, such as"),
+            )
+        ),
         (SQLiteStore, {"path": 5}, TypeError, "int"),
         (SQLiteStore, {"path": ""}, ValueError, "must name a file"),
     ],
@@ -116,7 +129,9 @@ def test_what_goes_with_a_backend_is_of_its_kind(wrap, more, says):
         wrap(BACKEND, *more)
 
 
-def test_retries_of_a_fallback_and_names_in_a_chain_of_budgets_are_checked_too():
+def test_retries_of_a_fallback_and_chains_and_tuples_of_budgets_are_checked_too():
+    with pytest.raises(TypeError, match="combines Budget objects, not 5"):
+        Budgets(Budget(requests=1), 5)
     with pytest.raises(TypeError, match="must be a Retry"):
         FallbackBackend(BACKEND, BACKEND, retry=3)
     with pytest.raises(ValueError, match="same account: 'a'"):

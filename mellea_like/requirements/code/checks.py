@@ -5,9 +5,8 @@ from __future__ import annotations
 import ast
 import hashlib
 import inspect
-from collections.abc import Iterable
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, Literal, Unpack, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args
 
 from mellea_like.core.argument_checks import check_one_of, check_text, real_number
 from mellea_like.core.display import clipped, plural, quoted
@@ -371,10 +370,11 @@ def shared_sandbox() -> Sandbox:
     return Sandbox()
 
 
-def _texts(name: str, given: object) -> tuple[str, ...]:
-    texts: tuple[Any, ...] = (given,)
-    if isinstance(given, Iterable) and not isinstance(given, str):
-        texts = tuple(cast("Any", given))
+def _texts(name: str, given: Any) -> tuple[str, ...]:
+    try:
+        texts: tuple[Any, ...] = (given,) if isinstance(given, str) else tuple(given)
+    except TypeError:
+        texts = (given,)
     if not all(isinstance(text, str) for text in texts):
         msg = f"{name} must be a text or a sequence of texts, not {clipped(repr(given))}"
         raise TypeError(msg)
