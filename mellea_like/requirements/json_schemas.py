@@ -66,6 +66,9 @@ def schema_validator(schema: Mapping[str, Any]) -> Any:
     except (TypeError, ValueError) as exc:
         msg = f"json_schema: the schema must be JSON data: {exc}"
         raise TypeError(msg) from exc
+    if not isinstance(copied.get("$schema", ""), str):  # Even its check would raise other errors.
+        msg = "json_schema: the schema is invalid at $['$schema']: it must be a draft's URI"
+        raise ValueError(msg)
     kind: Any = validator_for(copied, default=Draft202012Validator)
     try:
         kind.check_schema(copied, format_checker=_formats(kind))

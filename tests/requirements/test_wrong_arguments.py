@@ -99,6 +99,7 @@ TEXTS = [
             (json_schema, (schema,), {}, ValueError, message)
             for schema, message in (
                 ({"type": "nonsense"}, r"the schema is invalid at \$.type"),
+                ({"$schema": ["2020-12"]}, r"the schema is invalid at \$\['\$schema'\]"),
                 ({"$ref": "#/$defs/missing"}, "missing' can't be resolved within the schema"),
                 ({"items": {"$ref": "https://example.com/s"}}, "can't be resolved"),
                 ({"items": {"$dynamicRef": "file:///etc/hostname"}}, "can't be resolved"),
