@@ -331,15 +331,6 @@ async def test_what_is_not_sent_is_neither_charged_nor_holds_a_slot(virtual_cloc
     assert (request.meter.started, request.meter.usage) == (True, Usage())
 
 
-async def test_a_flaky_server_does_not_trip_it(virtual_clock):
-    dice = random.Random(1)
-    backend = ScriptedBackend(lambda _: DOWN if dice.random() < 0.5 else "bad")
-    strategy = RejectionSamplingStrategy(backend, loop_budget=5, concurrency_budget=4)
-    for _ in range(20):
-        assert len((await strategy.sample("Say good.", [GOOD])).slices) == 20
-    assert gate_of(backend).statistics().unsent == 0
-
-
 async def test_a_batch_waits_for_a_backend_that_comes_back(virtual_clock):
     # 60 s of an outage, in which a call by itself would fail 100 items in no time.
     asked = count(1)

@@ -41,33 +41,7 @@ def idle(budget: Budget) -> bool:
     return all(look.reserved == ZERO and look.waiting == 0 for look in looks)
 
 
-class Asking:
-    """Sends requests at once and notes what comes of each, and when."""
-
-    def __init__(self) -> None:
-        self.ends: list[tuple[object, float, str]] = []
-        self.started = anyio.current_time()
-
-    async def send(self, name: object, target, request: Request | None = None) -> None:
-        try:
-            await target.generate(ask() if request is None else request)
-            end = "answered"
-        except LimitExceeded:
-            end = "denied"
-        self.ends.append((name, round(anyio.current_time() - self.started, 6), end))
-
-    @property
-    def by_name(self) -> dict[object, tuple[float, str]]:
-        return {name: (at, end) for name, at, end in self.ends}
-
-
 # --- arguments --------------------------------------------------------------------------------
-
-
-def test_a_budget_without_a_limit_is_refused_unless_it_is_within_another():
-    with pytest.raises(ValueError, match="needs a limit"):
-        Budget()
-    assert Budget(within=Budget(requests=1)).limits.requests is None
 
 
 def test_limits_are_for_good_and_a_copy_has_them_too():
@@ -180,16 +154,6 @@ async def test_money_adds_up_exactly():
     assert budget.spent.requests == 998
 
 
-async def test_a_permit_is_given_back_once():
-    budget = Budget(requests=5)
-    permit = await budget.acquire(ask(), backend())
-    end = RequestEnd(Usage(1, 2, 3), None, None)
-    permit.release(end)
-    permit.release(end)
-    assert budget.spent == (1, 2, 3, 0)
-    assert idle(budget)
-
-
 @pytest.mark.parametrize("cancelled_first", [True, False])
 async def test_who_is_cancelled_just_as_it_is_granted_gives_it_back(cancelled_first, virtual_clock):
     budget = Budget(output_tokens=100, assume_output_tokens=100)
@@ -241,13 +205,12 @@ async def test_time_counts_from_the_first_request_that_is_admitted(virtual_clock
 
 async def test_who_waits_is_denied_when_the_time_is_up(virtual_clock):
     budget = Budget(seconds=3, output_tokens=10, assume_output_tokens=10)
-    asking = Asking()
+    target = LimitedBackend(backend(delay=100), budget)
     async with anyio.create_task_group() as tasks:
-        target = LimitedBackend(backend(delay=100), budget)
-        tasks.start_soon(asking.send, "first", target)
+        tasks.start_soon(target.generate, ask())
         await anyio.sleep(1)
-        tasks.start_soon(asking.send, "second", target)
-    assert asking.by_name == {"first": (100, "answered"), "second": (3, "denied")}
+        assert await use(target, ask(), "answer") == "denied"
+        assert virtual_clock.now == 3
     assert idle(budget)
 
 
@@ -289,7 +252,7 @@ async def test_nothing_is_kept_of_requests_that_have_ended(virtual_clock):
     async with anyio.create_task_group() as tasks:
         for _ in range(4):  # All but the first wait; the last is denied.
             request = Request((Marked("user", "x"),))
-            tasks.start_soon(Asking().send, "x", target, request)
+            tasks.start_soon(use, target, request, "answer")
             del request
     target.inner.requests.clear()
     assert budget.statistics().denied == 1

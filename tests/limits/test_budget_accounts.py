@@ -10,10 +10,8 @@ import pytest
 
 from mellea_like.core.generation import Generation, Usage
 from mellea_like.errors import (
-    AuthenticationFailed,
     BackendTimeout,
     BackendUnavailable,
-    InvalidRequest,
     MalformedResponse,
     RateLimited,
 )
@@ -169,8 +167,6 @@ LOST = Usage(1, 0, 0, 1)
         pytest.param(LOST, None, ValueError(), (7, 0), id="a bug after it was sent"),
         pytest.param(LOST, None, BackendUnavailable(status=503), (0, 0), id="refused: 503"),
         pytest.param(LOST, None, RateLimited(status=429), (0, 0), id="refused: 429"),
-        pytest.param(LOST, None, AuthenticationFailed(status=401), (0, 0), id="refused: 401"),
-        pytest.param(LOST, None, InvalidRequest(status=400), (0, 0), id="refused: 400"),
         pytest.param(
             Usage(1, 0, 4, 1), None, BackendUnavailable(), (7, 4), id="broke off in the middle"
         ),

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import math
-import weakref
-from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 
@@ -274,39 +271,6 @@ async def test_a_cancellation_that_a_backend_raises_by_mistake_is_not_tried_agai
     with pytest.raises(CANCELLED, match="by mistake"):
         await again(backend, ask())
     assert len(backend.requests) == 2
-
-
-class Traceable(BackendUnavailable):
-    """May be weakly referenced, as any exception class of Python code."""
-
-
-class Permanent(InvalidRequest):
-    """May be weakly referenced, too."""
-
-
-@pytest.mark.parametrize("last", [Traceable, Permanent])
-@pytest.mark.parametrize("tries", [1, 3])
-async def test_an_error_is_gone_without_the_garbage_collector(virtual_clock, tries, last):
-    seen: list[weakref.ref] = []
-
-    class Fails:
-        async def generate(self, request):
-            error = last("400") if len(seen) == tries - 1 else Traceable("503")
-            seen.append(weakref.ref(error))
-            try:
-                raise error
-            finally:
-                del error
-
-    backend = RetryBackend(Fails(), Retry(tries))
-    gc.disable()
-    try:
-        with suppress(BackendError):
-            await backend.generate(ask())
-        assert len(seen) == tries
-        assert [error() for error in seen] == [None] * tries
-    finally:
-        gc.enable()
 
 
 @pytest.mark.parametrize(("kind", "status"), [(RateLimited, 429), (BackendUnavailable, 503)])

@@ -67,15 +67,6 @@ def test_what_is_no_json_fails_with_the_place(text, reason):
         assert reason in result.reason
 
 
-@given(
-    st.recursive(
-        st.none() | st.booleans() | st.integers() | st.text(), lambda x: st.lists(x, max_size=3)
-    )
-)
-def test_whatever_python_writes_as_json_passes(value):
-    assert verdict(is_json(), json.dumps(value)).passed
-
-
 @pytest.mark.parametrize(
     ("text", "reason"),
     [

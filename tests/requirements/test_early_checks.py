@@ -175,15 +175,6 @@ def test_a_reply_is_rejected_at_the_first_sure_failure(check, text, kept, reason
         assert rejected[1].startswith(reason)
 
 
-@pytest.mark.parametrize(
-    ("pieces", "words"),
-    [(["a ", "b"], 2), (["a", " b"], 2), (["a", "b"], 1), (["-", "a"], 1), (["a b", "", "c d"], 3)],
-)
-def test_words_are_counted_across_pieces(pieces, words):
-    assert rejection(word_count(at_most=words, early=True), pieces) is None
-    assert rejection(word_count(at_most=words - 1, early=True), pieces) is not None
-
-
 def test_early_has_to_be_asked_for():
     for make in (
         partial(word_count, at_most=2),
@@ -247,7 +238,6 @@ def test_what_is_said_to_join_nothing_joins_nothing():
         (excludes("b", early=True), "\u0301"),
         (starts_with("b", early=True), "\n"),
         (starts_with("a" * 50, early=True), "a"),
-        (is_json(early=True), "["),
     ],
 )
 def test_the_time_is_linear_in_the_length_of_the_reply(check, unit):

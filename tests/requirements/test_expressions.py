@@ -52,7 +52,6 @@ def test_each_form_checks_what_it_says(expression, good, bad):
 @pytest.mark.parametrize(
     ("expression", "message"),
     [
-        ("word<=20", "did you mean words<=20?"),
         ("wrods < 5", "did you mean words < 5?"),
         ("contain:cat", "did you mean contains:cat?"),
         ("start:Dear you", "did you mean starts:Dear you?"),
@@ -62,10 +61,7 @@ def test_each_form_checks_what_it_says(expression, good, bad):
         ("words", "did you mean words<=20?"),
         ("words:3", "did you mean words<=20?"),
         ("lines=3", "the operator must be one of <= >= == < >, not ="),
-        ("lines!=3", "the operator must be one of <= >= == < >, not !="),
-        ("words<=many", "write an integer such as 20 after <="),
         ("words<=", "write an integer such as 20 after <="),
-        ("words<=-1", "write an integer such as 20 after <="),
         ("words<=1.5", "write an integer such as 20 after <="),
         ("words<=²", "write an integer such as 20 after <="),
         ("words<=9999999999", "write an integer such as 20 after <="),
