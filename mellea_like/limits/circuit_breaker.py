@@ -95,15 +95,8 @@ class CircuitBreaker:
     def refusal(self, now: float, where: str, why: str) -> CircuitOpen:
         """Count a request that the breaker refuses to send, and return its error."""
         self.unsent += 1
-        return CircuitOpen(
-            self.description(now, where, why),
-            status=self._status,
-            retry_after=self.seconds_left(now),
-        )
-
-    def description(self, now: float, where: str, why: str = "") -> str:
-        """Return a message about a backend that can't be reached."""
-        return UNREACHABLE % self.state(now, where) + why + LAST_FAILURE % self.last_error
+        msg = UNREACHABLE % self.state(now, where) + why + LAST_FAILURE % self.last_error
+        return CircuitOpen(msg, status=self._status, retry_after=self.seconds_left(now))
 
     def state(self, now: float, where: str) -> tuple[str, int, float]:
         """Return the arguments of `UNREACHABLE`."""

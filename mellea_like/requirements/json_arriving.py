@@ -19,14 +19,15 @@ from mellea_like.core.format_watch import (
 from mellea_like.core.validation import Verdict
 from mellea_like.requirements.checks_common import Answer, Fresh
 from mellea_like.requirements.json_schemas import (
+    REFERENCES,
     TooCostly,
     count_step,
     counted,
     inside_of,
-    looked_up,
     most_relevant,
     of_item,
     of_property,
+    referred_to,
     spent,
 )
 
@@ -169,9 +170,7 @@ def _may_be(kind: str, validator: Any, parts: list[Any], depth: int) -> bool:
         return False
     parts.append(validator.evolve(schema=rules))
     every = [inside_of(validator, part) for part in rules.get("allOf", ())]
-    for keyword in {"$ref", "$dynamicRef", "$recursiveRef"} & rules.keys():
-        found = looked_up(validator, keyword)
-        every.append(validator.evolve(schema=found.contents, _resolver=found.resolver))
+    every += [referred_to(validator, keyword) for keyword in REFERENCES if keyword in rules]
     if not all(_may_be(kind, part, parts, depth + 1) for part in every):
         return False
     for keyword in ("anyOf", "oneOf"):
@@ -238,19 +237,14 @@ class _JsonSyntax(JsonWatch):
             yield
 
     def _check_scalar(self, start: int, end: int, *, ended: bool) -> None:
-        token = self._text[start:end] if ended or end - start < LONGEST_WORD else None
-        if token is not None and not (self._is_one(token) if ended else self._begins(token)):
+        if not ended and end - start >= LONGEST_WORD:
+            return
+        token = self._text[start:end]
+        number = (token[-1:].isdigit() or not ended) and _NUMBER_SO_FAR.fullmatch(token)
+        if not number and not any(
+            word == token if ended else word.startswith(token) for word in self._words
+        ):
             self._no_json("a value", start)
-
-    def _is_one(self, token: str) -> bool:
-        """Return whether a token is a scalar."""
-        number = token[-1:].isdigit() and _NUMBER_SO_FAR.fullmatch(token)
-        return bool(number) or token in self._words
-
-    def _begins(self, token: str) -> bool:
-        """Return whether a token may become a scalar."""
-        words = any(word.startswith(token) for word in self._words)
-        return words or _NUMBER_SO_FAR.fullmatch(token) is not None
 
     def _string(self, at: int) -> Generator[None, None, int]:
         at += 1

@@ -37,6 +37,8 @@ _NOT_ASCII = re.compile(r"[\u00a0-\U0010ffff]")
 _COSTLY = frozenset({"format", "uniqueItems", "multipleOf"})
 """Keywords that may take long in a single step, in addition to those with patterns."""
 
+REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
+
 OF_THE_REST = frozenset({"additionalProperties", "unevaluatedProperties"})
 """Keywords for the names in an object that no other keyword covers."""
 
@@ -188,25 +190,17 @@ def _bounded(kind: Any) -> Any:
     for keyword, names in (("additionalProperties", _named), ("unevaluatedProperties", _evaluated)):
         if keyword in own:
             own[keyword] = _of_the_rest(own[keyword], names)
-    for keyword in _COSTLY & own.keys():
-        own[keyword] = _only_ours(own[keyword])
-    checks = {name: _counting(check) for name, check in own.items()}
+    checks = {name: _counted_step(name, check) for name, check in own.items()}
     extend: Any = getattr(validators, "extend")  # noqa: B009 (its types are half unknown)
     return extend(kind, checks)
 
 
-def _counting(check: Callable[..., Any]) -> Callable[..., Any]:
+def _counted_step(keyword: str, check: Callable[..., Any]) -> Callable[..., Any]:
     def step(validator: Any, value: Any, instance: Any, schema: Any) -> Any:
         count_step()
+        if keyword in _COSTLY:
+            _refuse_others()
         return check(validator, value, instance, schema)
-
-    return step
-
-
-def _only_ours(check: Callable[..., Any]) -> Callable[..., Any]:
-    def step(*args: Any) -> Any:
-        _refuse_others()
-        return check(*args)
 
     return step
 
@@ -299,20 +293,21 @@ def _parts(validator: Any, instance: Any) -> Iterator[Any]:
         parts += [schema["if"], schema.get("then", True)] if then else [schema.get("else", True)]
     for part in parts:
         yield from _parts(validator.evolve(schema=part), instance)
-    for keyword in ("$ref", "$dynamicRef", "$recursiveRef"):
+    for keyword in REFERENCES:
         if keyword in schema:
-            found = looked_up(validator, keyword)
-            there = validator.evolve(schema=found.contents, _resolver=found.resolver)
-            yield from _parts(there, instance)
+            yield from _parts(referred_to(validator, keyword), instance)
 
 
-def looked_up(validator: Any, keyword: str) -> Any:
-    """Return the schema that a keyword such as ``$ref`` refers to, together with its resolver."""
+def referred_to(validator: Any, keyword: str) -> Any:
+    """Return a validator for the schema that a keyword such as ``$ref`` refers to."""
     from referencing.jsonschema import lookup_recursive_ref  # noqa: PLC0415
 
+    resolver: Any = validator._resolver
     if keyword == "$recursiveRef":
-        return lookup_recursive_ref(validator._resolver)
-    return validator._resolver.lookup(validator.schema[keyword])
+        found: Any = lookup_recursive_ref(resolver)
+    else:
+        found = resolver.lookup(validator.schema[keyword])
+    return validator.evolve(schema=found.contents, _resolver=found.resolver)
 
 
 def unknown_names(value: Any, validators: list[Any], path: str = "") -> Iterator[str]:
