@@ -233,6 +233,8 @@ def one_of(
 ) -> Requirement:
     """Require a reply that is one of several texts, ignoring white space at its ends.
 
+    Texts are compared after Unicode normalization (NFC).
+
     Args:
         choices: the allowed texts.
         ignore_case: compare by Unicode case folding.
@@ -252,12 +254,11 @@ def one_of(
     if not all(text.strip() for text in allowed):
         msg = "one_of: texts can't be blank"
         raise ValueError(msg)
-    fold = str.casefold if ignore_case else str
-    folded = {fold(text.strip()) for text in allowed}
+    needles = {folded(text.strip(), ignore_case=ignore_case) for text in allowed}
 
     def validate(candidate: Candidate) -> ValidationResult:
         reply = candidate.text.strip()
-        if fold(reply) in folded:
+        if folded(reply, ignore_case=ignore_case) in needles:
             return ValidationResult(True, f"it is {quoted(reply)}", 1.0)
         reason = f"it is {quoted(reply)}; only {listed(allowed, 'or')} is allowed"
         return ValidationResult(False, reason, 0.0)

@@ -103,8 +103,14 @@ def unless_it_calls(requirement: Requirement | str, /) -> Requirement:
 
     Returns:
         The requirement.
+
+    Raises:
+        TypeError: ``requirement`` is neither a `Requirement` nor a str.
     """
     made = Requirement(requirement) if isinstance(requirement, str) else requirement
+    if not isinstance(made, Requirement):
+        msg = f"unless_it_calls needs a Requirement or a text, not {made!r}"
+        raise TypeError(msg)
     return or_else(_CALLS, made)
 
 

@@ -125,6 +125,7 @@ def test_a_reply_is_the_model_or_fails_with_the_fields():
 def test_a_choice_passes_with_white_space_round_it_and_another_text_is_shown_with_them():
     check = one_of(["yes", "no"])
     assert verdict(check, " yes\n").passed
+    assert verdict(one_of(["caf\u00e9"]), "cafe\u0301").passed
     assert check.description == 'is "yes" or "no", and nothing else'
     result = verdict(one_of(["yes", "no", "maybe"]), "Yes.")
     assert result.reason == 'it is "Yes."; only "yes", "no" or "maybe" is allowed'

@@ -26,6 +26,7 @@ from mellea_like.requirements.checks import (
     parses_as,
     sentence_count,
     starts_with,
+    unless_it_calls,
     word_count,
 )
 
@@ -127,6 +128,7 @@ TEXTS = [
         ),
         (at_least, ("a", "b"), {}, TypeError, "needs the number first"),
         (at_least, (True, "a"), {}, TypeError, "needs the number first"),
+        (unless_it_calls, (["polite"],), {}, TypeError, "needs a Requirement or a text"),
         (at_least, (1, ["a", "b"]), {}, TypeError, "must be Requirement objects or texts, not "),
     ],
     ids=lambda value: getattr(value, "__name__", None),

@@ -387,7 +387,8 @@ def _check_comparison(name: str, function: str, tolerance: float) -> None:
     try:
         ast.parse(function, mode="eval")
     except SyntaxError as exc:
-        msg = f"{name}: function must be an expression, such as 'add', not {function!r}: {exc.msg}"
+        shown = quoted(function)
+        msg = f"{name}: function must be an expression, such as 'add', not {shown}: {exc.msg}"
         raise ValueError(msg) from exc
 
 
