@@ -298,7 +298,7 @@ class _Account(NamedTuple):
             return opened is not None and opened.usable and opened.held(self.name) != NOTHING
 
     def look(self) -> StoreSums:
-        queues = self.store._queues.items()
+        queues = self.store._queues.copy().items()  # Other threads may change it.
         waiting = sum(len(queue) for (_, at), queue in queues if at == self.name)
         with self.store._reading() as file:
             sums = file.sums(self.name)

@@ -173,6 +173,19 @@ def test_a_copy_is_the_same_file_and_two_of_a_process_share_it(store):
     assert subprocess.check_output(command, text=True) == "1\n"
 
 
+def test_sums_are_read_while_another_thread_begins_to_wait(store):
+    class Busy(str):
+        __slots__ = ()
+        __hash__ = str.__hash__
+
+        def __eq__(self, other):  # The other thread's step comes in the middle of the reading.
+            store._queues[object(), "b"] = {}
+            return False
+
+    store._queues[object(), Busy("c")] = {}
+    assert store.account("a", FREE).look().waiting == 0
+
+
 def test_a_store_that_was_closed_charges_what_is_settled_later_and_goes_on(store):
     held = anyio.run(_reserved, store, Amounts(5))
     store.close()
