@@ -250,31 +250,7 @@ def test_context():
                 "    def test_bad(self):\n        with self.assertRaises(TypeError): add(1, 'a')\n"
             ),
         ),
-        ("def put(a):\n    a.append(1)", "x = [0]\nassert put(x) is None and x == [0, 1]"),
-        (
-            "def each(f, a):\n    return [f(x) for x in a]",
-            "assert each(lambda x: x + 1, [1]) == [2]",
-        ),
-        ("def up(n):\n    yield from range(n)", "assert list(up(3)) == [0, 1, 2]"),
         ("async def wait(x):\n    return x", "import asyncio\nassert asyncio.run(wait(3)) == 3"),
-        (
-            "import collections\nP = collections.namedtuple('P', 'x y')\ndef p(): return P(1, 2)",
-            "x, y = p()\nassert p() == (1, 2) and p().x == x == 1 and y == 2",
-        ),
-        (
-            (
-                "import datetime, math\nfrom decimal import Decimal\n"
-                "def day(): return datetime.date(2024, 1, 1)\ndef d(): return Decimal('1.5')"
-            ),
-            "assert day().year == 2024 and d() == Decimal('1.5') and math.pi > 3",
-        ),
-        (
-            (
-                "class N(int): pass\ndef n(): return N(3)\ndef big(): return 10**5000\n"
-                "def nan(): return float('nan')"
-            ),
-            "assert n() == 3 and big() == 10**5000 and nan() != nan()",
-        ),
         (
             "def boom():\n    import sys; sys.exit(2)",
             "try:\n    boom()\nexcept SystemExit as e:\n    code = e.code\nassert code == 2",
@@ -285,11 +261,6 @@ def test_context():
         (ADD, "async def test_add():\n    assert add(1, 1) == 2"),
         (f"{ADD}\ndef test_add(): pass", "def test_add(): assert add(1, 1) == 2"),
         (ADD, "\n".join(f"assert add({i}, 1) == {i + 1}" for i in range(1000))),
-        ("def put(a):\n    a.append(1)", "x = [0]\nput(a=x)\nassert x == [0, 1]"),
-        (
-            "class Grid(dict):\n    pass\ndef grid(): return Grid()",
-            "found = grid()\nfound[0] = 5\nassert found[0] == 5",
-        ),
         (
             ADD,
             (
@@ -299,8 +270,6 @@ def test_context():
             ),
         ),
         ("def size():\n    return len('a\u2028b')", "assert size() == 3"),
-        ("import enum\nclass C(enum.Enum): A = 1\ndef c(): return C.A", "assert c() is C.A"),
-        ("class A: pass\ndef a(): return A()", "assert type(a()) is A"),
         (
             (
                 "import weakref\nclass A: pass\nseen = weakref.WeakSet()\ndef f():\n"
@@ -327,30 +296,6 @@ def test_context():
                 "    @unittest.expectedFailure\n    def test_bad(self): self.fail()\n"
                 "    def test_later(self): self.skipTest('later')\n"
             ),
-        ),
-        (
-            "class L:\n    def __init__(self): self.items = []",
-            "x = L()\nx.items.append(1)\nassert x.items == [1]",
-        ),
-        (
-            "async def count():\n    for i in range(3): yield i",
-            "async def test():\n    assert [i async for i in count()] == [0, 1, 2]",
-        ),
-        (
-            "import pathlib, uuid\np, u = lambda: pathlib.Path('a'), lambda: uuid.UUID(int=1)",
-            "import pathlib, uuid\nassert p() == pathlib.Path('a') and u() == uuid.UUID(int=1)",
-        ),
-        (
-            "class Low(Exception):\n  def __init__(self, by): self.by = by\ndef f(): raise Low(3)",
-            "try: f()\nexcept Low as exc: by = exc.by\nassert by == 3",
-        ),
-        (
-            (
-                "import threading\ndef f():\n    out = []\n"
-                "    t = threading.Thread(target=out.append, args=(1,))\n"
-                "    t.start(); t.join()\n    return out"
-            ),
-            "assert f() == [1]",
         ),
         ("def sum(a, b): return a + b", "assert sum(1, 2) == 3"),
         (
