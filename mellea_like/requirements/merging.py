@@ -37,11 +37,10 @@ def check_requirements(
     if isinstance(requirements, str | Requirement):
         msg = f"{name} must be a list, not a single {type(requirements).__name__}: put it in a list"
         raise TypeError(msg)
-    try:
-        items = tuple(requirements)
-    except TypeError:
+    if isinstance(requirements, dict) or not hasattr(requirements, "__iter__"):
         msg = f"{name} must be a list of Requirement objects and texts, not {requirements!r}"
-        raise TypeError(msg) from None
+        raise TypeError(msg)
+    items = tuple(requirements)
     for item in items:
         if not isinstance(item, str | Requirement):
             hint = ""

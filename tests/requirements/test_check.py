@@ -220,6 +220,8 @@ async def test_what_a_draw_raises_is_raised():
         await check("x", [Requirement("says nothing", lambda _: None, inline=True)])
     with pytest.raises(RequirementError, match="needs a judge"):
         await check("x", [polite])
+    with pytest.raises(TypeError, match="must be a list of Requirement objects and texts, not"):
+        await check("x", {"is short": short})
     with pytest.raises(LimitExceeded):
         spent = Budget(requests=1)
         await check("x", [polite], judge=judge(True, True), budget=spent)

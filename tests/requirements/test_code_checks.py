@@ -605,6 +605,11 @@ async def test_answers_are_compared_outside_the_sandbox(check, code, reason):
     ("check", "code", "says"),
     [
         (returns("f", [(1, 1)]), "def f(x): return object()", "of the type object"),
+        (
+            agrees_with("def f(x): return object()", [1, 2]),
+            "f = 1",
+            "object, which isn't plain data$",
+        ),
         (returns("f", [(1, 1)]), "def f(x): a = []; a.append(a); return a", "contains itself"),
         (passes_tests("import no_such_module\nassert f"), "def f(): pass", "no_such_module"),
         (passes_tests("def test_f(capsys): assert f"), "def f(): pass", "doesn't exist here"),

@@ -254,13 +254,13 @@ def agrees_with(
     """
     given = _inputs("agrees_with", inputs)
     name = function or _function_name(reference)
-    found: list[Any] = []
+    found: list[Any] = []  # The reference's answers, once it has run.
 
     async def judge(run: Run, program: str) -> ValidationResult:
         if not found and isinstance(reference, str):
             report = await run(program=reference, function=name, inputs=given)
-            wrong = report.failure or "".join(answer.problem for answer in report.answers)
-            if wrong:
+            problems = (report.failure, *(answer.problem for answer in report.answers))
+            if wrong := next(filter(None, problems), ""):
                 msg = f"agrees_with: the reference failed: {wrong}"
                 raise RequirementError(msg)
             found[:] = [
@@ -343,7 +343,7 @@ def running(
     if seconds is not None:
         real_number(f"{name}: seconds", seconds, over=0, most=86400, unit="seconds")
     check_one_of(f"{name}: fence", fence, get_args(Fence))
-    runner = settings.pop("sandbox", None) or shared_sandbox()
+    runner = settings.pop("sandbox", None) or _shared_sandbox()
     if not callable(getattr(runner, "run", None)):
         msg = f"{name}: sandbox must be a Sandbox or another CodeRunner, not {runner!r}"
         raise TypeError(msg)
@@ -364,10 +364,7 @@ def running(
     return Requirement(words, validate, **asked)
 
 
-@lru_cache(maxsize=1)
-def shared_sandbox() -> Sandbox:
-    """Return the sandbox that is shared by all checks without ``sandbox=``."""
-    return Sandbox()
+_shared_sandbox = lru_cache(maxsize=1)(Sandbox)
 
 
 def _texts(name: str, given: Any) -> tuple[str, ...]:
