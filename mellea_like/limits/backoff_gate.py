@@ -347,11 +347,7 @@ def come_back_in(seconds: float) -> str:
 
 
 def told_to_wait(error: Exception) -> float | None:
-    """Return how many seconds the server asked the client to wait, at most a day.
-
-    The result is None if the server did not ask for a wait, or if the value isn't a finite number
-    above 0.
-    """
+    """Return the seconds that the server asked the client to wait, at most a day, or else None."""
     seconds: object = getattr(error, "retry_after", None)  # Perhaps of another library's error.
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
         return None

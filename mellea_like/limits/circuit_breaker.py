@@ -30,13 +30,11 @@ LAST_FAILURE = "; the last failure: %s"
 
 
 class CircuitBreaker:
-    """Counts a backend's failures in a row, and decides whether another request may be sent.
+    """Counts a backend's failures in a row, and decides whether another request may be sent."""
 
-    - While it is closed, it lets all requests through. Any answer closes it.
-    - While it is open, it lets one request through after each pause, as a probe. If a probe fails,
-      the pause doubles. If a probe ends without showing whether the backend is up, for example
-      because it was cancelled, another request takes its place.
-    """
+    # While it is closed, it lets all requests through. Any answer closes it. While it is open, it
+    # lets one request through after each pause, as a probe. If a probe fails, the pause doubles. If
+    # a probe ends without showing whether the backend is up, another request takes its place.
 
     def __init__(self) -> None:
         self.failures = 0

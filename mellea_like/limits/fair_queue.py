@@ -390,11 +390,7 @@ class QueuedLimit(ABC):
                 call_soon(self._loop, self._nudge)
 
     def _nudge(self) -> None:
-        """Wake the task at the head of the queue, so that it calls `_pump`.
-
-        This method can't call `_pump` itself, because it runs in a callback, where anyio doesn't
-        work.
-        """
+        """Wake the task at the head of the queue to call `_pump`, as anyio needs a task for it."""
         head = self._queue.head()
         if head is not None:
             head.set_alarm(-math.inf)

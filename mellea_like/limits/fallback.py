@@ -40,14 +40,11 @@ T = TypeVar("T")
 
 
 class _Member(NamedTuple):
-    """One of the backends, both as it was given and with retries around it.
-
-    ``gate`` is the backoff gate in front of the backend; None if no circuit breaker is used.
-    """
+    """One of the backends, both as it was given and with retries around it."""
 
     backend: Backend
     retrying: Any
-    gate: BackoffGate | None
+    gate: BackoffGate | None  # None if no circuit breaker is used.
 
     def asked(self, request: Request) -> Request:
         model = request.options.model or getattr(self.backend, "model", None)

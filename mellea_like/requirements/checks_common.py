@@ -22,10 +22,7 @@ if TYPE_CHECKING:
     from mellea_like.core.validation import Candidate, StreamCheck, ValidationResult, Verdict
 
 LONG = 2**17
-"""The most characters of a reply to check inline, which takes about 0.1 s.
-
-Longer replies are checked in a thread.
-"""
+"""The most characters to check inline, which takes about 0.1 s. A thread checks longer replies."""
 
 LONG_SECONDS = 10.0
 """The time limit for a check in a thread, in seconds. Checking 10 MiB takes less."""

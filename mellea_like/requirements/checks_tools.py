@@ -132,11 +132,8 @@ def _wrong(call: ToolCall, where: Mapping[str, Any]) -> list[str]:
 
 
 def _is_right(name: str, answer: object) -> bool:
-    """Return what the function for an argument says; refuse what would always count as true.
-
-    Raises:
-        TypeError: the answer is a tuple, such as ``(False, "too many nights")``, or an awaitable.
-    """
+    """Return the answer of the function for an argument, which must be a truth value."""
+    # A tuple such as (False, "too many nights") and an awaitable would always count as true.
     if isinstance(answer, tuple | Awaitable):
         msg = f"calls_tool: the function for {name} must return True or False, not {answer!r}"
         raise TypeError(msg)

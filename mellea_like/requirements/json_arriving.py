@@ -41,10 +41,7 @@ OTHERS_STEPS = 2_000
 """The most steps to check an arriving reply if the schema is someone else's; about 20 ms in all."""
 
 DEEPEST = 16
-"""The deepest level of nesting at which values are validated as soon as they are complete.
-
-Deeper values are validated together with the value around them.
-"""
+"""Values at deeper levels of nesting aren't validated alone, but with the value around them."""
 
 _FENCE_SO_FAR = re.compile(r"`{1,3}|```[A-Za-z0-9_-]*[ \t]*\r?")
 

@@ -50,9 +50,7 @@ LIKE = "SELECT name FROM users WHERE age > 30"
         ("I can't do that.", {}, "SQLite says: "),
         ("DELETE FROM users", {}, "it may only read this database; SQLite says: not authorized"),
         ("PRAGMA QUERY_ONLY=0; DELETE FROM users", {}, "it may only read"),
-        ("PRAGMA main.Query_Only=off; DROP TABLE users", {}, "it may only read"),
         ("CREATE TEMP TABLE x (a)", {}, "it may only read"),
-        ("PRAGMA query_only = 0; DELETE FROM users", {}, "SQLite says: not authorized"),
         ("ATTACH '/tmp/x.db' AS x", {"writes": True}, "SQLite says: "),
         (
             "SELECT name FROM users",
