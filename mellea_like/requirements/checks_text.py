@@ -298,7 +298,7 @@ def number_between(
     limits = f"between {low} and {high}"
     if low is None or high is None:
         limits = f"at most {high}" if low is None else f"at least {low}"
-    size = max(1, *(abs(limit) for limit in (least, most) if limit.is_finite()))
+    size = max(Decimal(1), *(abs(limit) for limit in (least, most) if limit.is_finite()))
 
     def validate(candidate: Candidate) -> ValidationResult:
         number = _number(candidate)
