@@ -344,7 +344,7 @@ def running(
         real_number(f"{name}: seconds", seconds, over=0, most=86400, unit="seconds")
     check_one_of(f"{name}: fence", fence, get_args(Fence))
     runner = settings.pop("sandbox", None) or _shared_sandbox()
-    if not callable(getattr(runner, "run", None)):
+    if isinstance(runner, type) or not callable(getattr(runner, "run", None)):
         msg = f"{name}: sandbox must be a Sandbox or another CodeRunner, not {runner!r}"
         raise TypeError(msg)
 
