@@ -13,7 +13,7 @@ from mellea_like.core.argument_checks import LARGEST, check_one_of, real_number,
 from mellea_like.core.generation import REJECTED
 from mellea_like.core.prices import PER, checked_prices, price_for
 from mellea_like.core.token_estimate import estimate_input_tokens
-from mellea_like.errors import LimitExceeded, Shortage
+from mellea_like.errors import LimitExceeded, Shortage, StoreError
 from mellea_like.limits.budget_accounts import (
     MONEY,
     Account,
@@ -268,7 +268,11 @@ class Budget:
     def __repr__(self) -> str:
         limits = zip(BudgetLimits._fields, self.limits, strict=True)
         given = ", ".join(f"{name}={limit:g}" for name, limit in limits if limit is not None)
-        return f"<Budget {self.name!r}: {given or 'no limits'}; spent {tuple(self.spent)}>"
+        try:
+            spent = f"spent {tuple(self.spent)}"
+        except StoreError:
+            spent = "its store can't be read"
+        return f"<Budget {self.name!r}: {given or 'no limits'}; {spent}>"
 
     # --- using it ------------------------------------------------------------------------------
 

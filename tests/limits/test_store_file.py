@@ -16,7 +16,7 @@ import anyio
 import pytest
 
 from mellea_like.errors import MelleaError, StoreError
-from mellea_like.limits import RateLimiter, SQLiteStore, sqlite_file, sqlite_store
+from mellea_like.limits import Budget, RateLimiter, SQLiteStore, sqlite_file, sqlite_store
 from mellea_like.limits.budget_accounts import Amounts
 from mellea_like.limits.owner_locks import OwnerLocks
 
@@ -260,6 +260,8 @@ def test_a_file_that_is_no_store_is_named_and_left_as_it_is(tmp_path, fault):
     before = path.read_bytes() if path.is_file() else None
     with pytest.raises(StoreError, match=rf"store {path}: .*({says})"):
         SQLiteStore(path).check()
+    shown = repr(Budget(requests=5, store=SQLiteStore(path), name="a"))
+    assert shown == "<Budget 'a': requests=5; its store can't be read>"
     with pytest.raises(MelleaError, match=r"other\.db"):
         anyio.run(_reserved, SQLiteStore(path), Amounts(1))
     assert before is None or path.read_bytes() == before
