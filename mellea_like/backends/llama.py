@@ -17,7 +17,7 @@ from typing import IO, TYPE_CHECKING, Any, Self, cast
 
 import anyio
 
-from mellea_like.core.argument_checks import real_number
+from mellea_like.core.argument_checks import real_number, whole_number
 from mellea_like.core.backend import texts_only
 from mellea_like.errors import BackendError, BackendTimeout, BackendUnavailable
 from mellea_like.lazy import needs_extra
@@ -219,14 +219,11 @@ class LlamaCppBackend(OpenAIBackend):
             if importlib.util.find_spec("xllamacpp") is None:
                 msg = "No module named 'xllamacpp'"
                 raise ModuleNotFoundError(msg, name="xllamacpp")
-        for name, value in (
-            ("context_size", context_size),
-            ("concurrency", concurrency),
-            ("threads", threads),
-            ("startup_timeout", startup_timeout),
-        ):
-            if value is not None:
-                real_number(name, value, over=0, most=math.inf)
+        whole_number("context_size", context_size)
+        whole_number("concurrency", concurrency)
+        if threads is not None:
+            whole_number("threads", threads)
+        real_number("startup_timeout", startup_timeout, over=0, most=math.inf, unit="seconds")
         self._path = Path(gguf_path)
         super().__init__(
             self._path.stem,

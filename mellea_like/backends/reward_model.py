@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from mellea_like.core.argument_checks import check_one_of
+from mellea_like.core.argument_checks import check_one_of, real_number, whole_number
 from mellea_like.lazy import needs_extra
 
 with needs_extra("openai", "RewardModel needs the official SDK"):
     import openai
 
 from mellea_like.backends.loop_clients import LoopClients
-from mellea_like.backends.server_errors import Translator
+from mellea_like.backends.openai_server import NO_KEY, OpenAIServer
 
 if TYPE_CHECKING:
     from mellea_like.core.validation import Candidate
@@ -43,7 +44,9 @@ class RewardModel:
         max_retries: the most times that a failed request is sent again.
 
     Raises:
-        ValueError: ``kind`` is unknown.
+        TypeError: an argument that must be a number isn't one.
+        ValueError: ``kind`` is unknown, ``base_url`` isn't an HTTP URL, or a number is out of
+            range.
     """
 
     def __init__(
@@ -58,13 +61,17 @@ class RewardModel:
         max_retries: int = 2,
     ) -> None:
         check_one_of("RewardModel: kind", kind, PATHS)
+        whole_number("RewardModel: label", label, least=-math.inf)
+        real_number("RewardModel: timeout", timeout, over=0, unit="seconds")
+        whole_number("RewardModel: max_retries", max_retries, least=0)
         self._kind = kind
         self._model = model
         self._label = label
-        self._translator = Translator(base_url, model, timeout, [api_key or ""])
+        self._timeout = timeout
+        self._server = OpenAIServer(base_url, None, None)
         make = partial(
             openai.AsyncOpenAI,
-            api_key=api_key or "none",
+            api_key=api_key or NO_KEY,
             base_url=base_url,
             timeout=timeout,
             max_retries=max_retries,
@@ -93,16 +100,17 @@ class RewardModel:
         body = bodies[self._kind]
         if self._model is not None:
             body["model"] = self._model
-        try:
-            async with self._clients.hold() as client:
+        async with self._clients.hold() as client:
+            translator = self._server.translator(client, self._model, self._timeout)
+            try:
                 answer = await client.post(PATHS[self._kind], body=body, cast_to=object)
-        except Exception as exc:  # noqa: BLE001 (the SDK's; its text may echo the key)
-            raise self._translator.of(exc) from None
+            except Exception as exc:  # noqa: BLE001 (the SDK's; its text may echo the key)
+                raise translator.of(exc) from None
         try:
             return self._read(answer)
         except (IndexError, KeyError, TypeError, ValueError):
             said = f"an invalid response to {PATHS[self._kind]}"
-            raise self._translator.malformed(said, repr(answer)) from None
+            raise translator.malformed(said, repr(answer)) from None
 
     def _read(self, answer: Any) -> float:
         if self._kind == "score":

@@ -324,9 +324,12 @@ def test_it_is_entered_once_at_a_time(running):
 
 
 @pytest.mark.parametrize("name", ["context_size", "concurrency", "threads", "startup_timeout"])
-def test_a_number_that_is_not_positive_is_refused(name):
-    with pytest.raises(ValueError, match=f"{name} must be greater than 0"):
+def test_a_wrong_number_is_refused(name):
+    with pytest.raises(ValueError, match=f"{name} must be (greater than 0|at least 1)"):
         LlamaCppBackend("model.gguf", **{name: 0})
+    if name != "startup_timeout":
+        with pytest.raises(TypeError, match=f"{name} must be an integer"):
+            LlamaCppBackend("model.gguf", **{name: 1.5})
 
 
 def test_without_llama_cpp_it_says_what_to_install(monkeypatch):

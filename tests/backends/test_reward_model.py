@@ -140,6 +140,26 @@ async def test_the_best_by_the_reranking_of_llama_cpp(reranker):
     assert scores[1] < 0 < scores[3]
 
 
-def test_an_unknown_kind_is_refused():
-    with pytest.raises(ValueError, match="not 'reward'"):
-        RewardModel("http://localhost:1", kind="reward")
+@pytest.mark.parametrize(
+    ("wrong", "kind", "says"),
+    [
+        ({"kind": "reward"}, ValueError, "not 'reward'"),
+        ({"base_url": "localhost:8000"}, ValueError, "base_url must be a URL"),
+        ({"timeout": 0}, ValueError, "timeout must be greater than 0 seconds"),
+        ({"max_retries": -1}, ValueError, "max_retries must be at least 0"),
+        ({"label": "good"}, TypeError, "label must be an integer"),
+    ],
+)
+def test_wrong_arguments_are_refused(wrong, kind, says):
+    with pytest.raises(kind, match=says):
+        RewardModel(**{"base_url": "http://localhost:1", **wrong})
+
+
+async def test_credentials_in_the_url_do_not_show_in_errors():
+    with RewardServer(401, b'{"error": {"message": "not for pass%20word of me"}}') as server:
+        url = server.url.replace("http://", "http://me:pass%20word@")
+        scorer = RewardModel(f"{url}?key=secret-of-mine", max_retries=0)
+        with pytest.raises(AuthenticationFailed) as caught:
+            await scorer(candidate("x"))
+        await scorer.aclose()
+    assert str(caught.value) == f"{server.url} answered 401: not for *** of me; check the API key"
