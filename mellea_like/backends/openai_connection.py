@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import httpx2
@@ -127,9 +127,8 @@ async def _refusal(response: httpx2.Response) -> openai.APIStatusError:
         body: Any = json.loads(text)
     except ValueError:
         body = text
-    error: Any = cast("dict[str, Any]", body).get("error", body) if isinstance(body, dict) else body
     return openai.APIStatusError(
-        f"Error code: {response.status_code}", response=response, body=error
+        f"Error code: {response.status_code}", response=response, body=body
     )
 
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 import re
 import socket
+from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, cast
@@ -91,31 +92,17 @@ REFUSALS = (400, 422)
 
 def retry_after(headers: Mapping[str, str], now: datetime) -> float | None:
     """Return the wait in seconds from ``retry-after-ms`` or ``Retry-After``; None if unknown."""
-    seconds = _seconds(headers.get("retry-after-ms", ""), 0.001)
-    if seconds is None:
-        given = headers.get("retry-after", "")
-        seconds = _seconds(given, 1.0)
-        if seconds is None:
-            seconds = _until(given, now)
-    return None if seconds is None else min(seconds, MAX_RETRY_AFTER)
-
-
-def _seconds(text: str, unit: float) -> float | None:
-    try:
-        seconds = float(text) * unit
-    except ValueError:
-        return None
-    return seconds if math.isfinite(seconds) and seconds >= 0 else None
-
-
-def _until(text: str, now: datetime) -> float | None:
-    try:
-        date = parsedate_to_datetime(text)
+    for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
+        with suppress(ValueError):
+            seconds = float(headers.get(name, "")) * unit
+            if math.isfinite(seconds) and seconds >= 0:
+                return min(seconds, MAX_RETRY_AFTER)
+    with suppress(ValueError, TypeError, OverflowError, IndexError):
+        date = parsedate_to_datetime(headers.get("retry-after", ""))
         if date.tzinfo is None:
             date = date.replace(tzinfo=UTC)
-        return max((date - now).total_seconds(), 0.0)
-    except (ValueError, TypeError, OverflowError, IndexError):
-        return None
+        return min(max((date - now).total_seconds(), 0.0), MAX_RETRY_AFTER)
+    return None
 
 
 class Translator:
@@ -154,7 +141,7 @@ class Translator:
             case BackendError():
                 return exc
             case ServerError():
-                return self._of_event(exc)
+                return _named(self._of_kind(exc), exc.code, None, exc.kind)
             case _ if is_a(exc, "APIStatusError"):
                 answered: Any = exc
                 return self.refusal(answered.status_code, answered.response.headers, answered.body)
@@ -165,20 +152,22 @@ class Translator:
             case _:
                 pass
         unconnected = any(type(cause).__name__ == "ConnectTimeout" for cause in causes)
-        if _is_timeout(exc) and not unconnected:
+        late = isinstance(exc, TimeoutError) or is_a(exc, "APITimeoutError", "TimeoutException")
+        if late and not unconnected:
             return self.silent()
-        if unconnected or _is_transport(exc):
+        if unconnected or is_a(exc, "APIConnectionError") or failed_in_transport(exc):
             return self._of_connection(causes)
         return self.malformed(said)
 
     def refusal(self, status: int, headers: Mapping[str, str], body: object) -> BackendError:
         """Return the error for an error status; the body is text, parsed JSON or its ``error``."""
         wait = retry_after(headers, datetime.now(UTC))
-        fields, inner = _fields(body), _fields(_fields(body).get("error"))
-        codes = (fields.get("code"), fields.get("type"), inner.get("code"), inner.get("type"))
-        error = self._by_status(status, _message(fields, inner, body), codes, wait)
-        told = fields if fields.get("message") else inner or fields
-        return _named(error, told.get("code"), told.get("param"), told.get("type"))
+        fields = _fields(body)
+        if not fields.get("message"):
+            fields = _fields(fields.get("error")) or fields
+        code, kind = fields.get("code"), fields.get("type")
+        error = self._by_status(status, _message(fields, body), (code, kind), wait)
+        return _named(error, code, fields.get("param"), kind)
 
     def malformed(self, what: str, body: str = "", *, began: bool = True) -> MalformedResponse:
         """Return the error for an unreadable response, with the ``hint`` if no reply began."""
@@ -204,9 +193,6 @@ class Translator:
             f"the request to {self._where} can't be encoded:"
             f" {type(exc).__name__}: {self.clean(str(exc))}"
         )
-
-    def _of_event(self, exc: ServerError) -> BackendError:
-        return _named(self._of_kind(exc), exc.code, None, exc.kind)
 
     def _of_kind(self, exc: ServerError) -> BackendError:
         if type(exc.code) is int and exc.code in ERROR_STATUSES:
@@ -264,9 +250,8 @@ class Translator:
         return BackendUnavailable(f"can't reach {self._where}: {why}")
 
 
-def _message(fields: dict[str, Any], inner: dict[str, Any], body: object) -> str:
-    message = fields.get("message") or fields.get("detail")
-    message = message or inner.get("message") or fields.get("error") or body
+def _message(fields: dict[str, Any], body: object) -> str:
+    message = fields.get("message") or fields.get("detail") or fields.get("error") or body
     problems = _fields(fields.get("mellea_like")).get("problems")  # Of this library's gateway.
     if isinstance(problems, list) and problems:
         why = "; ".join(map(str, cast("list[object]", problems)))
@@ -284,15 +269,6 @@ def _named(error: BackendError, code: object, param: object, kind: object) -> Ba
 
 def _fields(body: object) -> dict[str, Any]:
     return cast("dict[str, Any]", body) if isinstance(body, dict) else {}
-
-
-def _is_timeout(exc: Exception) -> bool:
-    """Return whether an exception is a timeout of Python, the SDK or the HTTP library."""
-    return isinstance(exc, TimeoutError) or is_a(exc, "APITimeoutError", "TimeoutException")
-
-
-def _is_transport(exc: Exception) -> bool:
-    return is_a(exc, "APIConnectionError") or failed_in_transport(exc)
 
 
 # --- recognizing errors, whatever the provider ----------------------------------------------------
