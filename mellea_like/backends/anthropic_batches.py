@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -173,16 +173,11 @@ class AnthropicBatches(SDKBatches):
             return False
         if not state.ended:
             return None
-        try:
-            return bool(state.outputs) and await self._has(client, state, intention.prefix)
-        except InvalidRequest:
-            return False  # Its results are deleted, so it could be of no use.
-
-    async def _has(self, client: anthropic.AsyncAnthropic, state: JobState, prefix: str) -> bool:
-        """Return whether an ended job's first result has a custom id with the given prefix."""
-        async with aclosing(self._results(client, state)) as results:
-            async for result in results:
-                return result.custom_id.startswith(prefix)
+        if state.outputs:
+            with suppress(InvalidRequest):  # Its results are deleted, so it could be of no use.
+                async with aclosing(self._results(client, state)) as results:
+                    async for result in results:
+                        return result.custom_id.startswith(intention.prefix)
         return False
 
     async def _upload(self, client: Any, intention: Intention, lines: Path) -> str:  # noqa: ARG002

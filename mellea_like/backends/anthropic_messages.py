@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 IMAGES = ("image/jpeg", "image/png", "image/gif", "image/webp")
 
 MOST_IMAGE_BYTES = 10 * 2**20
-MOST_IMAGES = 600
-"""The most images in a request
+"""The largest image, in base64
 (https://platform.claude.com/docs/en/build-with-claude/vision#general-limits)."""
 
 SAMPLING = ("temperature", "top_p", "top_k")
@@ -233,7 +232,10 @@ def _picture(image: Image, where: str) -> dict[str, Any]:
     kind = image.media_type or ""
     if kind not in IMAGES:
         _refuse(f"{where} has an image of the unsupported type {kind}")
-    return _source(image.data, kind)
+    source = _source(image.data, kind)
+    if len(source["data"]) > MOST_IMAGE_BYTES:
+        _refuse(f"{where} has an image larger than {MOST_IMAGE_BYTES / 2**20:.0f} MB in base64")
+    return source
 
 
 def _document(file: File, where: str) -> dict[str, Any]:
@@ -271,16 +273,6 @@ def _check(body: Mapping[str, Any], *, sampling: bool) -> None:
         if name in body:
             _refuse(f"it doesn't support {what}; leave {name} out of the options")
     _check_thinking(body, most)
-    blocks = [block for turn in body["messages"] for block in turn["content"]]
-    _check_images([block for block in blocks if block["type"] == "image"])
-
-
-def _check_images(images: Sequence[Mapping[str, Any]]) -> None:
-    if len(images) > MOST_IMAGES:
-        _refuse(f"it has {len(images)} images, but at most {MOST_IMAGES} are allowed")
-    for image in images:
-        if len(image["source"].get("data", "")) > MOST_IMAGE_BYTES:
-            _refuse(f"it has an image larger than {MOST_IMAGE_BYTES / 2**20:.0f} MB in base64")
 
 
 def _check_thinking(body: Mapping[str, Any], most: int) -> None:

@@ -430,15 +430,9 @@ class SDKBatches(ABC):
 async def _newer(
     pages: AsyncGenerator[Sequence[Listed]], before: Sequence[str]
 ) -> AsyncGenerator[Listed]:
-    """Yield the listed jobs whose ids are not in ``before``.
-
-    No provider promises an order. If the jobs' times show that the newest jobs come first, the
-    search stops after a page that has a job from ``before``. Otherwise it reads the whole list.
-    These times are compared only with each other, and never with this computer's clock.
-
-    Yields:
-        The jobs that did not exist earlier.
-    """
+    """Yield the listed jobs whose ids are not in ``before``."""
+    # No provider promises an order. If the jobs' times, compared with each other, show that the
+    # newest jobs come first, the rest of the list is not read.
     times: list[float] = []
     met = False
     async with aclosing(pages):

@@ -246,11 +246,6 @@ REFUSED: list[tuple[str, Request, str]] = [
     ),
     (
         "anthropic",
-        request(Message("user", [Image("https://example.org/a.png")] * 601)),
-        "601 images",
-    ),
-    (
-        "anthropic",
         request(Message("user", [File(data=b"x", filename="a.docx")])),
         "only PDF and text files",
     ),
