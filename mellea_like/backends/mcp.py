@@ -438,7 +438,8 @@ class SamplingRounds:
         except Exception as exc:  # noqa: BLE001 (the tool's call raises it)
             call.error = exc
         finally:
-            call.end()
+            call.done.set()
+            call.changed.set()
         if call.token is not None:
             # The work has ended, but the client still comes back for the result.
             with anyio.move_on_after(self._patience):
@@ -454,7 +455,9 @@ class SamplingRounds:
                 await call.done.wait()
             raise
         if call.done.is_set():
-            return call.outcome()
+            if not call.result:
+                raise call.error
+            return call.result[0]
         token = call.token = token_urlsafe(TOKEN_BYTES)
         self._waiting[token] = call
         return types.InputRequiredResult(input_requests=call.give_out(), request_state=token)
@@ -477,6 +480,7 @@ class _Work(Generic[T]):
         self.scope = anyio.CancelScope()
         self.token: str | None = None
         self.done = anyio.Event()
+        self.changed = anyio.Event()
         self.fetched = anyio.Event()
         self.result: list[T] = []
         self.error: Exception = BackendUnavailable(
@@ -485,13 +489,12 @@ class _Work(Generic[T]):
         self._patience = patience
         self._questions: dict[str, _Question] = {}
         self._numbers = count(1)
-        self._changed = anyio.Event()
 
     async def ask(self, params: types.CreateMessageRequestParams) -> object:
         """Put a request to the client, wait for the client's answer, and return the answer."""
         key = f"sampling-{next(self._numbers)}"
         question = self._questions[key] = _Question(params)
-        self._changed.set()
+        self.changed.set()
         try:
             with anyio.move_on_after(self._patience):
                 await question.settled.wait()
@@ -517,8 +520,8 @@ class _Work(Generic[T]):
                 if self._open():
                     return
             else:
-                self._changed = anyio.Event()
-                await self._changed.wait()
+                self.changed = anyio.Event()
+                await self.changed.wait()
 
     def give_out(self) -> types.InputRequests:
         """Return the questions that the client hasn't been asked yet, and mark them as asked."""
@@ -536,17 +539,6 @@ class _Work(Generic[T]):
             if question.given_out:
                 question.answer = answers.get(key)
                 question.settled.set()
-
-    def end(self) -> None:
-        """Record that the work has ended, and wake whoever waits for it."""
-        self.done.set()
-        self._changed.set()
-
-    def outcome(self) -> T:
-        """Return the work's result, or raise its exception."""
-        if not self.result:
-            raise self.error
-        return self.result[0]
 
     def _open(self) -> dict[str, _Question]:
         return {key: each for key, each in self._questions.items() if not each.given_out}

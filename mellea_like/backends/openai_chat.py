@@ -42,6 +42,7 @@ def request_fields(
     request: Request, options: Options, *, official: bool, output: Demand | None = None
 ) -> dict[str, Any]:
     """Return the fields for a request's options, tools and typed output, without ``extra``."""
+    choice = request.tool_choice
     given = {
         "temperature": options.temperature,
         "top_p": options.top_p,
@@ -49,7 +50,7 @@ def request_fields(
         "stop": list(options.stop) or None,
         "seed": None if options.seed is None else options.seed % MAX_SEED,
         "tools": [tool.as_dict() for tool in request.tools] or None,
-        "tool_choice": _tool_choice(request.tool_choice),
+        "tool_choice": choice if choice in {None, *TOOL_CHOICES} else _call_of(choice),
     }
     fields = {name: value for name, value in given.items() if value is not None}
     if output is not None:
@@ -57,10 +58,9 @@ def request_fields(
     return fields
 
 
-def _tool_choice(choice: str | None) -> Any:
-    if choice is None or choice in TOOL_CHOICES:
-        return choice
-    return {"type": "function", "function": {"name": choice}}
+def _call_of(name: str | None) -> dict[str, Any]:
+    """Return the tool choice that demands a call of one tool."""
+    return {"type": "function", "function": {"name": name}}
 
 
 def _message(message: Message, *, official: bool) -> dict[str, Any]:
@@ -82,8 +82,7 @@ def _demand(fields: dict[str, Any], output: Demand, *, official: bool) -> None:
             fields["response_format"] = {"type": "json_object"}
         case "tool" if (tool := output.tool) is not None:
             fields["tools"] = [*fields.get("tools", ()), _output_tool(tool, official=official)]
-            forced = {"type": "function", "function": {"name": tool.name}}
-            fields["tool_choice"] = forced if tool.forced else "required"
+            fields["tool_choice"] = _call_of(tool.name) if tool.forced else "required"
         case _:
             pass
 
@@ -91,11 +90,10 @@ def _demand(fields: dict[str, Any], output: Demand, *, official: bool) -> None:
 def _output_tool(tool: OutputTool, *, official: bool) -> dict[str, Any]:
     """Return, in the protocol's form, the output tool whose arguments are the reply."""
     function: dict[str, Any] = {"name": tool.name, "description": tool.description}
-    if not official:
-        # Other servers may not know "strict", and enforce the schema anyway.
-        return {"type": "function", "function": {**function, "parameters": tool.parameters}}
-    schema, strict = _strict(tool.parameters, official=official)
-    return {"type": "function", "function": {**function, "parameters": schema, "strict": strict}}
+    function["parameters"] = tool.parameters
+    if official:  # Other servers may not know "strict", and enforce the schema anyway.
+        function["parameters"], function["strict"] = _strict(tool.parameters, official=True)
+    return {"type": "function", "function": function}
 
 
 def response_format(output: Demand, *, official: bool) -> dict[str, Any]:

@@ -354,14 +354,11 @@ class Replies:
             raise _NoChunkError from exc
         several = sum(reply.began for reply in self._replies) > 1
         if several and not all(reply.ended for reply in self._replies):
-            found += self._ended()
+            found += self.generation()
         return found
 
     def generation(self) -> list[tuple[int, Generation]]:
-        """Return the replies that have not been handed over yet."""
-        return self._ended()
-
-    def _ended(self) -> list[tuple[int, Generation]]:
+        """Return the whole replies that have not been handed over yet."""
         ended = [
             (index, replace(reply.generation(), usage=self._meter.usage))
             for index, reply in enumerate(self._replies)

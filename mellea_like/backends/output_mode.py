@@ -367,14 +367,12 @@ class OutputAttempt:
             "tool": by_hand,
             "json_object": _as_object(json_schema(self._request.format)) is None,
         }
-        for mode in MODES:
-            if not unusable.get(mode) and not self._is_known_to_be_refused(mode):
-                yield mode
-
-    def _is_known_to_be_refused(self, mode: Mode) -> bool:
         refused = self._modes.refused
         schemas = ("", _digest(self._request.format)) if refused else ()
-        return any((self._model, schema, mode) in refused for schema in schemas)
+        for mode in MODES:
+            known = any((self._model, schema, mode) in refused for schema in schemas)
+            if not unusable.get(mode) and not known:
+                yield mode
 
 
 def _digest(format: Any) -> str:

@@ -310,7 +310,12 @@ async def _answer(
         async with aclosing(_pieces(response, asked, asking)) as pieces:
             yield pieces
     finally:
-        await _leave(stream, asking)
+        # A stream that wasn't read to its end is closed, with its connection.
+        with anyio.move_on_after(CLOSE_SECONDS, shield=True):
+            if stream is not None:
+                with suppress(Exception):
+                    await stream.__aexit__(None, None, None)
+            await asking.generators.aclose()
 
 
 async def _pieces(
@@ -342,17 +347,6 @@ def _events(response: StreamedResponse | ModelResponse) -> AsyncIterator[Any]:
             yield PartStartEvent(index=index, part=part)
 
     return parts()
-
-
-async def _leave(
-    stream: AbstractAsyncContextManager[StreamedResponse] | None, asking: _Asking
-) -> None:
-    """Close a stream and, if it wasn't read to the end, its connection."""
-    with anyio.move_on_after(CLOSE_SECONDS, shield=True):
-        if stream is not None:
-            with suppress(Exception):
-                await stream.__aexit__(None, None, None)
-        await asking.generators.aclose()
 
 
 class _Generators:

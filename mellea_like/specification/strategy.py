@@ -139,11 +139,10 @@ class BudgetSpec(Section):
         store: Store | None = None,
     ) -> Budget:
         """Make the budget. Errors show its ``name``. The budget ``within`` is charged, too."""
-        assumed = VERDICT_TOKENS
         return Budget(
             **self._limits(),
             prices=prices,
-            assume_output_tokens=assumed,
+            assume_output_tokens=VERDICT_TOKENS,
             cancelled=self.cancelled,
             within=within,
             name=name,
@@ -383,15 +382,12 @@ class StrategySpec(Section):
         self, *, check_only: bool = False, schema_name: str = "json_schema"
     ) -> tuple[Requirement | str, ...]:
         """Make the requirements: the checks, the JSON Schema, and the requirements in words."""
-        schema = [] if self.json_schema is None else [self.json_schema]
-        return (
-            *(parse_check(expression, early=self.early) for expression in self.checks),
-            *(
-                json_schema(one, name=schema_name, early=self.early, check_only=check_only)
-                for one in schema
-            ),
-            *self.requirements,
-        )
+        made = [parse_check(expression, early=self.early) for expression in self.checks]
+        if (schema := self.json_schema) is not None:
+            made.append(
+                json_schema(schema, name=schema_name, early=self.early, check_only=check_only)
+            )
+        return (*made, *self.requirements)
 
     def make_budget(
         self,
