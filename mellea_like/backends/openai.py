@@ -421,13 +421,13 @@ class OpenAIBackend:
             if url.scheme == "http" and is_here(url)
             else True,
         )
-        sdk = openai.AsyncOpenAI(
-            api_key=key, base_url=without_credentials(url), http_client=http_client
-        )
+        base_url = without_credentials(url._replace(query=""))
+        sdk = openai.AsyncOpenAI(api_key=key, base_url=base_url, http_client=http_client)
         return OwnClient(
             sdk,
             http_client,
             path=path,
+            query=url.query,
             headers=self._headers(),
             follow_redirects=self._follow_redirects,
         )

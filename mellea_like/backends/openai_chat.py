@@ -30,12 +30,15 @@ def request_body(
         "model": model,
         "messages": [_message(message, official=official) for message in messages],
         "stream": True,
-        "stream_options": {"include_usage": True},
+        "stream_options": {},
     }
     if choices is not None:
         body["n"] = choices
-    fields = request_fields(request, options, official=official, output=output)
-    return {**body, **fields, **options.extra}
+    body |= request_fields(request, options, official=official, output=output)
+    body |= options.extra
+    if isinstance(streaming := body["stream_options"], dict):
+        body["stream_options"] = {"include_usage": True, **streaming}
+    return body
 
 
 def request_fields(

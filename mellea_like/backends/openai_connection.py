@@ -41,6 +41,7 @@ class OwnClient:
         http_client: httpx2.AsyncClient,
         *,
         path: str,
+        query: str,
         headers: Mapping[str, str],
         follow_redirects: bool,
     ) -> None:
@@ -48,11 +49,16 @@ class OwnClient:
         self.lock = anyio.Lock()
         self._client = http_client
         self._follow = follow_redirects
-        self._base = base = sdk.base_url
-        self._url = base.copy_with(raw_path=base.raw_path + path.lstrip("/").encode("ascii"))
+        self._query = f"?{query}" if query else ""
+        self._url = self._at(path)
         given = {**sdk.default_headers, **sdk.auth_headers, **headers}
         known = {name: value for name, value in given.items() if isinstance(value, str)}
         self._headers = http_client.build_request("GET", self._url, headers=known).headers
+
+    def _at(self, path: str) -> httpx2.URL:
+        base = self.sdk.base_url  # It ends with a slash.
+        added = path.removeprefix("/") + self._query
+        return base.copy_with(raw_path=base.raw_path + added.encode("ascii"))
 
     async def close(self) -> None:
         """Close the connections."""
@@ -64,8 +70,7 @@ class OwnClient:
 
     async def first_model(self) -> Any:
         """Return the id of the first model in the server's list; None if the list is empty."""
-        url = self._base.copy_with(raw_path=self._base.raw_path + b"models")
-        found = from_json(await _bounded(await self._send("GET", url, b"", {})))
+        found = from_json(await _bounded(await self._send("GET", self._at("models"), b"", {})))
         return next((model["id"] for model in found["data"] or ()), None)
 
     async def _send(

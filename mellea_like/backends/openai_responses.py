@@ -47,12 +47,13 @@ def responses_body(
         "store": False,
     }
     fields = request_fields(request, options, official=official, output=output)
+    extra = dict(options.extra)
     for name, value in fields.items():
         match name:
             case "max_tokens" | "max_completion_tokens":
                 body["max_output_tokens"] = value
             case "response_format":
-                body["text"] = {"format": _flat(value)}
+                body["text"] = {**(extra.pop("text", None) or {}), "format": _flat(value)}
             case "tools":
                 # By default, the chat protocol's tools aren't strict, but these are.
                 body["tools"] = [{"strict": False, **_flat(tool)} for tool in value]
@@ -62,7 +63,7 @@ def responses_body(
                 pass
             case _:
                 body[name] = value
-    return {**body, **options.extra}
+    return {**body, **extra}
 
 
 def _flat(typed: Mapping[str, Any]) -> dict[str, Any]:

@@ -75,6 +75,20 @@ async def test_options_go_onto_the_wire_over_the_backends_own():
     }
 
 
+@pytest.mark.parametrize(
+    ("extra", "sent"),
+    [
+        ({"include_obfuscation": False}, {"include_usage": True, "include_obfuscation": False}),
+        ({"include_usage": False}, {"include_usage": False}),
+        (None, None),
+    ],
+)
+async def test_the_usage_is_asked_for_beside_other_options_of_the_stream(extra, sent):
+    async with serving() as (server, backend):
+        await backend.generate(ask(options=Options(extra={"stream_options": extra})))
+    assert server.requests[0]["stream_options"] == sent
+
+
 async def test_extra_may_not_turn_streaming_off():
     backend = OpenAIBackend("m", base_url="http://127.0.0.1:9/v1")
     with pytest.raises(InvalidRequest, match="always streams"):
@@ -154,6 +168,14 @@ async def test_a_list_without_models_or_of_something_else_is_an_error(body, says
         with pytest.raises((MalformedResponse, InvalidRequest), match=says):
             await backend.generate(ask())
         await backend.aclose()
+
+
+async def test_a_query_in_the_url_is_sent_with_each_request():
+    with OpenAIServer() as server:
+        backend = OpenAIBackend("m", base_url=f"{server.url}?api-version=7")
+        await backend.generate(ask())
+        await backend.aclose()
+    assert server.paths == ["/v1/chat/completions?api-version=7"]
 
 
 async def test_openais_own_api_needs_a_models_name():

@@ -99,7 +99,8 @@ async def test_what_is_asked_is_written_as_the_api_has_it():
         Message("tool", "noon", tool_call_id="a"),
         Message("user", [Image("https://example.org/a.png", detail="low"), File(file_id="f1")]),
     )
-    options = Options(temperature=0.5, top_p=0.9, max_tokens=20, seed=3, extra={"store": True})
+    extra = {"store": True, "text": {"verbosity": "low"}}
+    options = Options(temperature=0.5, top_p=0.9, max_tokens=20, seed=3, extra=extra)
     async with serving(api="responses") as (server, backend):
         asked = ask(*messages, options=options, tools=(CLOCK,), tool_choice="clock", format=Point)
         await backend.generate(asked)
@@ -122,6 +123,7 @@ async def test_what_is_asked_is_written_as_the_api_has_it():
     assert first["tools"][0]["name"] == "clock"
     closed = {**Point.model_json_schema(), "additionalProperties": False}
     assert first["text"]["format"]["schema"] == closed
+    assert first["text"]["verbosity"] == "low"
     assert (first["temperature"], first["top_p"], first["max_output_tokens"]) == (0.5, 0.9, 20)
     assert first["store"] is True
     assert second["tool_choice"] == "none"
