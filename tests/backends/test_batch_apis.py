@@ -108,34 +108,6 @@ async def test_a_lost_answer_to_create_is_no_error_and_its_job_is_found(
 
 
 @every_provider
-async def test_an_answer_that_never_comes_is_lost(provider, tmp_path):
-    clock = loop_clock()  # Azure reads a file for seconds.
-    faults = fault("create", "hang")
-    async with scene(provider, tmp_path, now=lambda: 10 * clock(), faults=faults) as s:
-
-        class Silent(httpx2.AsyncBaseTransport):
-            async def handle_async_request(self, request):
-                with anyio.move_on_after(0.3):
-                    return await s.transport.handle_async_request(request)
-                raise httpx2.ReadTimeout("nothing came", request=request)
-
-        api = make_api(provider, Silent())
-        intention, path = s.intend([ask()])
-        assert await api.create(intention, await api.upload(intention, path)) is None
-        assert len(s.world.state.jobs) == 1
-
-
-@every_provider
-async def test_a_job_that_was_not_created_is_not_found(provider, tmp_path, virtual_clock):
-    faults = fault("create", "status", status=503)
-    async with scene(provider, tmp_path, faults=faults) as s:
-        intention, path = s.intend([ask()])
-        assert await s.create(intention, path) is None
-        assert await s.api.find(intention) is None
-        assert not s.world.state.jobs
-
-
-@every_provider
 async def test_a_job_is_found_when_the_list_has_it(provider, tmp_path, virtual_clock):
     faults = fault("create", "lose")
     async with scene(provider, tmp_path, faults=faults, list_lag=20.0, work=0.0) as s:
@@ -250,16 +222,6 @@ async def test_a_refused_creation_is_an_error(
         assert s.world.state.calls["create"] == 1, "it was repeated"
         # Nobody needs the file any more.
         assert not s.world.state.files
-
-
-@with_keys
-@pytest.mark.parametrize("kind", ["status", "lose", "status_after"])
-async def test_a_failed_upload_creates_no_job(provider, kind, tmp_path, virtual_clock):
-    async with scene(provider, tmp_path, faults=fault("upload", kind)) as s:
-        with pytest.raises(BackendError) as caught:
-            await s.submit(2)
-        assert caught.value.retryable
-        assert not s.world.state.calls["create"]
 
 
 @every_provider
@@ -534,13 +496,6 @@ async def test_odd_lines_of_results_are_told_and_break_nothing(provider, tmp_pat
     assert all(r.outcome.error for r in odd)
     assert any("invalid result: {" in r.outcome.error for r in odd)
     assert all(s.api.usage(r.outcome).input_tokens >= 0 for r in found)
-
-
-@every_provider
-async def test_a_job_that_nobody_knows(provider, tmp_path, virtual_clock):
-    async with scene(provider, tmp_path) as s:
-        with pytest.raises(InvalidRequest):
-            await s.api.look("job-1")
 
 
 # --- memory ---------------------------------------------------------------------------------------

@@ -117,16 +117,6 @@ def chunks(*choices: str) -> Answer:
             "refusal",
             2,
         ),
-        # What the model thinks aloud is counted, but it isn't part of the text.
-        (
-            chunks(
-                '"delta": {"reasoning_content": "hm"}',
-                '"delta": {"content": "42"}, "finish_reason": "stop"',
-            ),
-            "42",
-            "stop",
-            2,
-        ),
     ],
 )
 async def test_how_a_reply_ended_is_told(answer, text, reason, tokens):
@@ -221,14 +211,6 @@ async def test_a_key_that_no_header_can_hold_is_refused_without_showing_it(key):
     with pytest.raises(AuthenticationFailed, match="can't be sent in an HTTP header") as caught:
         await backend.generate(ask())
     assert key not in str(caught.value)
-
-
-def test_wrong_arguments_are_refused():
-    client = openai.AsyncOpenAI(api_key="k")
-    with pytest.raises(TypeError, match="AsyncOpenAI, not OpenAI"):
-        OpenAIBackend("m", client=openai.OpenAI(api_key="k"))
-    with pytest.raises(ValueError, match="combined with base_url or api_key"):
-        OpenAIBackend("m", client=client, api_key="k")
 
 
 # --- clients, connections and event loops --------------------------------------------------------

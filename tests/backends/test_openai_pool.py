@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
 
 import anyio
-import httpcore2
-import httpx2
 import openai
 import pytest
-from anyio.lowlevel import current_token
 from http_server import Answer, serving
 from limiter_kit import ask
 from pydantic import BaseModel
@@ -19,12 +15,6 @@ from mellea_like import Message, OpenAIBackend, Request
 from mellea_like.core import Options
 
 pytestmark = pytest.mark.anyio
-
-
-def http_client(backend: OpenAIBackend) -> Any:
-    """Return the HTTP client of the running event loop."""
-    clients: Any = backend._clients
-    return clients._clients[current_token().native_token].client._client
 
 
 @pytest.mark.parametrize("most", [1, 3])
@@ -49,18 +39,6 @@ def test_a_wrong_number_of_connections_is_refused():
     client = openai.AsyncOpenAI(api_key="k")
     with pytest.raises(ValueError, match="combined with max_connections"):
         OpenAIBackend("m", client=client, max_connections=3)
-
-
-async def test_requests_go_through_httpx2_and_not_through_httpx():
-    """httpx 0.28 with httpcore 1.0 leaks slots of its pool when requests are cancelled."""
-    async with serving() as (server, backend):
-        await backend.generate(ask())
-        client = http_client(backend)
-        assert isinstance(client, httpx2.AsyncClient)
-        assert isinstance(client._transport, httpx2.AsyncHTTPTransport)
-        assert isinstance(client._transport._pool, httpcore2.AsyncConnectionPool)
-    (sent,) = server.headers
-    assert sent["user-agent"].startswith("AsyncOpenAI/")
 
 
 class Point(BaseModel):

@@ -18,24 +18,17 @@ from mellea_like.errors import InvalidRequest, RequirementError
 
 pytestmark = pytest.mark.anyio
 
-WORDINGS = [
-    (400, "Unsupported value: 'temperature' does not support 0 with this model. Only the default"),
-    (400, "Unsupported parameter: 'temperature' is not supported with this model."),
-    (400, "invalid temperature: only 1 is allowed for this model"),
-    (400, "`temperature` may only be set to 1 when thinking is enabled."),
-    (422, "Input validation error: `temperature` must be strictly positive"),
-]
-SAID = WORDINGS[0][1]
+SAID = "Unsupported value: 'temperature' does not support 0 with this model. Only the default"
 YES = json.dumps({"passed": True, "reason": "fine"})
 
 
-def strict(status: int = 400, said: str = SAID, *, text: str = YES) -> OpenAIServer:
+def strict() -> OpenAIServer:
     """A server whose models refuse temperatures."""
 
     def choose(number: int, body: dict[str, Any]) -> Answer:
         if "temperature" in body:
-            return Answer.error(status, said, code="unsupported_value")
-        return Answer(text, usage=(7, 2))
+            return Answer.error(400, SAID, code="unsupported_value")
+        return Answer(YES, usage=(7, 2))
 
     return OpenAIServer(choose=choose)
 
@@ -82,14 +75,6 @@ async def test_a_judge_that_refuses_the_temperature_is_asked_without_and_that_is
             assert verdict.reason == "fine"
         await judge.aclose()
     assert temperatures(server) == [0, None, None]
-
-
-@pytest.mark.parametrize(("status", "said"), WORDINGS)
-async def test_servers_word_the_refusal_in_their_ways(status, said):
-    with strict(status, said) as server:
-        judge = openai(server)
-        assert (await judged_by(judge).sample("do", ["be kind"])).success
-        await judge.aclose()
 
 
 @every_backend

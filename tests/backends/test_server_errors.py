@@ -192,19 +192,10 @@ async def test_a_redirect_is_followed_only_if_it_may(status):
 
 WRONG_EVENTS = [
     "null",
-    "[]",
-    "1",
-    '"text"',
-    "{",
     "{}",
     '{"choices": 1}',
-    '{"choices": ["x"]}',
     '{"choices": [null]}',
-    '{"choices": {"a": 1}}',
-    '{"choices": [{"delta": []}]}',
-    '{"choices": [{"delta": "x"}]}',
     '{"choices": [{"delta": {"content": 5}}]}',
-    '{"choices": [{"delta": {"content": ["x"]}}]}',
     '{"choices": [], "usage": {"prompt_tokens": "many"}}',
     "\udcff\udcfe",
 ]
@@ -221,9 +212,7 @@ async def test_an_event_that_is_no_chunk_is_a_malformed_response(event):
 @pytest.mark.parametrize(
     "answer",
     [
-        Answer("a b c", cut_after=2),
         Answer("a b c", cut_after=0),
-        Answer("a b c", finish_reason=None, usage=None, done=False),
         Answer(events=(), finish_reason=None, usage=None, done=True),
         Answer(body=b"<html>Please log in</html>", content_type="text/html"),
         Answer(body=b'{"choices": []}'),

@@ -22,13 +22,7 @@ from trio.lowlevel import current_clock
 from mellea_like import RejectionSamplingStrategy
 from mellea_like.backends.openai import OpenAIBackend
 from mellea_like.core.slice import Outcome
-from mellea_like.errors import (
-    BackendTimeout,
-    BackendUnavailable,
-    CircuitOpen,
-    RateLimited,
-    SamplingTimeout,
-)
+from mellea_like.errors import BackendTimeout
 from mellea_like.limits.backoff_gate import gate_of
 from mellea_like.limits.retry import Retry
 
@@ -45,19 +39,6 @@ def openai(server: Billing, **arguments) -> OpenAIBackend:
 def strategy(backend, **settings) -> RejectionSamplingStrategy:
     settings = {"loop_budget": 2, "concurrency_budget": 2, "retry": QUICK, **settings}
     return RejectionSamplingStrategy(backend, **settings)
-
-
-@asynccontextmanager
-async def hour_passes_after(requests: int, server: Billing) -> AsyncGenerator[None]:
-    """Put the event loop's clock forward when so many requests have reached the server."""
-
-    async def watch() -> None:
-        await server.wait_until(lambda: server.started == requests, seconds=20)
-        pass_hour()
-
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(watch)
-        yield
 
 
 @asynccontextmanager
@@ -89,22 +70,6 @@ def busy(**headers: str) -> Answer:
     return Answer.error(429, "slow down", **headers)
 
 
-# --- 5xx ---------------------------------------------------------------------------------------
-
-
-async def test_after_a_503_without_end_the_circuit_breaker_ends_the_call():
-    with Billing(Answer.error(503)) as server:
-        backend = openai(server)
-        async with aftermath(backend, server) as after:
-            with pytest.raises(BackendUnavailable) as caught:
-                await after.sample(strategy(backend), "Say won.", [SAYS_WON])
-        assert caught.value is after.slices[0].error
-        assert isinstance(after.slices[-1].error, CircuitOpen)
-    # On a slow machine, the time of a probe comes before the last draw is refused.
-    assert QUICK.trip_after <= server.started < 2 * 2 * QUICK.attempts
-    assert any("draws errored" in note for note in caught.value.__notes__)
-
-
 # --- 429 -----------------------------------------------------------------------------------------
 
 
@@ -133,17 +98,6 @@ async def test_a_429_with_retry_after_holds_back_siblings_and_other_calls():
     assert len(early) <= 2  # the first, and its sibling, which was on its way
 
 
-@pytest.mark.parametrize("headers", [{}, {"retry_after": "0"}, {"retry_after": "soon"}])
-async def test_a_429_that_does_not_say_how_long_is_waited_for_by_backoff(headers):
-    with Billing(busy(**headers), busy(**headers), busy(**headers), Answer("won")) as server:
-        backend = openai(server)
-        async with aftermath(backend, server) as after:
-            result = await after.sample(strategy(backend), "Say won.", [SAYS_WON])
-    assert result.success
-    assert result.errors == ()
-    assert server.started >= 4
-
-
 async def test_a_win_while_the_gate_is_closed_ends_the_waits():
     def choose(number, body):
         return Answer("won", wait=0.15) if number == 0 else busy(retry_after="60")
@@ -157,18 +111,6 @@ async def test_a_win_while_the_gate_is_closed_ends_the_waits():
     assert result.unwrap() == "won"
     assert result.count(Outcome.CANCELLED) == 3
     assert result.usage.requests == server.started
-
-
-async def test_a_429_beyond_the_cap_is_rate_limited_now_for_all_calls():
-    with Billing(busy(retry_after="3600")) as server:
-        backend = openai(server)
-        async with aftermath(backend, server) as after:
-            with anyio.fail_after(5):
-                for _ in range(2):
-                    with pytest.raises(RateLimited, match="come back in 3") as caught:
-                        await after.sample(strategy(backend), "Say won.", [SAYS_WON])
-    assert caught.value.retry_after == pytest.approx(3600, abs=10)
-    assert server.started == 2  # The second call sent nothing at all.
 
 
 # --- a server that hangs -------------------------------------------------------------------------
@@ -194,12 +136,3 @@ async def test_of_a_hang_the_turn_errors_when_the_time_is_up_and_the_next_runs(
     assert {type(s.error) for s in late} == {BackendTimeout}
     assert passed.outcome is Outcome.PASSED
     assert result.usage.requests - result.usage.unknown == 1
-
-
-async def test_of_a_hang_the_calls_time_is_up():
-    with Billing(HANG) as server:
-        backend = openai(server)
-        async with aftermath(backend, server) as after, hour_passes_after(2, server):
-            with pytest.raises(SamplingTimeout):
-                await after.sample(strategy(backend, timeout=60), "Say won.", [SAYS_WON])
-    assert server.disconnected == 2
