@@ -80,7 +80,8 @@ def sampling_params(request: Request, options: Options) -> types.CreateMessageRe
     if wanted is not None:
         schema = json.dumps(json_schema(wanted), ensure_ascii=False)
         system.append(FORM + schema)
-    if len(request.messages) == sum(message.role == "system" for message in request.messages):
+    others = [message for message in request.messages if message.role != "system"]
+    if not others:
         msg = "a sampling request over MCP needs at least one message that isn't a system message"
         raise InvalidRequest(msg)
     if options.top_p is not None:
@@ -100,8 +101,7 @@ def sampling_params(request: Request, options: Options) -> types.CreateMessageRe
         said["model_preferences"] = preferences
     said["messages"] = [
         {"role": message.role, "content": {"type": "text", "text": message.text}}
-        for message in request.messages
-        if message.role != "system"
+        for message in others
     ]
     said["max_tokens"] = options.max_tokens
     said["system_prompt"] = "\n\n".join(system) or None

@@ -198,13 +198,9 @@ def request_parameters(model: Model, request: Request) -> ModelRequestParameters
     format = request.format
     if format is None:
         return ModelRequestParameters(function_tools=tools)
-    schema = json_schema(format)
-    wanted = OutputObjectDefinition(schema, name=format_name(format))
-    if _profile(model).get("supports_json_schema_output", False):
-        return ModelRequestParameters(
-            function_tools=tools, output_mode="native", output_object=wanted
-        )
-    if _profile(model).get("supports_tools", True) and schema.get("type") == "object":
+    schema, profile = json_schema(format), _profile(model)
+    native = profile.get("supports_json_schema_output", False)
+    if not native and profile.get("supports_tools", True) and schema.get("type") == "object":
         output = ToolDefinition(
             name=OUTPUT_TOOL,
             description="The final reply: its arguments are the whole of it.",
@@ -218,7 +214,9 @@ def request_parameters(model: Model, request: Request) -> ModelRequestParameters
             allow_text_output=False,
         )
     return ModelRequestParameters(
-        function_tools=tools, output_mode="prompted", output_object=wanted
+        function_tools=tools,
+        output_mode="native" if native else "prompted",
+        output_object=OutputObjectDefinition(schema, name=format_name(format)),
     )
 
 

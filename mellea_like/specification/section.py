@@ -137,7 +137,11 @@ _MESSAGES = {
     "string": "must be a string",
     "too_short": "needs at least one entry",
     "tuple": "must be a list",
-    "union_tag": "kind must be one of {expected_tags}",
+    "union_tag_invalid": "kind must be one of {expected_tags}",
+    "union_tag_not_found": (
+        "kind is missing: write kind: openai, llama, pydantic-ai or python; kind: markov, which"
+        " understands nothing, is for trying things out"
+    ),
 }
 """Maps prefixes of pydantic's error types to messages. The longest prefix that matches applies."""
 

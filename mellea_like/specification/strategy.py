@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar, cast
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
@@ -26,7 +26,7 @@ from mellea_like.specification.selection_expressions import SelectionSpec, parse
 from mellea_like.specification.upstream import beside
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from mellea_like.core.backend import Backend, Options
     from mellea_like.core.prices import Price
@@ -52,6 +52,8 @@ MAX_ITERATIONS = 1000
 VERDICT_TOKENS = 512
 """The number of tokens that a budget assumes for a reply without a limit, such as a judge's."""
 
+T = TypeVar("T")
+
 StrategyName: TypeAlias = Literal["rejection", "repair", "multi-turn"]
 
 STRATEGIES: Mapping[StrategyName, type[BaseSamplingStrategy]] = {
@@ -69,13 +71,20 @@ CARRIES: Mapping[StrategyName, Carry] = {
 """Maps a strategy to the failures that an escalation's first model sees, as in ``carry``."""
 
 
-def _readable(expression: str) -> str:
-    parse_check(expression)
-    return expression
+def _checked_by(read: Callable[[Any], object]) -> AfterValidator:
+    """Make a validator that leaves a value as it is, but passes on the errors of ``read``."""
+
+    def check(given: T) -> T:
+        read(given)
+        return given
+
+    return AfterValidator(check)
 
 
-Check: TypeAlias = Annotated[Text, AfterValidator(_readable)]
+Check: TypeAlias = Annotated[Text, _checked_by(parse_check)]
 """A check in the grammar of the command line, such as ``words<=20``."""
+
+JSONSchema: TypeAlias = Annotated[dict[str, Any], _checked_by(json_schema)]
 
 
 class OptionsSpec(Section):
@@ -244,12 +253,12 @@ class StrategySpec(Section):
     strategy: StrategyName = "rejection"
     attempts: Whole = 3
     lanes: Whole = 1
-    schedule: Text = "eager"
-    select: Text = "first"
+    schedule: Annotated[Text, _checked_by(parse_schedule)] = "eager"
+    select: Annotated[Text, _checked_by(parse_selection)] = "first"
     n: Whole | None = None
     checks: tuple[Check, ...] = ()
     requirements: tuple[Name, ...] = ()
-    json_schema: dict[str, Any] | None = None
+    json_schema: JSONSchema | None = None
     early: bool = False
     give_up: bool = False
     accept_incomplete: bool | None = None
@@ -261,18 +270,6 @@ class StrategySpec(Section):
     judge_options: OptionsSpec = OptionsSpec()
     escalate: tuple[StageSpec, ...] = ()
     escalate_when: Literal["spent", "cheaper"] = "spent"
-
-    @field_validator("schedule", mode="after")
-    @classmethod
-    def _read_schedule(cls, given: str) -> str:
-        parse_schedule(given)
-        return given
-
-    @field_validator("select", mode="after")
-    @classmethod
-    def _read_select(cls, given: str) -> str:
-        parse_selection(given)
-        return given
 
     @field_validator("n", mode="after")
     @classmethod
@@ -286,7 +283,7 @@ class StrategySpec(Section):
     def _read_schema(cls, given: Any, info: ValidationInfo) -> Any:
         if not isinstance(given, str):
             return given
-        path = beside(info, given)
+        path = beside(given, info)
         try:
             schema: object = json.loads(path.read_text(encoding="utf-8-sig"))
         except (ValueError, RecursionError) as exc:
@@ -296,13 +293,6 @@ class StrategySpec(Section):
             msg = f"{path} isn't a JSON Schema: it isn't a JSON object"
             raise ValueError(msg)  # noqa: TRY004 (of a file, not of an argument)
         return cast("dict[str, Any]", schema)
-
-    @field_validator("json_schema", mode="after")
-    @classmethod
-    def _check_schema(cls, given: dict[str, Any] | None) -> dict[str, Any] | None:
-        if given is not None:
-            json_schema(given)
-        return given
 
     @model_validator(mode="after")
     def _check_product(self) -> StrategySpec:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, cast
 
 from pydantic import (
+    AfterValidator,
     BeforeValidator,
     Field,
     SecretStr,
@@ -49,7 +50,7 @@ MOST_MONEY = 1e12
 """The highest accepted price: far above any real price, but low enough to calculate with."""
 
 
-def beside(info: ValidationInfo, path: str | Path) -> Path:
+def beside(path: str | Path, info: ValidationInfo) -> Path:
     """Resolve the path of a file, which must exist.
 
     A relative path starts at the configuration file's folder, or else at the current folder.
@@ -198,17 +199,12 @@ class LlamaUpstream(Upstream):
     """
 
     kind: Literal["llama"]
-    gguf: Path = Field(examples=["model.gguf"])
+    gguf: Annotated[Path, Field(examples=["model.gguf"]), AfterValidator(beside)]
     context_size: Whole = 4096
     parallel: Whole = 4
     threads: Whole | None = None
     timeout: Seconds = 600.0
     can_judge: bool = True
-
-    @field_validator("gguf", mode="after")
-    @classmethod
-    def _find(cls, given: Path, info: ValidationInfo) -> Path:
-        return beside(info, given)
 
 
 class MarkovUpstream(Upstream):
@@ -225,7 +221,7 @@ class MarkovUpstream(Upstream):
     @field_validator("corpus", mode="after")
     @classmethod
     def _find(cls, given: tuple[Path, ...], info: ValidationInfo) -> tuple[Path, ...]:
-        return tuple(beside(info, path) for path in given)
+        return tuple(beside(path, info) for path in given)
 
 
 class ProviderUpstream(Upstream):
@@ -313,23 +309,9 @@ def _told(error: Exception) -> str:
     return f"{type(error).__name__}: {error_text(error)}"
 
 
-def _check_kind(given: object) -> object:
-    if not isinstance(given, dict):
-        return given
-    section = cast("dict[str, Any]", given)
-    if "kind" not in section:
-        msg = (
-            "kind is missing: write kind: openai, llama, pydantic-ai or python; kind: markov, which"
-            " understands nothing, is for trying things out"
-        )
-        raise ValueError(msg)
-    return section
-
-
 UpstreamSpec: TypeAlias = Annotated[
     OpenAIUpstream | LlamaUpstream | MarkovUpstream | ProviderUpstream | PythonUpstream,
     Field(discriminator="kind"),
-    BeforeValidator(_check_kind),
 ]
 """The specification of an upstream; the field ``kind`` selects its class."""
 
