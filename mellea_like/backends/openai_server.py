@@ -36,7 +36,7 @@ def azure_client(url: str | None = None) -> openai.AsyncAzureOpenAI:
     """
     given: Any = {}
     if url is not None:
-        given["base_url" if "/openai" in url else "azure_endpoint"] = url
+        given["base_url" if "/openai" in urlsplit(url).path else "azure_endpoint"] = url
     return openai.AsyncAzureOpenAI(**given)
 
 
@@ -67,9 +67,7 @@ class OpenAIServer(Server[openai.AsyncOpenAI]):
     @property
     def is_official(self) -> bool:
         """Whether the server is OpenAI's own or Azure's."""
-        host = self._host
-        official = host == "api.openai.com" or host.endswith(".api.openai.com")
-        return official or self.is_azure
+        return f".{self._host}".endswith(".api.openai.com") or self.is_azure
 
     @property
     def _host(self) -> str:

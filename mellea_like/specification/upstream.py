@@ -164,9 +164,9 @@ class OpenAIUpstream(Upstream):
 
     @property
     def official(self) -> bool:
-        """Whether the server is OpenAI's own, which needs a key and a model's name."""
-        here = split_url(self.base_url or OFFICIAL_URL, "base_url").hostname
-        return here == split_url(OFFICIAL_URL, "base_url").hostname
+        """Whether it is a server of OpenAI's own, which needs a key and a model's name."""
+        host = split_url(self.base_url or OFFICIAL_URL, "base_url").hostname
+        return f".{host}".endswith(".api.openai.com")
 
     @model_validator(mode="after")
     def _check(self, info: ValidationInfo) -> OpenAIUpstream:

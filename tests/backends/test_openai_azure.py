@@ -9,6 +9,7 @@ import pytest
 from http_server import Answer, OpenAIServer
 
 from mellea_like import Message, OpenAIBackend, Request
+from mellea_like.backends import azure_client
 from mellea_like.core import Options
 from mellea_like.errors import BackendError
 
@@ -53,6 +54,20 @@ async def test_requests_go_to_the_deployment_with_azures_key_and_are_closed_like
     assert {headers["api-key"] for headers in server.headers} == {"secret-1"}
     assert server.requests[0]["max_completion_tokens"] == 9
     assert server.requests[2]["max_output_tokens"] == 9
+
+
+@pytest.mark.parametrize(
+    ("url", "base_url"),
+    [
+        ("https://x.openai.azure.com", "https://x.openai.azure.com/openai/"),
+        ("https://openai-x.openai.azure.com", "https://openai-x.openai.azure.com/openai/"),
+        ("https://x.openai.azure.com/openai/v1/", "https://x.openai.azure.com/openai/v1/"),
+    ],
+)
+def test_an_endpoint_is_told_from_a_whole_base_url(url, base_url, monkeypatch):
+    monkeypatch.setenv("AZURE_OPENAI_API_KEY", "secret-1")
+    monkeypatch.setenv("OPENAI_API_VERSION", VERSION)
+    assert str(azure_client(url).base_url) == base_url
 
 
 async def test_the_deployment_in_a_clients_url_is_its_model():

@@ -96,6 +96,7 @@ def test_an_empty_instruction_is_bad_usage(command, instruction):
         (["--schema", "/dev/zero"], "--schema: there is no file /dev/zero"),
         (["--trace", "/missing/t.json"], "--trace: there is no directory /missing"),
         (["--model", "m"], "no API key for https://api.openai.com/v1: set OPENAI_API_KEY\n"),
+        (["--model=m", "--base-url=https://eu.api.openai.com/v1"], "no API key for https://"),
         (["--base-url", "http://127.0.0.1:9/v1", "--retries=0"], "can't reach http://127.0.0.1:9"),
     ],
 )
