@@ -294,12 +294,12 @@ class Incoming:
                 return translator.malformed(str(exc))
             case ServerError():
                 return translator.of(exc)
+            case _ if self._reply.whole:
+                return None  # After the reply's end, only the usage can be lost.
             case ValueError():
                 why = f"an invalid event ({translator.clean(str(exc))})"
                 event = self._event.decode("utf-8", "replace")
                 return translator.malformed(why, event, began=self._reply.began)
-            case _ if self._reply.whole:
-                return None  # After the reply's end, only the usage can be lost.
             case _:
                 error = translator.of(exc)
         if self._reply.began and isinstance(error, BackendUnavailable):

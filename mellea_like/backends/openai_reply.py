@@ -260,7 +260,7 @@ class Reply(Gathered):
         self._further.take("reply", chunk)
         piece = ""
         for choice in chunk["choices"] or ():
-            if choice.get("index", 0) == self._index:
+            if (choice.get("index") or 0) == self._index:
                 self.began = True
                 piece += self._read_choice(choice)
         return piece

@@ -126,6 +126,15 @@ async def test_how_a_reply_ended_is_told(answer, text, reason, tokens):
     assert tokens in {None, generation.usage.output_tokens}
 
 
+@pytest.mark.parametrize("index", ["0", "null"])
+async def test_an_event_of_another_kind_after_the_reply_takes_only_the_usage(index):
+    last = f'{{"index": {index}, "delta": {{"content": "a"}}, "finish_reason": "stop"}}'
+    events = (f'{{"choices": [{last}]}}', '{"cost": 3}')
+    async with serving(Answer(events=events, finish_reason=None, usage=None)) as (_, backend):
+        reply = await backend.generate(ask())
+    assert (reply.text, reply.finish_reason, reply.usage.unknown) == ("a", "stop", 1)
+
+
 # --- which model -------------------------------------------------------------------------------
 
 
