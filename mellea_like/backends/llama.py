@@ -19,7 +19,7 @@ import anyio
 
 from mellea_like.core.argument_checks import real_number, whole_number
 from mellea_like.core.backend import texts_only
-from mellea_like.errors import BackendError, BackendTimeout, BackendUnavailable
+from mellea_like.errors import BackendError, BackendTimeout, BackendUnavailable, MalformedResponse
 from mellea_like.lazy import needs_extra
 from mellea_like.runtime.threads import run_in_thread, run_to_its_end
 
@@ -335,7 +335,8 @@ class LlamaCppBackend(OpenAIBackend):
 
 async def _explained(exc: BackendError, process: ServerProcess) -> BackendError:
     """Return an error about the crash if the server has crashed; otherwise, return ``exc``."""
-    if exc.status is not None or isinstance(exc, BackendTimeout):
+    broken = isinstance(exc, BackendUnavailable | MalformedResponse)
+    if not broken or exc.status is not None:
         return exc
     with anyio.move_on_after(CRASH_SECONDS):
         while not process.has_ended():  # noqa: ASYNC110 (the end of a process sets no event)

@@ -27,7 +27,7 @@ from mellea_like.backends.openai import OpenAIBackend
 from mellea_like.core.backend import Options, Request
 from mellea_like.core.conversation import Message
 from mellea_like.core.format import parse_json
-from mellea_like.errors import BackendTimeout, BackendUnavailable, MalformedResponse
+from mellea_like.errors import BackendTimeout, BackendUnavailable, InvalidRequest, MalformedResponse
 
 pytest.importorskip("xllamacpp")
 
@@ -222,6 +222,9 @@ async def test_a_crash_is_told_if_the_process_takes_seconds_to_end(virtual_clock
         def failure(self, what: str) -> BackendUnavailable:
             return BackendUnavailable(what, retryable=False)
 
+    refused = InvalidRequest("can't be encoded")
+    assert await _explained(refused, Dying()) is refused
+    assert virtual_clock.now == 0
     error = await _explained(MalformedResponse("an incomplete reply"), Dying())
     assert str(error) == "has crashed"
 
