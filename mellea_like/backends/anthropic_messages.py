@@ -54,6 +54,7 @@ FINISH_REASONS = {
     "stop_sequence": "stop",
     "max_tokens": "length",
     "model_context_window_exceeded": "length",
+    "pause_turn": "length",  # After several calls of a server's own tools.
     "tool_use": "tool_calls",
     "refusal": "refusal",
 }

@@ -162,6 +162,8 @@ class Gathered:
 
     def _finish(self, reason: str | None) -> str:
         """Record the finish reason; return the text of a wrapped output tool, known only now."""
+        if reason == "error":
+            raise ServerError(reason)
         text = ""
         if self._output is not None and self._calls:
             tool, calls, self._calls = self._output, self._calls, []

@@ -20,7 +20,12 @@ from mellea_like.core.backend import JUDGE_DEFAULTS, Options, Request
 from mellea_like.core.generation import Generation, RequestMeter, Usage
 from mellea_like.core.parts import Audio, File, Image
 from mellea_like.core.tools import ToolCall
-from mellea_like.errors import BackendError, InvalidRequest, MalformedResponse
+from mellea_like.errors import (
+    BackendError,
+    BackendUnavailable,
+    InvalidRequest,
+    MalformedResponse,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -477,6 +482,16 @@ def test_a_response_that_failed_is_an_error():
     reply = {"status": "failed", "error": error, "output": []}
     with pytest.raises(BackendError, match="it broke"):
         api.reply(ask(), JobOutcome(reply=reply), RequestMeter())
+
+
+def test_a_reply_that_paused_or_failed_is_no_answer():
+    said = {"content": [{"type": "text", "text": "I look."}], "stop_reason": "pause_turn"}
+    reply = make_api("anthropic").reply(ask(), JobOutcome(reply=said), RequestMeter())
+    assert (reply.text, reply.finish_reason) == ("I look.", "length")
+    choice = {"index": 0, "message": {"content": "I"}, "finish_reason": "error"}
+    failed = JobOutcome(reply={"choices": [choice]})
+    with pytest.raises(BackendUnavailable, match="ended its reply with an error"):
+        make_api("mistral").reply(ask(), failed, RequestMeter())
 
 
 def test_a_cost_that_is_not_told_is_unknown():

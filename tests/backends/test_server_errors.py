@@ -261,6 +261,10 @@ async def test_an_endless_line_is_given_up():
         ('{"error": {"message": "bad", "type": "invalid_request_error"}}', InvalidRequest),
         ('{"error": {"message": "long", "code": 400, "type": "exceeds"}}', InvalidRequest),
         ('{"error": "just text"}', BackendUnavailable),
+        (
+            '{"choices": [{"delta": {"content": "a"}, "finish_reason": "error"}]}',
+            BackendUnavailable,
+        ),
         ('{"error": ["a"]}', BackendUnavailable),
     ],
 )
