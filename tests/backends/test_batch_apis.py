@@ -12,7 +12,6 @@ from batch_servers.kit import PROVIDERS, Scene, ask, make_api, scene
 from batch_servers.settings import DAY
 from batch_servers.world import loop_clock
 
-from mellea_like.backends import OpenAIBackend
 from mellea_like.backends.batch_api import BatchAPI, Intention, JobOutcome
 from mellea_like.core.generation import RequestMeter, Usage
 from mellea_like.errors import (
@@ -534,26 +533,3 @@ async def test_a_large_file_is_sent_in_little_memory(provider, tmp_path):
     assert size > 40_000_000
     assert received[0] >= size
     assert peak < 8_000_000
-
-
-# --- beside the ordinary API ----------------------------------------------------------------------
-
-
-async def test_requests_may_be_made_directly_at_the_full_price(tmp_path):
-    import openai
-
-    async with scene("openai", tmp_path, draws="body") as s:
-        http = httpx2.AsyncClient(transport=s.transport)
-        client = openai.AsyncOpenAI(
-            api_key="sk-test", base_url="https://api.openai.com/v1", http_client=http
-        )
-        backend = OpenAIBackend("gpt-test", client=client)
-        direct = await backend.generate(ask())
-        bill = s.world.bill()["direct"]
-        assert (
-            bill["nano"] == direct.usage.input_tokens * 2_000 + direct.usage.output_tokens * 8_000
-        )
-        s.world.change(work=0.0, validating=0.0)
-        outcomes = await s.collect(await s.api.look((await s.submit([ask()])).id))
-        assert read(s, outcomes, "run-1-0").text == direct.text
-        assert s.world.bill()["jobs"]["nano"] == bill["nano"] // 2

@@ -209,23 +209,6 @@ async def test_an_event_that_is_no_chunk_is_a_malformed_response(event):
     assert error.retryable
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        Answer("a b c", cut_after=0),
-        Answer(events=(), finish_reason=None, usage=None, done=True),
-        Answer(body=b"<html>Please log in</html>", content_type="text/html"),
-        Answer(body=b'{"choices": []}'),
-        Answer(body=b""),
-    ],
-    ids=repr,
-)
-async def test_a_reply_that_breaks_off_is_no_reply(answer):
-    error = await failure(answer)
-    assert isinstance(error, MalformedResponse | BackendUnavailable)
-    assert error.retryable
-
-
 async def test_at_most_200_escaped_characters_of_a_body_are_shown():
     error = await failure(Answer(body=b"\x1b[31mA" * 5000))
     shown = str(error).partition("without a reply: ")[2]
