@@ -55,7 +55,7 @@ def input_tokens(asked: Asked) -> int:
 
 def draw(settings: Settings, asked: Asked, body: Any, custom_id: str) -> Drawn:
     """Return the model's output for a request."""
-    key = json.dumps(body, sort_keys=True) + (custom_id if settings.draws == "custom_id" else "")
+    key = json.dumps(body, sort_keys=True) + custom_id
     rng = Random(f"{settings.seed}|{hashlib.sha256(key.encode()).hexdigest()}")
     right = rng.random() < settings.pass_rate
     word = "right" if right else "wrong"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 DAY = 86_400.0
 
@@ -22,7 +22,6 @@ class Settings:
 
     seed: int = 0
     pass_rate: float = 0.6  # The chance that a reply is right.
-    draws: Literal["custom_id", "body"] = "custom_id"  # Whether a reply depends on the body alone.
     error_rate: float = 0.0  # The chance that a request of a job fails by the server's fault.
     cached: float = 0.0  # Part of a prompt that comes from the cache; it has the price of the rest.
     # By model, the nano-dollars of a token sent and of one received; half of it in a job.
