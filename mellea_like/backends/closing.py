@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 CLOSE_SECONDS = 1.0
-"""The longest time to spend on closing a response, in seconds. Then the attempt is abandoned."""
+"""The most seconds to spend on closing a reply or a connection. Then it is abandoned."""
 
 
 async def close(response: Any, chunks: AsyncIterator[bytes]) -> None:

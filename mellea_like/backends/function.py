@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import json
 from collections.abc import AsyncIterator, Iterator
@@ -80,7 +79,8 @@ class FunctionBackend:
             raise ValueError(msg)
         self._function = function
         self._inline = inline
-        self._name = _name_of(function)
+        inner = getattr(function, "func", function)  # A partial's function.
+        self._name = str(getattr(inner, "__name__", type(inner).__name__))
         self.model = self._name if model is None else model
         self.can_judge = can_judge
 
@@ -159,13 +159,6 @@ class FunctionBackend:
 
     def __repr__(self) -> str:
         return f"<FunctionBackend {self._name}>"
-
-
-def _name_of(function: GenerateFunction) -> str:
-    inner: Any = function
-    while isinstance(inner, functools.partial):
-        inner = inner.func
-    return str(getattr(inner, "__name__", None) or type(inner).__name__)
 
 
 def _text_of(value: object) -> str:

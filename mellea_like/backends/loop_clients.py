@@ -17,6 +17,7 @@ from weakref import WeakKeyDictionary
 import anyio
 from anyio.lowlevel import current_token
 
+from mellea_like.backends.closing import CLOSE_SECONDS
 from mellea_like.runtime.threads import run_to_its_end
 
 if TYPE_CHECKING:
@@ -28,9 +29,6 @@ class _Closing(Protocol):
 
 
 T = TypeVar("T", bound=_Closing)
-
-CLOSE_SECONDS = 1.0
-"""The longest time to spend on closing connections, in seconds. Then they are abandoned."""
 
 _suspended: WeakKeyDictionary[object, set[AsyncGenerator[None]]] = WeakKeyDictionary()
 """The suspended generators that will close clients, by event loop. They are kept here because trio

@@ -22,6 +22,7 @@ with needs_extra("pydantic-ai", "PydanticAIBackend needs Pydantic AI"):
     from pydantic_ai.messages import ModelResponse, PartStartEvent
     from pydantic_ai.models import Model, infer_model
 
+from mellea_like.backends.closing import CLOSE_SECONDS
 from mellea_like.backends.loop_clients import LoopClients
 from mellea_like.backends.pydantic_ai_wire import (
     ModelTranslator,
@@ -48,9 +49,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 __all__ = ["PydanticAIBackend"]
-
-CLOSE_SECONDS = 1.0
-"""The longest time to spend on closing an incomplete reply, in seconds."""
 
 
 class PydanticAIBackend:

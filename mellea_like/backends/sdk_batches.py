@@ -16,7 +16,9 @@ from mellea_like.backends.loop_clients import LoopClients
 from mellea_like.backends.openai_events import ReplyTooLongError, ServerError
 from mellea_like.backends.output_mode import OutputModes
 from mellea_like.backends.server_errors import (
+    SDK_ERRORS,
     Translator,
+    is_a,
     kind_of_status,
     never_sent,
     refuses_preferred,
@@ -455,5 +457,4 @@ def may_have_arrived(exc: Exception) -> bool:
     if isinstance(exc, (BackendError, *BUGS)) or never_sent(exc):
         return False
     # An SDK's own refusal, such as for a missing key, is no error of the API.
-    names = {kind.__name__ for kind in type(exc).__mro__}
-    return "APIError" in names or not names & {"OpenAIError", "AnthropicError"}
+    return is_a(exc, "APIError") or not is_a(exc, *SDK_ERRORS)
