@@ -144,6 +144,8 @@ class SimulatedBackend:
             ("output_tokens", 1),
         ):
             real_number(f"SimulatedBackend: {name}", getattr(self, name), least=least)
+        if self.retry_after is not None:
+            real_number("SimulatedBackend: retry_after", self.retry_after, least=0)
         self._counter = RequestCounter()
 
     @property

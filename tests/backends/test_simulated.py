@@ -151,6 +151,7 @@ async def test_a_cancelled_request_has_cost_the_tokens_so_far(virtual_clock):
         {"median": -1},
         {"sigma": -1},
         {"output_tokens": 0},
+        {"retry_after": -1},
     ],
 )
 def test_a_number_out_of_its_range_is_refused(wrong):
