@@ -52,9 +52,7 @@ async def test_it_ends_the_call_and_cancels_the_others():
 async def test_a_hear_that_returns_no_ruling_is_named(monkeypatch):
     monkeypatch.setattr(TwoLanes, "hear", lambda *_: True)
     strategy = RejectionSamplingStrategy(by_iteration({1: "yes"}))
-    with pytest.raises(
-        TypeError, match="TwoLanes object.* must return a Ruling or None"
-    ):
+    with pytest.raises(TypeError, match=r"TwoLanes object.* must return a Ruling or None"):
         await strategy.sample("do", [yes])
 
 
