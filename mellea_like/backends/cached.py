@@ -123,7 +123,8 @@ class CachedBackend(BackendWrapper):
 
         Args:
             name: distinguishes the requests to the returned backend from others. It may be the
-                number of an evaluation's sample, for example.
+                number of an evaluation's sample, for example. Names of nested calls are joined by
+                spaces: ``apart("a").apart("b")`` has the replies of ``apart("a b")``.
 
         Returns:
             The backend. Its statistics start at 0.

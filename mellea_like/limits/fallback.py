@@ -142,8 +142,9 @@ class FallbackBackend:
         """Return the reply of the first backend that has one.
 
         Raises:
-            BackendError: no backend had a reply. This is the first transient error, or the last
-                error if none was transient.
+            LimitExceeded: a limit around one of the backends refused the request.
+            Exception: no backend had a reply. This is the first transient error, or the last error
+                if none was transient.
         """
         whole = request.meter.attempt()
 

@@ -98,8 +98,10 @@ class SelectionSpec:
                 return Tournament(n=min(self.n or Tournament().n, turns))
             case "ordered":
                 return "ordered"
-            case _:
+            case "first":
                 return "first"
+            case _:
+                raise AssertionError(self.kind)  # `_FORMS` has a selection that isn't made here.
 
 
 def parse_selection(text: str, n: int | None = None) -> SelectionSpec:
