@@ -109,6 +109,15 @@ async def test_the_best_failure_comes_as_a_reply_where_that_is_wanted(by_model, 
     assert answer.json["mellea_like"]["passed"] is False
 
 
+async def test_a_best_failure_that_was_rejected_while_it_arrived_is_incomplete(virtual_clock):
+    backend = ScriptedBackend([Reply("all is bad and so on", delay=5)])
+    config = {"attempts": 1, "early": True, "when_nothing_passed": "best"}
+    async with calling(backend, checks=["excludes:bad"], **config) as caller:
+        [choice] = (await caller.chat()).json["choices"]
+    assert choice["message"]["content"] == "all is bad "
+    assert choice["finish_reason"] == "length"
+
+
 async def test_several_replies_are_one_call_that_ends_when_there_are_enough(virtual_clock):
     replies = [Reply("a b c", delay=1), *(Reply("a", delay=d) for d in (2, 3, 60, 60))]
     backend = ScriptedBackend(replies)

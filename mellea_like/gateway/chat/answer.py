@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from mellea_like.core.extra import NO_EXTRA, with_extra
-from mellea_like.core.generation import Usage
+from mellea_like.core.generation import REJECTED, Usage
 from mellea_like.errors import (
     BackendError,
     CircuitOpen,
@@ -139,7 +139,8 @@ def further_of(reply: Slice, place: str) -> dict[str, Any]:
 def finish_reason(reply: Slice) -> str:
     """Return the finish reason: ``stop``, ``length``, ``content_filter`` or ``tool_calls``."""
     made = generated(reply)
-    reason = made.finish_reason or "stop"
+    # A best failure may have been rejected before it was whole.
+    reason = "length" if made.finish_reason == REJECTED else made.finish_reason or "stop"
     if made.tool_calls and reason not in CUT:
         return "tool_calls"
     return reason if reason in CUT else "stop"
