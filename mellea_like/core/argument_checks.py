@@ -8,6 +8,8 @@ import sys
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
 
+from mellea_like.core.display import shown
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from typing import ParamSpec, TypeVar
@@ -71,6 +73,13 @@ def check_text(name: str, value: object) -> None:
     """Make sure that an argument is a ``str``."""
     if not isinstance(value, str):
         msg = f"{name} must be a str, not {type(value).__name__}"
+        raise TypeError(msg)
+
+
+def check_type(name: str, value: object, kinds: Any, allowed: str) -> None:
+    """Make sure that an argument is of a type, or one of a union; ``allowed`` describes it."""
+    if not isinstance(value, kinds):
+        msg = f"{name} must be {allowed}, not {shown(value)}"
         raise TypeError(msg)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, Self, runtime_checkable
 
-from mellea_like.core.argument_checks import real_number, whole_number
+from mellea_like.core.argument_checks import check_one_of, check_type, real_number, whole_number
 from mellea_like.core.display import fields_shown
 from mellea_like.core.extra import NO_EXTRA, as_extra
 from mellea_like.core.generation import Generation, Meter
@@ -263,14 +263,10 @@ class Request:
         draft: Any = self
         draft.tools = tools = tuple(self.tools)
         for tool in tools:
-            if not isinstance(tool, Tool):
-                msg = f"a request's tools must be Tool objects, not {type(tool).__name__}"
-                raise TypeError(msg)
+            check_type("a request's tools", tool, Tool, "Tool objects")
         names = [tool.name for tool in tools]
-        if self.tool_choice not in {None, *TOOL_CHOICES, *names}:
-            known = ", ".join([*TOOL_CHOICES, *names])
-            msg = f"a request's tool_choice must be one of {known}, not {self.tool_choice!r}"
-            raise ValueError(msg)
+        if self.tool_choice is not None:
+            check_one_of("a request's tool_choice", self.tool_choice, (*TOOL_CHOICES, *names))
 
 
 class CallPiece(str):

@@ -17,7 +17,7 @@ from typing import (
     runtime_checkable,
 )
 
-from mellea_like.core.argument_checks import check_text, is_async, yields
+from mellea_like.core.argument_checks import check_text, check_type, is_async, yields
 from mellea_like.core.display import bounded, fields_shown, shown
 from mellea_like.core.extra import NO_EXTRA, as_extra, with_extra
 from mellea_like.core.parts import Part, Text, as_content, part_from_dict
@@ -212,9 +212,7 @@ def joined_text(content: str | Iterable[Part]) -> str:
 def _check_calls(role: str, calls: tuple[Any, ...], call_id: object) -> None:
     """Make sure that only assistants call tools, and that tools' messages name a call's id."""
     for call in calls:
-        if not isinstance(call, ToolCall):
-            msg = f"a message's tool_calls must be ToolCall objects, not {type(call).__name__}"
-            raise TypeError(msg)
+        check_type("a message's tool_calls", call, ToolCall, "ToolCall objects")
     if calls and role != "assistant":
         msg = f"only messages with the role 'assistant' can have tool_calls, not {role!r}"
         raise ValueError(msg)
@@ -285,9 +283,7 @@ def _as_messages(messages: Iterable[MessageLike]) -> tuple[Message, ...]:
 def _as_message(message: object) -> Message:
     if isinstance(message, Message):
         return message
-    if not isinstance(message, Mapping):
-        msg = f"a context's messages must be Message objects or dicts, not {type(message).__name__}"
-        raise TypeError(msg)
+    check_type("a context's messages", message, Mapping, "Message objects or dicts")
     return Message.from_dict(cast("Mapping[str, Any]", message))
 
 
@@ -384,11 +380,7 @@ class Instruction:
     __repr__ = fields_shown
 
     def __post_init__(self) -> None:
-        if not isinstance(self.description, str):
-            msg = (
-                f"an instruction's description must be a str, not {type(self.description).__name__}"
-            )
-            raise TypeError(msg)
+        check_text("an instruction's description", self.description)
         if isinstance(self.requirements, str):
             msg = (
                 "an instruction's requirements must be a sequence, not a str: put the text in a"

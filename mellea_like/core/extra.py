@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, cast
 
+from mellea_like.core.argument_checks import check_type
+
 
 class Extra(Mapping[str, Any]):
     """Extra fields by name; immutable, and equal to any mapping with the same fields."""
@@ -40,9 +42,7 @@ def as_extra(fields: object, what: str) -> Mapping[str, Any]:
     """Return extra fields as an `Extra`. In errors, ``what`` names the object that has them."""
     if type(fields) is Extra:
         return fields
-    if not isinstance(fields, Mapping):
-        msg = f"{what}'s extra must be a mapping of further fields, not {type(fields).__name__}"
-        raise TypeError(msg)
+    check_type(f"{what}'s extra", fields, Mapping, "a mapping of further fields")
     return Extra(cast("Mapping[str, Any]", fields))
 
 

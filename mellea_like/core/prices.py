@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from mellea_like.core.argument_checks import real_number
+from mellea_like.core.argument_checks import check_type, real_number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -94,9 +94,7 @@ def checked_prices(prices: Mapping[str, Price] | None) -> Mapping[str, Price] | 
     """Make sure that something is a price table or None, and return a read-only copy."""
     if prices is None:
         return None
-    if not isinstance(prices, Mapping):
-        msg = f"prices must be a mapping of model names to Price, not {type(prices).__name__}"
-        raise TypeError(msg)
+    check_type("prices", prices, Mapping, "a mapping of model names to Price")
     for model, price in prices.items():
         if not isinstance(model, str) or not isinstance(price, Price):
             msg = f"prices must map model names to Price(input, output), not {model!r} to {price!r}"

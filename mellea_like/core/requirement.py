@@ -10,9 +10,17 @@ from enum import IntEnum
 from functools import partial, wraps
 from importlib import import_module
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypedDict, Unpack, get_args, overload
 
-from mellea_like.core.argument_checks import check_text, is_async, real_number, takes
+from mellea_like.core.argument_checks import (
+    check_one_of,
+    check_text,
+    check_type,
+    is_async,
+    real_number,
+    takes,
+    whole_number,
+)
 from mellea_like.core.display import shown
 
 if TYPE_CHECKING:
@@ -136,37 +144,27 @@ class Requirement:
         if not description.strip():
             msg = "a requirement's description can't be empty: describe in words what must hold"
             raise ValueError(msg)
+        what = f"requirement {description!r}"
         if validator is not None and not callable(validator):
-            msg = f"requirement {description!r}: the validator must be callable, not {validator!r}"
+            msg = f"{what}: the validator must be callable, not {validator!r}"
             raise TypeError(msg)
-        if on_error not in ("error", "fail", "raise"):
-            msg = (
-                f"requirement {description!r}: on_error must be error, fail or raise, not"
-                f" {on_error!r}"
-            )
-            raise ValueError(msg)
-        if not (isinstance(weight, int | float) and 0 < weight < math.inf):
-            msg = (
-                f"requirement {description!r}: weight must be greater than 0 and finite, not"
-                f" {weight!r}"
-            )
-            raise ValueError(msg)
+        check_one_of(f"{what}: on_error", on_error, get_args(OnError))
+        real_number(f"{what}: weight", weight, over=0)
         if timeout is not None:
-            what = f"requirement {description!r}: timeout"
-            real_number(what, timeout, over=0, most=math.inf, unit="seconds")
+            real_number(f"{what}: timeout", timeout, over=0, most=math.inf, unit="seconds")
         if validator is not None and not takes(validator, 1):
             msg = (
-                f"requirement {description!r}: the validator must take exactly one argument,"
-                " the Candidate; its text is candidate.text"
+                f"{what}: the validator must take exactly one argument, the Candidate; its text"
+                " is candidate.text"
             )
             raise TypeError(msg)
         if inline and validator is not None and is_async(validator):
-            msg = f"requirement {description!r}: inline can't be combined with an async validator"
+            msg = f"{what}: inline can't be combined with an async validator"
             raise ValueError(msg)
         if judge is not None and validator is not None:
-            msg = f"requirement {description!r}: judge can't be combined with a validator"
+            msg = f"{what}: judge can't be combined with a validator"
             raise ValueError(msg)
-        _check_stream(description, stream)
+        _check_stream(f"{what}: the stream check", stream)
         vars(self).update(
             description=description,
             validator=validator,
@@ -330,17 +328,10 @@ def at_least(number: int, *parts: Requirement | str) -> Requirement:
     if not isinstance(number, int) or isinstance(number, bool):
         msg = f"at_least needs the number first: at_least(2, a, b, c), not {number!r}"
         raise TypeError(msg)
-    if not 1 <= number <= len(parts):
-        msg = (
-            f"at_least: the number must be between 1 and {len(parts)}, the number of requirements,"
-            f" not {number}"
-        )
-        raise ValueError(msg)
+    whole_number("at_least: the number of requirements", number, most=len(parts))
     made = [Requirement(part) if isinstance(part, str) else part for part in parts]
     for part in made:
-        if not isinstance(part, Requirement):
-            msg = f"at_least: requirements must be Requirement objects or texts, not {part!r}"
-            raise TypeError(msg)
+        check_type("at_least: requirements", part, Requirement, "Requirement objects or texts")
     return _combined("at least", tuple(made), number)
 
 
@@ -374,11 +365,10 @@ def _found(module: str, name: str) -> object:
     return attrgetter(name)(import_module(module))
 
 
-def _check_stream(description: str, stream: object) -> None:
+def _check_stream(which: str, stream: object) -> None:
     """Make sure that something is a stream check, before any reply costs money."""
     if stream is None:
         return
-    which = f"requirement {description!r}: the stream check"
     if not callable(stream):
         msg = f"{which} must be callable, not {stream!r}"
         raise TypeError(msg)

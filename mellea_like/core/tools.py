@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, cast
 
-from mellea_like.core.argument_checks import check_text
+from mellea_like.core.argument_checks import check_text, check_type
 from mellea_like.core.display import fields_shown, shown
 from mellea_like.core.extra import NO_EXTRA, as_extra, with_extra
 
@@ -132,25 +132,14 @@ class Tool:
     """Whether servers must keep to the schema while they generate arguments; see ``Args``."""
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.name, str) and isinstance(self.description, str)):
-            msg = (
-                f"a Tool's name and description must be texts, not {self.name!r},"
-                f" {self.description!r}"
-            )
-            raise TypeError(msg)
+        check_text("a Tool's name", self.name)
+        check_text("a Tool's description", self.description)
         if not _NAME.fullmatch(self.name):
             msg = f"a Tool's name must be 1 to 64 letters, digits, _ or -, not {self.name!r}"
             raise ValueError(msg)
-        if not isinstance(self.parameters, Mapping):
-            msg = f"a Tool's parameters must be a JSON Schema as a dict, not {self.parameters!r}"
-            raise TypeError(msg)
-        if not (self.strict is None or isinstance(self.strict, bool)):
-            msg = f"a Tool's strict must be True, False or None, not {self.strict!r}"
-            raise TypeError(msg)
-        read_only: object = self.read_only
-        if not isinstance(read_only, bool):
-            msg = f"a Tool's read_only must be a bool, not {read_only!r}"
-            raise TypeError(msg)
+        check_type("a Tool's parameters", self.parameters, Mapping, "a JSON Schema as a dict")
+        check_type("a Tool's strict", self.strict, bool | None, "True, False or None")
+        check_type("a Tool's read_only", self.read_only, bool, "a bool")
         if self.function is not None and not callable(self.function):
             msg = f"a Tool's function must be callable, not {self.function!r}"
             raise TypeError(msg)
@@ -226,12 +215,7 @@ def _made(kind: type[Tool], source: object, name: str | None) -> Tool:
 def _of_mapping(kind: type[Tool], given: Mapping[str, Any], name: str | None) -> Tool:
     if given.get("type", "function") == "function":
         told: Any = given.get("function", given)
-        if not isinstance(told, Mapping):
-            msg = (
-                "a tool's 'function' must be a dict with its name and parameters, not"
-                f" {shown(told)}"
-            )
-            raise TypeError(msg)
+        check_type("a tool's 'function'", told, Mapping, "a dict with its name and parameters")
         inside = cast("Mapping[str, Any]", told)
         if "parameters" not in inside and {"input_schema", "inputSchema"} & inside.keys():
             msg = (

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, overload
 
-from mellea_like.core.argument_checks import real_number, suggests_arguments, whole_number
+from mellea_like.core.argument_checks import (
+    check_type,
+    real_number,
+    suggests_arguments,
+    whole_number,
+)
 from mellea_like.core.backend import JUDGE_DEFAULTS, Options
 from mellea_like.core.tools import TOOL_ROUNDS
 from mellea_like.hooks.plugins import handlers_in
@@ -19,7 +24,6 @@ from mellea_like.sampling.prepare import (
     check_budget,
     check_schedule,
     check_selection,
-    check_type,
     prepare_call,
 )
 from mellea_like.telemetry import Telemetry
@@ -162,12 +166,10 @@ class BaseSamplingStrategy:
             if seconds is not None:
                 real_number(name, seconds, over=0, unit="seconds")
         chosen = check_selection(selection)
-        check_type("telemetry", telemetry, Telemetry, "a Telemetry")
-        if not isinstance(accept_incomplete, bool):
-            msg = f"accept_incomplete must be a bool, not {accept_incomplete!r}"
-            raise TypeError(msg)
+        check_type("telemetry", telemetry, Telemetry | None, "a Telemetry")
+        check_type("accept_incomplete", accept_incomplete, bool, "a bool")
         allowed = "a Retry, such as Retry(attempts=5), or None for no retries"
-        check_type("retry", retry, Retry, allowed)
+        check_type("retry", retry, Retry | None, allowed)
         check_budget(budget)
         self.__settings = Settings(
             backend=None if backend is None else as_backend(backend, "backend"),

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
 
-from mellea_like.core.argument_checks import check_one_of, real_number, whole_number
+from mellea_like.core.argument_checks import check_one_of, check_type, real_number, whole_number
 from mellea_like.core.backend import Options
 from mellea_like.core.prices import PER, checked_prices, price_for
 from mellea_like.core.slice import Outcome
@@ -163,9 +163,7 @@ class ExpectedCost:
             msg = "ExpectedCost needs prices={model: Price(input, output)} for each stage's model"
             raise ValueError(msg)
         real_number("ExpectedCost: strength", self.strength, over=0)
-        if not isinstance(self.rates, PassRates):
-            msg = f"ExpectedCost: rates must be a PassRates, not {self.rates!r}"
-            raise TypeError(msg)
+        check_type("ExpectedCost: rates", self.rates, PassRates, "a PassRates")
 
     def begin(self, facts: CallFacts, models: Sequence[str | None]) -> StageCosts:
         """Return the state for a new call.
@@ -274,12 +272,9 @@ class Escalate(BaseSamplingStrategy):
         given: Mapping[str, Any] = arguments
         if "loop_budget" in given:
             check_together({"stages": "Escalate", "loop_budget": "loop_budget"})
-        if after is not None and not isinstance(after, ExpectedCost):
-            msg = (
-                "after must be a rule, such as ExpectedCost(prices), or None for the stages' turns,"
-                f" as in Stage(small, turns=3); not {after!r}"
-            )
-            raise TypeError(msg)
+        turns = "None for the stages' turns, as in Stage(small, turns=3)"
+        allowed = f"a rule, such as ExpectedCost(prices), or {turns}"
+        check_type("after", after, ExpectedCost | None, allowed)
         self._after = after
         if arguments.get("validate_all") is None:
             arguments["validate_all"] = any(stage.carry != "nothing" for stage in self._stages)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from mellea_like.core.argument_checks import yields
+from mellea_like.core.argument_checks import check_type, yields
 from mellea_like.core.backend import Backend, Options, innermost
 from mellea_like.core.conversation import (
     Action,
@@ -140,13 +140,6 @@ class Settings(Rules):
             raise ValueError(msg)
 
 
-def check_type(name: str, value: object, kind: type, allowed: str) -> None:
-    """Make sure that an argument is None or of a type; ``allowed`` describes it in words."""
-    if value is not None and not isinstance(value, kind):
-        msg = f"{name} must be {allowed}, not {value!r}"
-        raise TypeError(msg)
-
-
 def check_selection(selection: Selection) -> CheckedSelection:
     """Make sure that an argument is a selection, and normalize it."""
     if isinstance(selection, str) and selection in ("first", "ordered"):
@@ -174,8 +167,10 @@ def check_schedule(
     # Imported lazily: most programs don't need it.
     from mellea_like.schedules import BaseSchedule, Eager, PerRequirement  # noqa: PLC0415
 
-    check_type("schedule", schedule, BaseSchedule, "a BaseSchedule, such as Staggered(0.5)")
-    check_type("give_up", give_up, PerRequirement, "a PerRequirement, such as PerRequirement()")
+    kinds = BaseSchedule | None
+    check_type("schedule", schedule, kinds, "a BaseSchedule, such as Staggered(0.5)")
+    allowed = "a PerRequirement, such as PerRequirement()"
+    check_type("give_up", give_up, PerRequirement | None, allowed)
     return None if isinstance(schedule, Eager) and not schedule.pooled else schedule
 
 

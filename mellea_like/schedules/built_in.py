@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from mellea_like.core.argument_checks import real_number, whole_number
+from mellea_like.core.argument_checks import check_type, real_number, whole_number
 from mellea_like.schedules.base import SLACK, BaseSchedule, Go, SchedulePlan
 from mellea_like.schedules.learned import LatencyQuantiles
 
@@ -14,12 +14,6 @@ if TYPE_CHECKING:
     from mellea_like.schedules.base import CallFacts, CallProgress
 
 __all__ = ["Eager", "Hedged", "Restart", "Staggered"]
-
-
-def _check(name: str, value: object, kind: type) -> None:
-    if not isinstance(value, kind):
-        msg = f"{name} is a {kind.__name__}, not {value!r}"
-        raise TypeError(msg)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +34,7 @@ class Eager(BaseSchedule):
     pool: bool = False
 
     def __post_init__(self) -> None:
-        _check("Eager: pool", self.pool, bool)
+        check_type("Eager: pool", self.pool, bool, "a bool")
 
     @property
     def pooled(self) -> bool:
@@ -158,7 +152,7 @@ class Hedged(BaseSchedule):
     def __post_init__(self) -> None:
         real_number("Hedged: quantile", self.quantile, over=0, under=1)
         whole_number("Hedged: extra", self.extra)
-        _check("Hedged: latency", self.latency, LatencyQuantiles)
+        check_type("Hedged: latency", self.latency, LatencyQuantiles, "a LatencyQuantiles")
 
     def begin(self, facts: CallFacts) -> SchedulePlan:
         """Return the state for a new call."""
@@ -233,9 +227,9 @@ class Restart(BaseSchedule):
 
     def __post_init__(self) -> None:
         real_number("Restart: quantile", self.quantile, over=0, under=1)
-        _check("Restart: schedule", self.schedule, BaseSchedule)
+        check_type("Restart: schedule", self.schedule, BaseSchedule, "a schedule")
         whole_number("Restart: most", self.most)
-        _check("Restart: latency", self.latency, LatencyQuantiles)
+        check_type("Restart: latency", self.latency, LatencyQuantiles, "a LatencyQuantiles")
 
     @property
     def pooled(self) -> bool:

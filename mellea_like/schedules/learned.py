@@ -83,12 +83,10 @@ class LatencyQuantiles:
             censored: whether the work would have taken longer if it hadn't been cancelled.
 
         Raises:
+            TypeError: the duration isn't a number.
             ValueError: the duration is negative or not finite.
         """
-        if not 0 <= seconds < float("inf"):
-            must = "a duration must be finite and at least 0 seconds"
-            msg = f"LatencyQuantiles: {must}, not {seconds!r}"
-            raise ValueError(msg)
+        real_number("LatencyQuantiles: a duration", seconds, least=0, unit="seconds")
         durations = _now_used(self._known, key, lambda: _Durations(self._window))
         durations.add(float(seconds), censored=censored)
 

@@ -369,10 +369,3 @@ def _equal(one: Any, other: Any) -> bool:
 def label_of(key: object) -> str:
     """Return a key as text, for an answer in the `Decision`."""
     return bounded(key if isinstance(key, str) else safe_repr(key))
-
-
-def check_n(n: object, what: str) -> None:
-    """Make sure that a number of draws is None, or an int of at least 1."""
-    if n is not None and (isinstance(n, bool) or not isinstance(n, int) or n < 1):
-        msg = f"{what}(n=...) is an int of at least 1, not {n!r}"
-        raise ValueError(msg)

@@ -8,7 +8,7 @@ from itertools import combinations
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
-from mellea_like.core.argument_checks import is_async, real_number
+from mellea_like.core.argument_checks import is_async, real_number, whole_number
 from mellea_like.core.decision import Decision
 from mellea_like.runtime.threads import run_in_thread
 from mellea_like.selections.base import (
@@ -16,7 +16,6 @@ from mellea_like.selections.base import (
     Scorer,
     SelectionFacts,
     SelectionState,
-    check_n,
     read_score,
     scoring,
 )
@@ -50,7 +49,8 @@ class BestOf(BaseSelection):
             runs in a worker thread.
 
     Raises:
-        TypeError: ``score`` is not callable, or it is async although ``inline`` is set.
+        TypeError: ``score`` is not callable, it is async although ``inline`` is set, or a number is
+            of the wrong type.
         ValueError: ``n`` is below 1, or ``threshold`` is not finite.
     """
 
@@ -68,7 +68,8 @@ class BestOf(BaseSelection):
             raise TypeError(msg)
         if self.threshold is not None:
             real_number("BestOf: threshold", self.threshold)
-        check_n(self.n, "BestOf")
+        if self.n is not None:
+            whole_number("BestOf: n", self.n)
 
     @property
     def mark(self) -> Callable[[Candidate], Any | Awaitable[Any]]:
@@ -136,7 +137,7 @@ class Consensus(BaseSelection):
         n: how many draws must pass; a call with fewer attempts compares all that pass.
 
     Raises:
-        TypeError: ``similarity`` is not callable, or is async.
+        TypeError: ``similarity`` is not callable, or is async; or ``n`` isn't an int.
         ValueError: ``n`` is below 1.
     """
 
@@ -148,7 +149,7 @@ class Consensus(BaseSelection):
             what = "Consensus(similarity) must be a synchronous function of two Candidates"
             msg = f"{what}, not {self.similarity!r}"
             raise TypeError(msg)
-        check_n(self.n, "Consensus")
+        whole_number("Consensus: n", self.n)
 
     @property
     def mark(self) -> Callable[[Candidate], Any]:

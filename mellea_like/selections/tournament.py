@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from mellea_like.core.argument_checks import check_one_of, whole_number
 from mellea_like.core.backend import can_judge, is_backend
 from mellea_like.core.decision import Comparison, Decision
-from mellea_like.selections.base import BaseSelection, SelectionFacts, SelectionState, check_n
+from mellea_like.selections.base import BaseSelection, SelectionFacts, SelectionState
 
 if TYPE_CHECKING:
     from mellea_like.core.backend import Backend
@@ -36,7 +36,7 @@ class Tournament(BaseSelection):
             compared with.
 
     Raises:
-        TypeError: ``judge`` isn't a backend, or ``pivots`` isn't an int.
+        TypeError: ``judge`` isn't a backend, or ``n`` or ``pivots`` isn't an int.
         ValueError: ``n`` or ``pivots`` is below 1, or ``rounds`` is unknown.
     """
 
@@ -50,7 +50,7 @@ class Tournament(BaseSelection):
         if self.judge is not None and not is_backend(self.judge):
             msg = f"Tournament(judge) must be a backend, which compares replies, not {self.judge!r}"
             raise TypeError(msg)
-        check_n(self.n, "Tournament")
+        whole_number("Tournament: n", self.n)
         check_one_of("Tournament: rounds", self.rounds, ("knockout", "pivots"))
         whole_number("Tournament: pivots", self.pivots)
 

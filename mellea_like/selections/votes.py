@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import exp, isinf, lgamma, log, pi
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from mellea_like.core.argument_checks import real_number
+from mellea_like.core.argument_checks import real_number, whole_number
 from mellea_like.core.decision import Answer, Decision
 from mellea_like.core.slice import Outcome, Slice
 from mellea_like.selections.base import (
@@ -18,7 +18,6 @@ from mellea_like.selections.base import (
     SelectionFacts,
     SelectionState,
     check_key,
-    check_n,
     keying,
     label_of,
     scoring,
@@ -62,8 +61,8 @@ class Vote(BaseSelection):
             enough.
 
     Raises:
-        TypeError: ``key`` or ``weight`` is not callable, ``key`` is async, or ``at_least`` isn't a
-            number.
+        TypeError: ``key`` or ``weight`` is not callable, ``key`` is async, or a number is of the
+            wrong type.
         ValueError: ``n`` is below 1, ``confidence`` is not between 0.5 and 1, or ``at_least`` is
             not over 0, or is over 1.
     """
@@ -80,13 +79,9 @@ class Vote(BaseSelection):
             must = "a function of a Candidate or 'logprob'"
             msg = f"Vote(weight=...) must be {must}, not {self.weight!r}"
             raise TypeError(msg)
-        check_n(self.n, "Vote")
-        if self.confidence is not None and not 0.5 <= self.confidence < 1:  # noqa: PLR2004
-            msg = (
-                f"Vote(confidence=...) must be between 0.5 and 1, or None for certainty, not"
-                f" {self.confidence!r}"
-            )
-            raise ValueError(msg)
+        whole_number("Vote: n", self.n)
+        if self.confidence is not None:
+            real_number("Vote: confidence", self.confidence, least=0.5, under=1)
         if self.at_least is not None:
             real_number("Vote: at_least", self.at_least, over=0.0, most=1.0)
 
@@ -322,7 +317,7 @@ class Collect(BaseSelection):
             quicker if draws fail, but costs more, because the surplus is cancelled at the end.
 
     Raises:
-        TypeError: ``distinct`` is not callable, or is async.
+        TypeError: ``distinct`` is not callable, or is async; or a number isn't an int.
         ValueError: ``k`` or ``ahead`` is below 1.
     """
 
@@ -331,11 +326,9 @@ class Collect(BaseSelection):
     ahead: int = 1
 
     def __post_init__(self) -> None:
-        check_n(self.k, "Collect")
+        whole_number("Collect: k", self.k)
         check_key(self.distinct, "Collect(distinct=...)")
-        if self.ahead < 1:
-            msg = f"Collect(ahead=...) is an int of at least 1, not {self.ahead!r}"
-            raise ValueError(msg)
+        whole_number("Collect: ahead", self.ahead)
 
     @property
     def features(self) -> tuple[str, ...]:

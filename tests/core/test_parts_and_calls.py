@@ -54,8 +54,8 @@ URL = f"data:image/png;base64,{base64.b64encode(PNG).decode()}"
         (lambda: Tool("no spaces"), ValueError, "1 to 64 letters"),
         (lambda: Tool("f", parameters=[]), TypeError, "a JSON Schema as a dict"),
         (lambda: Tool("f", function=3), TypeError, "must be callable, not 3"),
-        (lambda: Request((), tools=[print]), TypeError, "must be Tool objects, not builtin"),
-        (lambda: Request((), tool_choice="f"), ValueError, "one of auto, required, none, not 'f'"),
+        (lambda: Request((), tools=[print]), TypeError, "must be Tool objects, not <built-in"),
+        (lambda: Request((), tool_choice="f"), ValueError, "or 'none', not 'f'"),
         (lambda: Message("tool", "x"), ValueError, "needs the tool_call_id"),
         (
             lambda: Message("user", "x", tool_call_id="a"),

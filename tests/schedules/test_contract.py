@@ -84,7 +84,7 @@ def test_a_pool_keeps_the_width_less_what_permanent_errors_ended(running, broken
 @pytest.mark.parametrize(
     ("kind", "arguments", "error", "message"),
     [
-        (Eager, {"pool": 4}, TypeError, "pool is a bool, not 4"),
+        (Eager, {"pool": 4}, TypeError, "pool must be a bool, not 4"),
         (Staggered, {"delay": 0}, ValueError, "delay must be greater than 0 and finite, not 0"),
         (
             Staggered,
@@ -128,9 +128,9 @@ def test_a_pool_keeps_the_width_less_what_permanent_errors_ended(running, broken
             "quantile must be greater than 0 and less than 1, not 1",
         ),
         (Restart, {"most": 0}, ValueError, "most must be at least 1, not 0"),
-        (Restart, {"schedule": "eager"}, TypeError, "schedule is a BaseSchedule, not 'eager'"),
-        (Restart, {"latency": 0.5}, TypeError, "latency is a LatencyQuantiles, not 0.5"),
-        (Hedged, {"latency": 0.5}, TypeError, "latency is a LatencyQuantiles, not 0.5"),
+        (Restart, {"schedule": "eager"}, TypeError, "schedule must be a schedule, not 'eager'"),
+        (Restart, {"latency": 0.5}, TypeError, "latency must be a LatencyQuantiles, not 0.5"),
+        (Hedged, {"latency": 0.5}, TypeError, "latency must be a LatencyQuantiles, not 0.5"),
     ],
 )
 def test_arguments_are_checked(kind, arguments, error, message):

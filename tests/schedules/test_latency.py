@@ -144,7 +144,7 @@ def test_a_reply_from_a_cache_tells_nothing_of_the_model():
 
 @pytest.mark.parametrize("seconds", [-1.0, math.nan, math.inf])
 def test_a_duration_is_at_least_zero_and_finite(seconds):
-    with pytest.raises(ValueError, match="a duration must be finite and at least 0 seconds, not"):
+    with pytest.raises(ValueError, match="a duration must be at least 0 seconds and finite, not"):
         LatencyQuantiles().observe(seconds)
 
 

@@ -16,7 +16,13 @@ from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 from mellea_like.coalescing.background_service import BackgroundService
 from mellea_like.coalescing.rerun.gate_state import GateState
 from mellea_like.coalescing.ticket import Ticket
-from mellea_like.core.argument_checks import check_one_of, check_plain, real_number, takes
+from mellea_like.core.argument_checks import (
+    check_one_of,
+    check_plain,
+    check_type,
+    real_number,
+    takes,
+)
 from mellea_like.errors import CoalescingError, Expired, Refused, ShutdownError
 from mellea_like.runtime.event_loops import foreign
 from mellea_like.runtime.logs import warn
@@ -178,9 +184,7 @@ class RerunGate(BackgroundService, Generic[T]):
             msg = f"RerunGate: tick must be an async function, not {tick!r}"
             raise TypeError(msg)
         check_one_of("RerunGate: on_busy", on_busy, get_args(OnBusy))
-        if not (state is None or isinstance(state, str | Path)):
-            msg = f"RerunGate: state must be the name of a file, not {state!r}"
-            raise TypeError(msg)
+        check_type("RerunGate: state", state, str | Path | None, "the name of a file")
         check_plain("RerunGate: on_status", on_status)
         real_number("RerunGate: min_interval", min_interval, least=0, unit="seconds")
         real_number("RerunGate: max_wait", max_wait, least=0, most=math.inf, unit="seconds")
