@@ -380,7 +380,8 @@ class Instruction:
     __repr__ = fields_shown
 
     def __post_init__(self) -> None:
-        check_text("an instruction's description", self.description)
+        if not isinstance(self.description, str):  # Inline, because most calls make one.
+            check_text("an instruction's description", self.description)
         if isinstance(self.requirements, str):
             msg = (
                 "an instruction's requirements must be a sequence, not a str: put the text in a"

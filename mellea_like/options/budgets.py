@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from mellea_like.kernel.ports import Sent
     from mellea_like.limits.budget import Budget
 
-__all__ = ["Budgets"]
-
 
 class Budgets(Option):
     """Makes each request reserve its cost in every budget of the call."""

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from mellea_like.limits.budget import Budget
     from mellea_like.telemetry.call import CallTelemetry
 
-__all__ = ["CallSpan"]
-
 
 class Accounts(Protocol):
     """The parts of a call that tell what it cost and how it ended."""
@@ -37,13 +35,7 @@ class Accounts(Protocol):
 
 
 class CallSpan(Option):
-    """Puts a span around the whole call.
-
-    Args:
-        telemetry: the recorder of the call.
-        accounts: the call, for its cost and its ending.
-        budgets: the budgets of the call, which may know the prices of its models.
-    """
+    """Puts a span around the whole call, whose ``budgets`` may know the prices of its models."""
 
     def __init__(
         self, telemetry: CallTelemetry, accounts: Accounts, budgets: Sequence[Budget]

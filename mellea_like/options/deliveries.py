@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from mellea_like.core.slice import Slice
     from mellea_like.kernel.call import Call
 
-__all__ = ["Deliveries"]
-
 DRAIN_SECONDS = 2.0
 """The most seconds that deliveries and background hooks may take in total after the last draw."""
 
@@ -60,10 +58,7 @@ class Report(Protocol):
 class Deliveries(Option):
     """Hands slices to plugins and ``on_slice`` during the call, and the remaining ones at its end.
 
-    Args:
-        on_slice: the caller's function for slices, if any.
-        report: the call, for what was left undone.
-        plugins: what acts at the start and the end of the call and gets each slice first.
+    Plugins get each slice first, and also act at the start and the end of the call.
     """
 
     def __init__(

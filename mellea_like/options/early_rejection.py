@@ -16,10 +16,7 @@ from mellea_like.requirements.early_rejection import EarlyRejection, WatchedBack
 if TYPE_CHECKING:
     from mellea_like.core.backend import Backend, Request
     from mellea_like.core.generation import Generation
-    from mellea_like.core.spec import Spec
     from mellea_like.kernel.ports import Sent
-
-__all__ = ["TakenVerdicts", "WatchedReplies"]
 
 
 class WatchedReplies(Option):
@@ -27,10 +24,8 @@ class WatchedReplies(Option):
 
     def request(self, inner: Backend, sent: Sent) -> Backend:
         """Wrap a backend that generates, if anything checks its replies while they arrive."""
-        every = self.call.rules.check_all
-        if sent.purpose != "generate" or not is_watched(sent, every=every):
-            return inner
-        return WatchedBackend(inner, **watches(sent.spec, every=every))
+        watched = watches(sent, every=self.call.rules.check_all)
+        return inner if watched is None else WatchedBackend(inner, **watched)
 
 
 class TakenVerdicts(Option):
@@ -38,8 +33,8 @@ class TakenVerdicts(Option):
 
     def request(self, inner: Backend, sent: Sent) -> Backend:
         """Wrap a backend that generates, if anything checks its replies while they arrive."""
-        watched = sent.purpose == "generate" and is_watched(sent, every=self.call.rules.check_all)
-        return _Taken(inner, self) if watched else inner
+        watched = watches(sent, every=self.call.rules.check_all)
+        return inner if watched is None else _Taken(inner, self)
 
 
 class _Taken(BackendWrapper):
@@ -48,10 +43,7 @@ class _Taken(BackendWrapper):
         self._option = option
 
     async def generate(self, request: Request) -> Generation:
-        """Answer one request; if the reply was rejected early, raise `NotAnAnswer`.
-
-        If a check raised an exception instead, raise that.
-        """
+        """Answer a request; if the reply was rejected early, raise `NotAnAnswer` or the fault."""
         reply = await self.inner.generate(request)
         if isinstance(reply, EarlyRejection):
             if reply.fault is not None:
@@ -61,22 +53,20 @@ class _Taken(BackendWrapper):
         return reply
 
 
-def is_watched(sent: Sent, *, every: bool) -> bool:
-    """Return whether anything checks a reply while it arrives; see `watches` for ``every``."""
-    return hasattr(sent.backend, "stream") and any(watches(sent.spec, every=every).values())
-
-
-def watches(spec: Spec, *, every: bool) -> dict[str, Any]:
-    """Return the checks to run on an arriving reply, as keyword arguments of `WatchedBackend`.
+def watches(sent: Sent, *, every: bool) -> dict[str, Any] | None:
+    """Return the checks to run on an arriving reply, as arguments of `WatchedBackend`, or None.
 
     ``every`` is whether the verdicts on all requirements are needed, even after a failure.
     """
+    if sent.purpose != "generate" or not hasattr(sent.backend, "stream"):
+        return None
+    spec = sent.spec
     tools = spec.tools
     # With tools, a reply may begin with words and continue with a call: nothing can be said of its
     # value then, nor of its text if the draw continues after it.
     checked = tools is None or not tools.run_in_draws
     requirements = spec.requirements if checked else ()
-    return {
+    found: dict[str, Any] = {
         "requirements": requirements if any(r.streams for r in requirements) else (),
         # If all reasons are wanted, the first wrong field isn't enough.
         "by_format": spec.format is not None
@@ -84,3 +74,4 @@ def watches(spec: Spec, *, every: bool) -> dict[str, Any]:
         and (tools is None or tools.choice == "none"),
         "calls": None if tools is None else tools.watches(every=every),
     }
+    return found if any(found.values()) else None

@@ -10,8 +10,6 @@ from mellea_like.kernel.ports import Option, Ruling
 if TYPE_CHECKING:
     from mellea_like.core.slice import Slice
 
-__all__ = ["First"]
-
 _OVER = Ruling(over=True)
 
 

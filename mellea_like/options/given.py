@@ -12,14 +12,9 @@ if TYPE_CHECKING:
     from mellea_like.core.generation import Generation
     from mellea_like.kernel.ports import Sent
 
-__all__ = ["Given"]
-
 
 class Given(Option):
-    """Answers a draw's request with a given reply, and doesn't send the request.
-
-    No other option sees the request.
-    """
+    """Answers a draw's request with a given reply. No other option sees the request."""
 
     def __init__(self, reply: Generation) -> None:
         self._reply = reply

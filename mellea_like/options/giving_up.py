@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from mellea_like.kernel.ports import Next
     from mellea_like.schedules.giving_up import Tally
 
-__all__ = ["GivingUp"]
-
 
 class GivingUp(Option):
     """Ends a call when its verdicts show that some requirement is hardly ever met."""

@@ -20,16 +20,9 @@ if TYPE_CHECKING:
     from mellea_like.kernel.draw import Draw
     from mellea_like.kernel.ports import Checked
 
-__all__ = ["Judges"]
-
 
 class Judges(Option):
-    """Sets `JUDGING` while a candidate is checked and scored, and while draws are compared.
-
-    Args:
-        inputs: the call's inputs, which name its judge.
-        options: the call's options for judges.
-    """
+    """Sets `JUDGING` while a candidate is checked and scored, and while draws are compared."""
 
     def __init__(self, inputs: Spec, options: Options) -> None:
         self._inputs = inputs

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
 
     from mellea_like.core.slice import Slice
 
-__all__ = ["LearnedRates"]
-
 
 class LearnedRates(Option):
     """Passes each draw to a function that learns from it; replayed draws have been learned from."""

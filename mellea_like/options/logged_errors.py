@@ -13,21 +13,16 @@ from mellea_like.runtime.logs import warn
 if TYPE_CHECKING:
     from mellea_like.core.slice import Slice
 
-__all__ = ["LoggedErrors"]
-
 NUMBER = re.compile(r"\d+")
 """Matches a number, such as an id or a time. Errors that differ only in these count as equal."""
 
 
 @dataclass(eq=False)
 class LoggedErrors(Option):
-    """Logs the errors of a call's draws when all lanes have ended.
-
-    Args:
-        logged: the number of draws whose errors were logged by earlier rounds of the call.
-    """
+    """Logs the errors of a call's draws when all lanes have ended."""
 
     logged: int = 0
+    """The number of draws whose errors were logged by earlier rounds of the call."""
 
     def ended(self) -> None:
         """Log the errors of the draws that have ended since this method last ran."""

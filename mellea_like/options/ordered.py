@@ -13,18 +13,9 @@ if TYPE_CHECKING:
     from mellea_like.core.slice import Slice
     from mellea_like.kernel.ports import Ask, Facts
 
-__all__ = ["Ordered"]
-
 
 class Ordered(Option):
-    """Makes the passing draw of the lowest rank win.
-
-    A draw's rank is its (attempt, lane). When a draw passes, all draws of higher rank are dropped.
-    Those of lower rank still run.
-
-    Args:
-        lanes: the number of lanes.
-    """
+    """Makes the passing draw of the lowest rank win; draws of lower rank than a pass still run."""
 
     best: Slice | None = None
     hears = Outcome.PASSED
@@ -45,11 +36,7 @@ class Ordered(Option):
         return Ruling(drop=later)
 
     def choose(self, facts: Facts) -> Choice | None:
-        """Choose the passing slice of lowest rank.
-
-        If the call was cut short and a draw of lower rank is missing, the choice isn't final,
-        because that draw might have passed.
-        """
+        """Choose the passing slice of lowest rank; not finally if a lower one might have passed."""
         if self.best is None:
             return None
         cut = facts.cancelled or facts.timed_out or facts.stopped is not None

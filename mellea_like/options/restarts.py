@@ -21,16 +21,12 @@ if TYPE_CHECKING:
     from mellea_like.kernel.ports import Sent
     from mellea_like.schedules.base import SchedulePlan
 
-__all__ = ["Restarts"]
-
 
 class Restarts(Option):
     """Replaces a request that takes longer than the schedule allows.
 
-    Args:
-        schedule: the schedule of the call.
-        began: when each running draw began or was last restarted, in seconds since the call began;
-            the keys are the indices of the draws' chains. This option enters each restart here.
+    ``began`` maps the chain of each running draw to the time when the draw began. This option
+    enters the time of each restart.
     """
 
     def __init__(self, schedule: SchedulePlan, began: MutableMapping[int, float]) -> None:

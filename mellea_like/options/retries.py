@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from mellea_like.limits.backoff_gate import BackoffGate
     from mellea_like.limits.retry import Retry
 
-__all__ = ["Retries"]
-
 
 @dataclass(eq=False)
 class Retries(Option):
@@ -79,10 +77,7 @@ class _Retried(BackendWrapper):
         return self.call.race.asked_to_stop() and not scope_cancelled()
 
     def _ends_call(self, refusal: LimitExceeded) -> bool:
-        """Tell this call that a budget refused a request, and return True.
-
-        If the refusal has already ended a call inside this call, do nothing and return False.
-        """
+        """Tell this call that a budget refused a request, unless that ended a call inside it."""
         if refusal.result is not None:
             return False
         self.call.refused(refusal)

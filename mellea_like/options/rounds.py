@@ -17,21 +17,13 @@ if TYPE_CHECKING:
     from mellea_like.core.slice import Slice
     from mellea_like.kernel.ports import Next
 
-__all__ = ["Rounds"]
-
 
 class Rounds(Option):
     """Replays earlier draws, lets a number of new ones start, and then pauses the call.
 
     This works because ``repair`` is pure: what a lone lane asks next depends only on the records
-    of its earlier draws.
-
-    Args:
-        earlier: the slices of earlier rounds, in the order they were recorded.
-        heard: called with each new slice in the step that records it; None for no callback.
-        marks: maps the iterations of earlier draws to the scores or keys that a selection gave
-            them. The selection adds the scores or keys of new draws. None if they aren't kept.
-        wrap: a function that wraps each backend of the call in another one; see `Wrapped`.
+    of its earlier draws. `BaseSamplingStrategy.begin` and `CallInRounds.run` describe the
+    arguments.
     """
 
     paused = False
@@ -85,11 +77,9 @@ class Rounds(Option):
 
 
 def as_drawn(slice_: Slice, ask: Ask) -> Slice:
-    """Return a slice that was read from a record, with its real action and conversation.
+    """Return a slice that was read from a record, with the action and conversation of ``ask``.
 
-    A record only describes the two, so they are taken from ``ask``. They are the same as those of
-    the recorded draw, because ``repair`` is pure. If the action's text has changed nevertheless,
-    the text in the record is used. The rounds of tools are those in the record.
+    The record only describes the two. If the action's text has changed, the record's text is used.
     """
     if not isinstance(slice_.action, RecordedAction):
         return slice_  # It never left memory.

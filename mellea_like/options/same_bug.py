@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from mellea_like.core.slice import Slice
     from mellea_like.kernel.ports import Ask, Facts
 
-__all__ = ["SameBug", "SameBugInOrder"]
-
 PATIENCE = 0.05
 """The least number of seconds that a lane waits for the other lanes after a bug."""
 
@@ -24,10 +22,7 @@ PATIENCE = 0.05
 class SameBug(Option):
     """Ends the call once the same validator bug has ended enough draws: one per lane, at least 2.
 
-    Args:
-        lanes: the number of lanes.
-        waits: whether a lane waits after a bug, to see if other lanes hit it, too. The wait is as
-            long as the draw took, but at least `PATIENCE`.
+    With ``waits``, a lane waits after a bug, to see if other lanes hit it, too.
     """
 
     hears = Outcome.ERRORED
@@ -70,10 +65,8 @@ class SameBugInOrder(Option):
         return Ruling(drop=of_this_lane)
 
     def choose(self, facts: Facts) -> Choice | None:
-        """Choose nothing; if a bug has ended a lane, say that the call stopped for an error.
-
-        This is asked only if no draw has passed.
-        """
+        """Choose nothing; if a bug has ended a lane, say that the call stopped for an error."""
+        # `Ordered` comes first, so no draw has passed.
         if not self._ended_a_lane or facts.timed_out:
             return None
         return Choice(None, final=False, why=Stop(StopReason.ERROR, ""))

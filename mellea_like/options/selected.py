@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from mellea_like.selections.base import BaseSelection
     from mellea_like.selections.comparisons import Comparisons
 
-__all__ = ["Selected"]
-
 ALIKE, LONG = 3, 200
 """The fewest equal replies, and their least length in characters, for which to log a warning."""
 
@@ -39,18 +37,8 @@ class Selected(Option):
     """Reports each draw to a selection, with the mark (score or key) of each passing candidate.
 
     When all draws have ended, the selection settles: for example, it has a judge compare draws. If
-    the comparisons are cut short, the results so far decide.
-
-    Args:
-        selection: the configuration.
-        state: the selection's state in this call.
-        backend: the backend that generates, for its name.
-        lanes: the most comparisons that run at the same time.
-        seconds: the most time for one comparison; None for no limit.
-        warn_if_alike: logs its argument, a message that all draws are equal, once in a program;
-            None if that is to be expected.
-        marks: maps the iterations of earlier draws to their scores or keys, if those were kept. The
-            scores or keys of new draws are added.
+    the comparisons are cut short, the results so far decide. ``warn_if_alike`` logs once that all
+    draws are equal; it is None if that is to be expected.
     """
 
     def __init__(
@@ -173,9 +161,9 @@ class Selected(Option):
         return Choice(place, won, decision, why)
 
     def _why_not_final(self, facts: Facts) -> Stop | None:
-        """Return why some draws or comparisons that might have changed the winner were not made.
+        """Return why draws or comparisons that might have changed the winner weren't made, or None.
 
-        Return None if the selection knows no such reason.
+        Only reasons that the selection knows count.
         """
         state = self.state
         halted = None if self._comparisons is None else self._comparisons.error

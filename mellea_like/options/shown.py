@@ -20,14 +20,11 @@ if TYPE_CHECKING:
     from mellea_like.kernel.draw import Draw
     from mellea_like.kernel.ports import Ask, Facts, Sent
 
-__all__ = ["Shown"]
-
 
 class Shown(Option):
     """Shows the text of the first draw that is certain to pass, and makes that draw win.
 
-    ``show`` is called with each piece of the text. If the text of a sampling call is shown, this
-    option replaces the option `First`, which would let the first draw to pass win.
+    It replaces the option `First`, which would let the first draw to pass win.
     """
 
     iteration: int | None = None
@@ -38,10 +35,7 @@ class Shown(Option):
         self.show = show
 
     def begin(self, iteration: int | None) -> bool:
-        """Let only the draw ``iteration`` win from now on, and return True.
-
-        If the call is already decided, only return False.
-        """
+        """Let only one draw win from now on; return False if the call is already decided."""
         race = self.call.race
         if race.stopped or race.fatal is not None:
             return False

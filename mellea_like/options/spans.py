@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from mellea_like.kernel.ports import Checked, Sent
     from mellea_like.telemetry.call import CallTelemetry
 
-__all__ = ["CheckSpans", "DrawSpans", "RequestSpans"]
-
 
 class DrawSpans(Option):
     """Puts a span around each draw, and counts draws by outcome."""

@@ -17,16 +17,9 @@ if TYPE_CHECKING:
     from mellea_like.limits.base import Permit
     from mellea_like.limits.budget import Budget
 
-__all__ = ["StageBudgets"]
-
 
 class StageBudgets(Option):
-    """Limits a stage's requests to the stage's budget; a refused request ends the stage.
-
-    Args:
-        budgets: the budget of each stage; None for a stage without one.
-        over: the indices of the stages that have ended. A stage whose budget is spent is added.
-    """
+    """Limits a stage's requests to its budget; a refused request adds the stage to ``over``."""
 
     def __init__(self, budgets: Sequence[Budget | None], over: set[int]) -> None:
         self._budgets = budgets

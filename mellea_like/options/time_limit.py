@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from mellea_like.kernel.draw import Draw
 
-__all__ = ["TimeLimit"]
-
 
 class TimeLimit(Option):
     """Limits the seconds that each draw may take."""

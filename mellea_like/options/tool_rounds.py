@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from mellea_like.core.generation import Generation
     from mellea_like.kernel.ports import Sent
 
-__all__ = ["ToolRounds"]
-
 
 class ToolRounds(Option):
     """Offers the call's tools in each request, checks tool calls, and runs read-only tools."""

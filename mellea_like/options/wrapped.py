@@ -12,14 +12,9 @@ if TYPE_CHECKING:
     from mellea_like.core.backend import Backend
     from mellea_like.kernel.ports import Sent
 
-__all__ = ["Wrapped"]
-
 
 class Wrapped(Option):
-    """Puts the caller's wrapper around each backend, outside of retries, hooks and budgets.
-
-    If the wrapper answers a request itself, the request bypasses all of these.
-    """
+    """Puts the caller's wrapper around each backend, outside of retries, hooks and budgets."""
 
     def __init__(self, wrap: Callable[[Backend, Backend], Backend]) -> None:
         self._wrap = wrap

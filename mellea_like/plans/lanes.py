@@ -12,17 +12,13 @@ if TYPE_CHECKING:
     from mellea_like.kernel.ports import Ask, Next
     from mellea_like.plans.repairs import Repairs
 
-__all__ = ["Lanes"]
-
 _CONTINUES, _PASSED = ChainState.CONTINUES, Outcome.PASSED
 
 
 class Lanes:
     """The plan in which each lane makes one chain of draws.
 
-    A draw after a failure repairs it; a draw after an error or a pass asks again. A lane
-    ends when its chain ends, or when its attempts are spent. With ``race``, the lanes run side by
-    side, otherwise one after another.
+    With ``race``, the lanes run side by side, otherwise one after another.
     """
 
     def __init__(self, repairs: Repairs, lanes: int, loop_budget: int, *, race: bool) -> None:

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from mellea_like.core.conversation import Action
     from mellea_like.core.slice import Slice
 
-__all__ = ["ChainState", "Memory", "Repairs"]
-
 _PASSED, _FAILED = Outcome.PASSED, Outcome.FAILED
 
 
@@ -45,10 +43,8 @@ class Memory:
 class Repairs:
     """Decides what a chain asks next: the same again or, after a failure, what ``repair`` returns.
 
-    Args:
-        ways: the call's inputs and its ``repair``, as a pair; with `Escalate`, one pair per stage.
-        strategy: the strategy's name, for errors.
-        several: whether several draws must pass, so that a chain continues after a pass.
+    Each of the ``ways`` is the inputs of the call, or of a stage, and its ``repair``. With
+    ``several``, a chain continues after a pass.
     """
 
     def __init__(self, *ways: tuple[Any, Any], strategy: str, several: bool = False) -> None:

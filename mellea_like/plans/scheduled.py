@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from mellea_like.kernel.ports import Ask, Next
     from mellea_like.plans.repairs import Repairs
 
-__all__ = ["Scheduled", "Turn", "TurnPool", "turn_of"]
-
 
 class Turn(NamedTuple):
     """Permission to start one draw: its id (1-based), its lane and its place there (0-based)."""
@@ -40,11 +38,10 @@ def turn_of(subsample: int, depth: int, loop_budget: int) -> Turn:
 
 
 class TurnPool:
-    """Hands out the turns of a call. Each turn is the permission to start one draw.
+    """Hands out the turns of a call. A chain takes those of its own lane, in order.
 
-    A chain takes the turns of its own lane, in order. If turns are pooled, a chain without turns
-    borrows one from the lane that has the most left (the lowest such lane). A borrowed turn keeps
-    its id.
+    If turns are pooled, a chain without turns borrows one from the lane that has the most left. A
+    borrowed turn keeps its id.
     """
 
     __slots__ = ("_loop_budget", "_next", "left", "pooled")
@@ -113,10 +110,7 @@ class Scheduled:
         return type(self._schedule).__name__
 
     def next(self, lane: int, now: float) -> Next:  # noqa: ARG002 (chains are no lane's)
-        """Return a draw that may start now, or how long to wait before the schedule is asked again.
-
-        Return None if no further draw will start.
-        """
+        """Return a draw that may start now, or how long to wait; None if no further one starts."""
         if now >= self._look_again - SLACK:
             now = max(now, self._look_again)
             self._decide(now)

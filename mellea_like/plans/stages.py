@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from mellea_like.kernel.ports import Ask
     from mellea_like.schedules.learned import Beta
 
-__all__ = ["StageCosts", "StageTurns", "Stages"]
-
 
 class StageTurns(NamedTuple):
     """One stage of an escalation: how many draws each lane may make there, and what they ask."""

@@ -15,10 +15,7 @@ R = TypeVar("R")
 
 
 async def gather(items: Sequence[T], concurrency: int, run: Callable[[T], Awaitable[R]]) -> list[R]:
-    """Run a function on each item, and return the results in the items' order.
-
-    The first error cancels the rest and is raised.
-    """
+    """Run a function on each item; return the results in order, or raise the first error."""
     results: dict[int, R] = {}
     raised: list[Exception] = []
     places = iter(range(len(items)))

@@ -17,13 +17,7 @@ if TYPE_CHECKING:
 
 @asynccontextmanager
 async def task_scope() -> AsyncGenerator[TaskGroup]:
-    """Open a task group, and cancel it when the block ends.
-
-    An error that the block raises isn't wrapped in an exception group.
-
-    Yields:
-        The task group.
-    """
+    """Open a task group, and cancel it when the block ends. The block's error isn't wrapped."""
     # The task group would raise the error again, wrapped in an exception group.
     group = await anyio.create_task_group().__aenter__()
     try:
@@ -38,8 +32,7 @@ async def run_together(
 ) -> None:
     """Run functions concurrently to their end; the first error cancels the others and is raised.
 
-    Each task's name consists of the call's id, ``what`` (the kind of task) and a number. If the
-    tasks are cancelled and continue to run for ``grace`` seconds, their stacks are logged.
+    If the tasks are cancelled and continue to run for ``grace`` seconds, their stacks are logged.
     """
     running, ended, errors = len(functions), anyio.Event(), list[BaseException]()
     prefix = f"mellea_like {sampling_id} {what} "

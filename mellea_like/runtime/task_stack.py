@@ -32,10 +32,7 @@ def _frames(coroutine: Any) -> Iterator[str]:
 
 
 async def see_the_end(ended: anyio.Event, prefix: str, grace: float, sampling_id: str) -> None:
-    """Wait for cancelled tasks to end; log the stacks of any still running after ``grace`` seconds.
-
-    ``prefix`` is the beginning of the tasks' names.
-    """
+    """Wait for cancelled tasks to end; log the stacks of those that still run after ``grace``."""
     with anyio.CancelScope(shield=True), anyio.move_on_after(grace):
         await ended.wait()
         return

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextvars import Context
 
-__all__ = ["ThreadStatistics", "run_in_thread", "run_to_its_end", "thread_statistics"]
-
 T = TypeVar("T")
 
 MAX_THREADS = 64

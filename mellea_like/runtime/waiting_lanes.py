@@ -30,11 +30,7 @@ class WaitingLanes:
     async def wait(
         self, lane: int, seconds: float, *, alone: bool, before: Callable[[], None]
     ) -> None:
-        """Wait for ``seconds``, or for news; call ``before`` just before the wait.
-
-        With ``alone``, the lane waits for a reason that concerns no other lane, and news doesn't
-        wake it.
-        """
+        """Wait for ``seconds`` or, unless ``alone``, for news; call ``before`` just before that."""
         event = self._events[lane] = anyio.Event()
         if not alone:
             if self._watcher is None:

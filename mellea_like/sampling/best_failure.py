@@ -17,14 +17,7 @@ _FAILED = Outcome.FAILED  # On Python 3.11, looking up a member takes ten times 
 
 
 def best_failure(slices: Sequence[Slice]) -> int:
-    """Choose the slice that met the most requirements; break ties by mean score, then lowest id.
-
-    Args:
-        slices: failed slices, at least one.
-
-    Returns:
-        The position of the best slice.
-    """
+    """Return the position of the slice that met the most; ties go by mean score, then lowest id."""
     best, highest, lowest = 0, slices[0].merit, slices[0].iteration
     for i, slice_ in enumerate(slices):  # `max` with a key takes twice as long: 1 % of a draw.
         merit, iteration = slice_.merit, slice_.iteration
@@ -34,10 +27,7 @@ def best_failure(slices: Sequence[Slice]) -> int:
 
 
 def deepest_failure(slices: Sequence[Slice]) -> int:
-    """Return the position of the slice nearest to passing.
-
-    Ties go to the highest ``depth``, then to the lowest id.
-    """
+    """Return the position of the slice nearest to passing; ties go to the highest ``depth``."""
     return max(
         range(len(slices)),
         key=lambda i: (slices[i].merit, slices[i].depth, -slices[i].iteration),
@@ -45,12 +35,7 @@ def deepest_failure(slices: Sequence[Slice]) -> int:
 
 
 def choose_failure(strategy: BaseSamplingStrategy, slices: Sequence[Slice]) -> int | None:
-    """Return the position of the failed draw that a strategy chooses; None if no draw failed.
-
-    Raises:
-        TypeError: the strategy didn't return an int.
-        ValueError: the int isn't the position of a failed draw.
-    """
+    """Return the position of the failed draw that a strategy chooses; None if no draw failed."""
     failed = [slice_ for slice_ in slices if slice_.outcome is _FAILED]
     if not failed:
         return None

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from mellea_like.sampling.base import BaseSamplingStrategy
     from mellea_like.sampling.prepare import CallInputs
 
-__all__ = ["RunningCall"]
-
 _PAUSED = Ending(None, StopReason.EXHAUSTED, None)
 _WITH_RECORD = (HookError, LimitExceeded, RequirementError, SamplingFailed)
 """The errors that have an attribute ``result``, for the result of the call that raises them."""
@@ -79,10 +77,7 @@ class RunningCall(Call):
             self._outer_meter.add(self)
 
     def _set_times(self, before: float) -> None:
-        """Set the deadline: the earliest one of the timeout, the schedule and the budgets.
-
-        ``before`` is how long earlier runs of the call took, in seconds.
-        """
+        """Set the deadline, given how many seconds earlier runs of the call took."""
         settings, started = self.settings, self.started
         self.started_utc = datetime.now(UTC) - timedelta(seconds=before)
         deadline = None if settings.timeout is None else started + settings.timeout

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from mellea_like.selections.base import BaseSelection, SelectionState
     from mellea_like.telemetry.call import CallTelemetry
 
-__all__ = ["CHECK_HOOKS", "Setup"]
-
 ANY_TEXT = (Instruction.parse, Message.parse)
 """Parsers of replies that accept any text, so that a draw never fails because of them."""
 

@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from mellea_like.sampling.setup import Setup
     from mellea_like.selections.base import SelectionState
 
-__all__ = ["AROUND", "OPTIONS"]
-
 _REQUEST_HOOKS = (
     HookType.GENERATION_PRE_CALL,
     HookType.GENERATION_POST_CALL,

@@ -34,14 +34,6 @@ if TYPE_CHECKING:
     from mellea_like.core.tools import CallWatch, ToolCall, ToolSource
     from mellea_like.telemetry import Telemetry
 
-__all__ = [
-    "Toolbox",
-    "check_on_error",
-    "checked_tools",
-    "run_tools",
-    "toolbox_of",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Toolbox:
@@ -82,10 +74,9 @@ class Toolbox:
         return next(tool for tool in self.tools if tool.name == name)
 
     def checked(self, reply: Generation, rounds: int) -> Generation:
-        """Return a reply with its tool calls parsed.
+        """Return a reply with its tool calls parsed, or raise ``ValueError`` if one is wrong.
 
-        ``rounds`` is how many times tools have already run in the draw. Raise ``ValueError`` if a
-        call is wrong, or if a call that ``tool_choice`` demands is missing.
+        ``rounds`` is how many times tools have already run in the draw.
         """
         calls = reply.tool_calls
         if self.choice == "none" and calls:

@@ -79,9 +79,7 @@ class Telemetry:
         instruments = None if meters is None else self._instruments_of(meters)
         if tracer is None and instruments is None:
             return None
-        return call.CallTelemetry(
-            tracer or spans.NoOpTracer(), instruments, strategy, sampling_id, self.capture_content
-        )
+        return call.CallTelemetry(tracer, instruments, strategy, sampling_id, self.capture_content)
 
     def tool(
         self, name: str, call: str, arguments: str = ""

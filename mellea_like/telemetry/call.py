@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry import metrics
-from opentelemetry.trace import SpanKind, Tracer
+from opentelemetry.trace import NoOpTracer, SpanKind, Tracer
 
 from mellea_like.core.conversation import joined_text, reply_message
 from mellea_like.core.slice import Outcome
@@ -29,21 +29,19 @@ if TYPE_CHECKING:
     from mellea_like.core.tools import ToolCall
     from mellea_like.kernel.ending import Ending
 
-__all__ = ["CallTelemetry", "Instruments", "meters_of"]
-
 
 class CallTelemetry:
     """Records the spans and metrics of one call of a strategy."""
 
     def __init__(
         self,
-        tracer: Tracer,
+        tracer: Tracer | None,
         instruments: Instruments | None,
         strategy: str,
         sampling_id: str,
         capture_content: bool,  # noqa: FBT001
     ) -> None:
-        self._tracer = tracer
+        self._tracer = tracer or NoOpTracer()
         self._instruments = instruments
         self._strategy = strategy
         self._sampling_id = sampling_id

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-__all__ = ["SESSION_ID", "session"]
-
 SESSION_ID: ContextVar[str | None] = ContextVar("mellea_like_session", default=None)
 
 

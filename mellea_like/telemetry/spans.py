@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from opentelemetry import context as otel_context
 from opentelemetry import propagate, trace
-from opentelemetry.trace import Link, NoOpTracer, Span, SpanKind, Status, StatusCode, Tracer
+from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, Tracer
 
 from mellea_like.core.display import error_text
 from mellea_like.runtime.event_loops import split_cancellation
@@ -22,17 +22,6 @@ if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.trace import SpanContext, TracerProvider
     from opentelemetry.util.types import AttributeValue
-
-__all__ = [
-    "NoOpTracer",
-    "SpanScope",
-    "caller_span",
-    "server_span",
-    "shared_span",
-    "tool_span",
-    "tracer_of",
-    "type_name",
-]
 
 
 class SpanScope:

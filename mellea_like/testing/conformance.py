@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from mellea_like.core.backend import StreamingBackend
 
-__all__ = ["ConformanceError", "Rule", "check_backend"]
-
 Rule = Literal[
     "shape",
     "reply",

@@ -11,8 +11,6 @@ from mellea_like.hooks.types import HookMode, HookType
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-__all__ = ["RecordingPlugin"]
-
 P = TypeVar("P", bound=Payload)
 R = TypeVar("R", bound="Callable[..., Awaitable[None]]")
 

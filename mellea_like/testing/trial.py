@@ -110,11 +110,8 @@ class Trial:
         return isinstance(self.raised, pytest.skip.Exception | pytest.xfail.Exception | SkipTest)
 
     def stand_in(self) -> Callable[..., Any]:
-        """Return a function that runs the body as often as needed. It is async if the body is.
-
-        An async function is run by the project's plugin for async tests, in the event loop of
-        the test's async fixtures.
-        """
+        """Return a function that runs the body as often as needed. It is async if the body is."""
+        # An async function is run by the project's plugin, in the event loop of async fixtures.
 
         @functools.wraps(self.body, updated=())
         async def tried(**fixtures: Any) -> None:
@@ -181,10 +178,8 @@ class Trial:
         return None
 
     def _affordable(self) -> bool:
-        """Return whether the budget covers the active runs and one more, at the highest cost yet.
-
-        The first run of a test runs alone, because its cost is not known yet.
-        """
+        """Return whether the budget covers the active runs and one more at the highest cost."""
+        # The first run of a test runs alone, because its cost is not known yet.
         purse = self.purse
         if purse.most == math.inf:
             return True
