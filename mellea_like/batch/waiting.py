@@ -63,7 +63,7 @@ def earlier_draws(stored: StoredItem, work: Work, *, passed: bool = False) -> Jo
     (unless it ended only a stage of an escalation). If texts aren't kept, all draws are left out.
     """
     settings = work.strategy.settings
-    several = passed or not isinstance(settings.selection, str)
+    several = passed or settings.chooser is not None
     rows = standing(stored.slices)
     lacks_text = any(s.text is None for _, s in rows if s.judged)
     nothing = Context()

@@ -380,7 +380,7 @@ class Instruction:
     __repr__ = fields_shown
 
     def __post_init__(self) -> None:
-        if not isinstance(self.description, str):  # Inline, because most calls make one.
+        if not isinstance(self.description, str):  # Most calls make an instruction.
             check_text("an instruction's description", self.description)
         if isinstance(self.requirements, str):
             msg = (

@@ -179,6 +179,7 @@ class BaseSamplingStrategy:
             concurrency_budget=concurrency_budget,
             max_iterations=max_iterations,
             selection=chosen,
+            chooser=None if isinstance(chosen, str) else chosen,
             options=Options.of(options),
             judge_options=Options.of(judge_options, JUDGE_DEFAULTS),
             iteration_timeout=iteration_timeout,

@@ -98,11 +98,11 @@ def features_of(settings: Any) -> dict[str, str]:
         The features, each with the name by which the user knows it.
     """
     found: dict[str, str] = {}
-    selection, schedule = settings.selection, settings.schedule
-    if selection == "ordered":
+    chooser, schedule = settings.chooser, settings.schedule
+    if settings.selection == "ordered":
         found["ordered"] = "selection='ordered'"
-    elif not isinstance(selection, str):
-        found |= dict.fromkeys(selection.features, f"selection={selection!r}")
+    if chooser is not None:
+        found |= dict.fromkeys(chooser.features, f"selection={chooser!r}")
     if schedule is not None:
         found["schedule"] = f"schedule={schedule!r}"
         if schedule.timing_dependent:

@@ -100,6 +100,8 @@ class Settings(Rules):
     """The warnings that were logged about this strategy, which aren't logged again."""
     stages: tuple[Stage, ...] = ()
     after: ExpectedCost | None = None
+    chooser: BaseSelection | None = None
+    """The selection if it is an object, which chooses among several draws that pass."""
 
     @property
     def backends(self) -> list[Any]:

@@ -68,8 +68,8 @@ class Setup:
         """Begin the selection, the stages and the schedule, and make the plan."""
         self.loop_budget = loop_budget
         # Most calls have none of these, and their modules are imported if one is needed.
-        if not isinstance(self.settings.selection, str):
-            self.selection = self._begin_selection(self.settings.selection)
+        if self.settings.chooser is not None:
+            self.selection = self._begin_selection(self.settings.chooser)
         if self.inputs.stages:
             self.stages = self._begin_stages()
         return self._plan()

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from mellea_like.kernel.ports import Option
     from mellea_like.sampling.call import RunningCall
     from mellea_like.sampling.setup import Setup
-    from mellea_like.selections.base import SelectionState
+    from mellea_like.selections.base import BaseSelection, SelectionState
 
 _REQUEST_HOOKS = (
     HookType.GENERATION_PRE_CALL,
@@ -58,13 +58,12 @@ def _heard(hooks: Hooks, module: str, name: str, *types: HookType) -> Option | N
     return heard
 
 
-def _selected(setup: Setup, state: SelectionState) -> Option:
+def _selected(setup: Setup, chooser: BaseSelection, state: SelectionState) -> Option:
     settings, inputs = setup.settings, setup.inputs
-    assert not isinstance(settings.selection, str)  # noqa: S101 (it has begun)
     from mellea_like.options.selected import Selected  # noqa: PLC0415
 
     return Selected(
-        settings.selection,
+        chooser,
         state,
         inputs.backend,
         lanes=settings.concurrency_budget,
@@ -130,7 +129,11 @@ OPTIONS: tuple[Callable[[Setup], Option | None], ...] = (
         or CheckStage.AWAITED in [r.stage for r in s.inputs.requirements]
         else None
     ),
-    lambda s: _selected(s, s.selection) if s.selection is not None else None,
+    lambda s: (
+        _selected(s, s.settings.chooser, s.selection)
+        if s.settings.chooser is not None and s.selection is not None
+        else None
+    ),
     lambda s: GivingUp(s.settings.give_up.begin()) if s.settings.give_up else None,
     lambda s: (
         _lazy("options.learned_rates", "LearnedRates", learn)

@@ -50,7 +50,7 @@ class ByJobs:
         settings = self._work.strategy.settings
         self._draws = settings.max_iterations
         # A plain function's marks are simply made again; those of an async one may have a cost.
-        mark = None if isinstance(settings.selection, str) else settings.selection.mark
+        mark = None if settings.chooser is None else settings.chooser.mark
         self._scores = mark is not None and is_async(mark)
         self._rounds = JobRounds(
             partial(JobStore, intake.journal.path),
