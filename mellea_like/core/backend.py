@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, Self, runtime_checkable
 
-from mellea_like.core.argument_checks import check_one_of, check_type, real_number, whole_number
+from mellea_like.core.argument_checks import (
+    check_one_of,
+    check_text,
+    check_type,
+    real_number,
+    whole_number,
+)
 from mellea_like.core.display import fields_shown
 from mellea_like.core.extra import NO_EXTRA, as_extra
 from mellea_like.core.generation import Generation, Meter
@@ -85,6 +92,9 @@ class Options:
             whole_number("option max_tokens", self.max_tokens)
         if self.seed is not None:
             whole_number("option seed", self.seed, least=-math.inf)
+        if self.model is not None:
+            check_text("option model", self.model)
+        check_type("option stop", self.stop, Iterable, "a text or a sequence of texts")
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
         if not all(isinstance(text, str) and text for text in stop):
             msg = f"option stop must be one or more non-empty texts, not {stop!r}"

@@ -106,6 +106,8 @@ class Message:
             _check_calls(role, tool_calls, tool_call_id)
         if reasoning is not None:
             check_text("a message's reasoning", reasoning)
+        if name is not None:
+            check_text("a message's name", name)
         put = object.__setattr__
         put(self, "role", role)
         put(self, "content", content if isinstance(content, str) else as_content(content))
@@ -242,7 +244,7 @@ class Context:
     messages: tuple[Message, ...]
 
     def __init__(self, messages: Iterable[MessageLike] = ()) -> None:
-        object.__setattr__(self, "messages", _as_messages(messages))
+        object.__setattr__(self, "messages", tuple(map(_as_message, messages)))
 
     def add(self, *messages: MessageLike) -> Context:
         """Return a new context with more messages at its end.
@@ -259,7 +261,8 @@ class Context:
         """
         longer = Context()
         # Messages that are already in the context aren't checked again, so long ones cost no more.
-        object.__setattr__(longer, "messages", self.messages + _as_messages(messages))
+        added = tuple(map(_as_message, messages))
+        object.__setattr__(longer, "messages", self.messages + added)
         return longer
 
     def __len__(self) -> int:
@@ -270,14 +273,6 @@ class Context:
 
     def __repr__(self) -> str:
         return f"<Context of {len(self)} messages>"
-
-
-def _as_messages(messages: Iterable[MessageLike]) -> tuple[Message, ...]:
-    kept = tuple(messages)
-    for message in kept:
-        if not isinstance(message, Message):
-            return tuple(map(_as_message, kept))
-    return cast("tuple[Message, ...]", kept)
 
 
 def _as_message(message: object) -> Message:
@@ -369,7 +364,8 @@ class Instruction:
         repair: the problems of the last attempt, which the prompt lists one per line.
 
     Raises:
-        TypeError: the description isn't a text, or the requirements aren't a sequence.
+        TypeError: the description or the system message isn't a text, or the requirements aren't a
+            sequence.
     """
 
     description: str
@@ -382,6 +378,8 @@ class Instruction:
     def __post_init__(self) -> None:
         if not isinstance(self.description, str):  # Most calls make an instruction.
             check_text("an instruction's description", self.description)
+        if self.system is not None:
+            check_text("an instruction's system", self.system)
         if isinstance(self.requirements, str):
             msg = (
                 "an instruction's requirements must be a sequence, not a str: put the text in a"

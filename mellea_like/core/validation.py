@@ -88,20 +88,11 @@ class ValidationResult:
                 msg = f"a validation result's score must be between 0 and 1, not {score!r}"
                 raise ValueError(msg)
             score = number
-        self._set(ValidationStatus.PASSED if passed else ValidationStatus.FAILED, reason, score)
-
-    def _set(
-        self,
-        status: ValidationStatus,
-        reason: str,
-        score: float | None = None,
-        error: BaseException | None = None,
-    ) -> None:
         draft: Any = self
-        draft.status = status
+        draft.status = ValidationStatus.PASSED if passed else ValidationStatus.FAILED
         draft.reason = reason
         draft.score = score
-        draft.error = error
+        draft.error = None
 
     @classmethod
     def recorded(
@@ -112,8 +103,9 @@ class ValidationResult:
         error: BaseException | None = None,
     ) -> ValidationResult:
         """Return a verdict with any status, for reading records."""
-        result = cls.__new__(cls)
-        result._set(status, reason, score, error)
+        draft: Any = cls.__new__(cls)
+        draft.status, draft.reason, draft.score, draft.error = status, reason, score, error
+        result: ValidationResult = draft
         return result
 
     @classmethod

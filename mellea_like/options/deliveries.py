@@ -121,21 +121,18 @@ class Deliveries(Option):
         ids = RequestMeta(self.call.id, slice_.iteration, slice_.subsample)
         CURRENT.set((ids, CURRENT.get()[1]))
         try:
-            await self._hand_over(slice_)
+            if self._plugins is not None:
+                await self._plugins.hand_over(slice_)
+            if self._on_slice is not None:
+                with foreign("on_slice"):
+                    answer = self._on_slice(slice_)
+                    if inspect.isawaitable(answer):
+                        await answer
         except BaseException as exc:
             if split_cancellation(exc)[0] is not None:
                 raise
             # The call raises it, outside its tasks.
             self.call.rule(Ruling(fatal=exc))
-
-    async def _hand_over(self, slice_: Slice) -> None:
-        if self._plugins is not None:
-            await self._plugins.hand_over(slice_)
-        if self._on_slice is not None:
-            with foreign("on_slice"):
-                answer = self._on_slice(slice_)
-                if inspect.isawaitable(answer):
-                    await answer
 
     async def _close(self, cancelled: bool) -> None:  # noqa: FBT001
         """Hand over the remaining slices, and end all tasks."""

@@ -34,10 +34,10 @@ class Rounds(Option):
 
     def __init__(
         self,
-        earlier: Sequence[Slice] = (),
-        heard: Callable[[Slice], None] | None = None,
-        marks: MutableMapping[int, Any] | None = None,
-        wrap: Callable[[Backend, Backend], Backend] | None = None,
+        earlier: Sequence[Slice],
+        heard: Callable[[Slice], None] | None,
+        marks: MutableMapping[int, Any] | None,
+        wrap: Callable[[Backend, Backend], Backend] | None,
     ) -> None:
         self.before = earlier[-1].ended_at if earlier else 0.0
         self.heard = heard

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from dataclasses import dataclass
 from operator import index
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -71,6 +72,7 @@ class TurnPool:
         return turn_of(lane, depth, self._loop_budget)
 
 
+@dataclass(eq=False, repr=False)
 class Scheduled:
     """The plan of a call that has a schedule, or whose selection doesn't need all possible draws.
 
@@ -79,25 +81,16 @@ class Scheduled:
     pass decides.
     """
 
-    def __init__(
-        self,
-        schedule: SchedulePlan,
-        repairs: Repairs,
-        pool: TurnPool,
-        *,
-        loop_budget: int,
-        most: int,
-        extra: int = 0,
-        wanted: Callable[[], int] | None = None,
-    ) -> None:
-        self.lanes = min(most + extra, max(1, pool.left))
-        self._schedule = schedule
-        self._repairs = repairs
-        self._pool = pool
-        self._loop_budget = loop_budget
-        self._most = most
-        self._extra = extra
-        self._wanted = wanted
+    schedule: SchedulePlan
+    repairs: Repairs
+    pool: TurnPool
+    loop_budget: int
+    most: int
+    extra: int = 0
+    wanted: Callable[[], int] | None = None
+
+    def __post_init__(self) -> None:
+        self.lanes = min(self.most + self.extra, max(1, self.pool.left))
         self.running: dict[int, float] = {}
         """Maps the chain of each running draw to the time when the draw began or was restarted."""
         self._waiting: deque[int] = deque()
@@ -107,7 +100,7 @@ class Scheduled:
         self._look_again = -math.inf
 
     def __repr__(self) -> str:
-        return type(self._schedule).__name__
+        return type(self.schedule).__name__
 
     def next(self, lane: int, now: float) -> Next:  # noqa: ARG002 (chains are no lane's)
         """Return a draw that may start now, or how long to wait; None if no further one starts."""
@@ -133,9 +126,9 @@ class Scheduled:
         self.running.pop(chain, None)
         self._failed += slice_.outcome is Outcome.FAILED
         self._passed += slice_.outcome is Outcome.PASSED
-        state = self._repairs.hear(slice_)
+        state = self.repairs.hear(slice_)
         self._broken += state is ChainState.BROKEN
-        if state is ChainState.CONTINUES and self._draws[chain] < self._loop_budget:
+        if state is ChainState.CONTINUES and self._draws[chain] < self.loop_budget:
             self._waiting.append(chain)
         self._look_again = -math.inf
 
@@ -145,7 +138,7 @@ class Scheduled:
         self._look_again = -math.inf
 
     def _decide(self, now: float) -> None:
-        wanted = None if self._wanted is None else self._wanted()
+        wanted = None if self.wanted is None else self.wanted()
         progress = CallProgress(
             now,
             tuple(self.running.values()),
@@ -153,20 +146,20 @@ class Scheduled:
             self._started,
             self._failed,
             self._broken,
-            self._pool.left,
-            len(self._waiting) if self._pool.left else 0,
+            self.pool.left,
+            len(self._waiting) if self.pool.left else 0,
             self._passed,
             wanted,
         )
-        more, look_again = checked(self._schedule.decide(progress))
-        most = self._most if wanted is None else min(self._most, wanted)
-        self._more = min(more, most + self._extra - len(self.running))
-        if not self._pool.left or look_again is None or look_again <= now:
+        more, look_again = checked(self.schedule.decide(progress))
+        most = self.most if wanted is None else min(self.most, wanted)
+        self._more = min(more, most + self.extra - len(self.running))
+        if not self.pool.left or look_again is None or look_again <= now:
             look_again = math.inf
         self._look_again = look_again
 
     def _may_start(self) -> bool:
-        return bool(self._waiting) or self._pool.has(self._opened)
+        return bool(self._waiting) or self.pool.has(self._opened)
 
     def _continue(self, now: float) -> Ask | None:
         """Return the next draw of the chain that has waited longest; None if none can continue."""
@@ -182,8 +175,8 @@ class Scheduled:
         return ask
 
     def _ask(self, chain: int, now: float) -> Ask | None:
-        while (turn := self._pool.take(chain)) is not None:
-            ask = self._repairs.ask(*turn, chain)
+        while (turn := self.pool.take(chain)) is not None:
+            ask = self.repairs.ask(*turn, chain)
             if ask is not None:
                 self.running[chain] = now
                 self._draws[chain] = self._draws.get(chain, 0) + 1

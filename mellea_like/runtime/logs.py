@@ -38,10 +38,8 @@ class IterationFilter(logging.Filter):
 
 def warn(message: str, *args: object, **extra: object) -> None:
     """Log a warning with the ids of the running draw, unless ``extra`` has a ``sampling_id``."""
-    if "sampling_id" not in extra:
-        extra = {**_ids_of_draw(), **extra}
-    extra = {**dict.fromkeys(IDS, None), **extra}
-    logger.warning(message, *map(_short, args), extra=extra, stacklevel=2)
+    ids = dict.fromkeys(IDS) if "sampling_id" in extra else _ids_of_draw()
+    logger.warning(message, *map(_short, args), extra={**ids, **extra}, stacklevel=2)
 
 
 def _short(arg: object) -> object:

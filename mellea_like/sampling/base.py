@@ -158,13 +158,11 @@ class BaseSamplingStrategy:
         whole_number("max_iterations", max_iterations)
         whole_number("loop_budget", loop_budget)
         whole_number("concurrency_budget", concurrency_budget)
-        for name, seconds in (
-            ("iteration_timeout", iteration_timeout),
-            ("timeout", timeout),
-            ("cancel_grace", cancel_grace),
-        ):
+        real_number("cancel_grace", cancel_grace, over=0, unit="seconds")
+        for name, seconds in (("iteration_timeout", iteration_timeout), ("timeout", timeout)):
             if seconds is not None:
                 real_number(name, seconds, over=0, unit="seconds")
+        check_type("validate_all", validate_all, bool | None, "a bool or None")
         chosen = check_selection(selection)
         check_type("telemetry", telemetry, Telemetry | None, "a Telemetry")
         check_type("accept_incomplete", accept_incomplete, bool, "a bool")

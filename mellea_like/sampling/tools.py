@@ -220,7 +220,7 @@ def _reader(tool: Tool) -> Callable[[str], Mapping[str, Any]]:
         from mellea_like.core.tool_functions import function_tool  # noqa: PLC0415 (pydantic)
 
         return function_tool(tool.function).read
-    return _schema_reader(json.dumps(dict(tool.parameters), sort_keys=True))
+    return _of_schema(json.dumps(dict(tool.parameters), sort_keys=True))[0]
 
 
 def _watch(tool: Tool, *, every: bool) -> CallWatch | None:
@@ -231,21 +231,16 @@ def _watch(tool: Tool, *, every: bool) -> CallWatch | None:
         from mellea_like.core.tool_functions import function_tool  # noqa: PLC0415 (pydantic)
 
         return function_tool(tool.function).watch
-    return _schema_watch(json.dumps(dict(tool.parameters), sort_keys=True))
+    return _of_schema(json.dumps(dict(tool.parameters), sort_keys=True))[1]
 
 
 @lru_cache(maxsize=256)
-def _schema_watch(schema: str) -> CallWatch:
-    from mellea_like.requirements.checks_json import watch_of  # noqa: PLC0415 (an extra's)
+def _of_schema(schema: str) -> tuple[Callable[[str], Mapping[str, Any]], CallWatch]:
+    """Return the functions that read a call's arguments, and watch them as they arrive."""
+    from mellea_like.requirements.checks_json import reader_of, watch_of  # noqa: PLC0415 (an extra)
 
-    return watch_of({"type": "object", **json.loads(schema)})
-
-
-@lru_cache(maxsize=256)
-def _schema_reader(schema: str) -> Callable[[str], Mapping[str, Any]]:
-    from mellea_like.requirements.checks_json import reader_of  # noqa: PLC0415 (an extra's)
-
-    return reader_of({"type": "object", **json.loads(schema)})
+    of_object = {"type": "object", **json.loads(schema)}
+    return reader_of(of_object), watch_of(of_object)
 
 
 def _names(named: Sequence[Any]) -> str:

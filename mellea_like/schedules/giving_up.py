@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from mellea_like.core.argument_checks import real_number
@@ -91,16 +91,14 @@ class Tally:
         return why
 
 
+@dataclass(slots=True)
 class _Verdicts:
     """The numbers of verdicts on each requirement."""
 
-    __slots__ = ("_confidence", "_counts", "_threshold", "_usable")
-
-    def __init__(self, threshold: float, confidence: float) -> None:
-        self._threshold = threshold
-        self._confidence = confidence
-        self._usable = _Count(None)
-        self._counts: dict[int, _Count] = {}  # By id, as it may be unhashable.
+    _threshold: float
+    _confidence: float
+    _usable: _Count = field(default_factory=lambda: _Count(None))
+    _counts: dict[int, _Count] = field(default_factory=dict[int, _Count])  # By id().
 
     def add(self, slice_: Slice, running: int = 0) -> str | None:
         """Count the verdicts on a draw; return why further draws would not help, or None.

@@ -314,12 +314,7 @@ class _Calls:
 
 def _comparable(key: Any) -> Any:
     """Return a key if ``key == key`` is true, else raise: NaNs and arrays can't be compared."""
-    try:
-        same = bool(key == key)  # noqa: PLR0124
-    except Exception as exc:
-        msg = f"answers are told apart by ==, and {shown(key)} can't be compared so: {exc}"
-        raise TypeError(msg) from exc
-    if not same:
+    if not _equal(key, key):
         msg = (
             f"answers are told apart by ==, and {shown(key)} does not equal itself: return"
             " another key for it, or None for no answer"
@@ -361,8 +356,8 @@ def _equal(one: Any, other: Any) -> bool:
     try:
         return bool(one == other)
     except Exception as exc:
-        what = f"{shown(one)} and {shown(other)} can't be compared so: {exc}"
-        msg = f"answers are told apart by ==, and {what}"
+        what = shown(one) if one is other else f"{shown(one)} and {shown(other)}"
+        msg = f"answers are told apart by ==, and {what} can't be compared so: {exc}"
         raise TypeError(msg) from exc
 
 

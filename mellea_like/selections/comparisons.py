@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import anyio
@@ -34,6 +34,7 @@ NOT_FOUND = 404
 """The HTTP status for an unknown model, or for a server without a chat protocol."""
 
 
+@dataclass(eq=False)
 class Comparisons:
     """Has a judge compare the passing draws of one call, two at a time.
 
@@ -55,30 +56,21 @@ class Comparisons:
         model: the model that the judge last named in a reply.
     """
 
-    def __init__(
-        self,
-        passed: Sequence[Slice],
-        *,
-        lanes: int,
-        seconds: float | None,
-        grace: float,
-        refused: Exception | None,
-        ended: Callable[[], bool],
-    ) -> None:
-        self.errors: list[Exception] = []
-        self.error: Exception | None = None
-        self.model: str | None = None
-        self._passed = passed
-        self._lanes = lanes
-        self._seconds = seconds
-        self._grace = grace
-        self._refused = refused
-        self._ended = ended
+    passed: Sequence[Slice]
+    _: KW_ONLY
+    lanes: int
+    seconds: float | None
+    grace: float
+    refused: Exception | None
+    ended: Callable[[], bool]
+    errors: list[Exception] = field(init=False, default_factory=list[Exception])
+    error: Exception | None = field(init=False, default=None)
+    model: str | None = field(init=False, default=None)
 
     @property
     def halted(self) -> bool:
         """Whether no further comparison can start."""
-        return self.error is not None or self._ended()
+        return self.error is not None or self.ended()
 
     async def compare(
         self, pairs: Sequence[tuple[int, int]], criterion: str, judge: Backend | None = None
@@ -94,8 +86,8 @@ class Comparisons:
             The points of the first draw of each pair: 1.0, 0.75, 0.5 (no preference), 0.25 or 0.0.
             If comparisons had to stop, some or all pairs are missing.
         """
-        if self._refused is not None:
-            self._halt(self._refused)
+        if self.refused is not None:
+            self._halt(self.refused)
         judging, (meta, _) = JUDGING.get(), CURRENT.get()
         # A selection settles as a part of its call.
         assert judging is not None and meta is not None  # noqa: S101, PT018
@@ -109,10 +101,10 @@ class Comparisons:
                 if points is not None:
                     won[order] = points
 
-        lanes = [lane] * min(2 * len(pairs), self._lanes)
+        lanes = [lane] * min(2 * len(pairs), self.lanes)
         deadline = math.inf if meta.deadline is None else meta.deadline
         with anyio.CancelScope(deadline=deadline) as due:
-            await run_together(lanes, meta.sampling_id, "comparison", self._grace)
+            await run_together(lanes, meta.sampling_id, "comparison", self.grace)
         if due.cancelled_caught:
             self._halt(out_of_time(meta.sampling_id))
         return {
@@ -149,16 +141,16 @@ class Comparisons:
         self, order: tuple[int, int], criterion: str, judge: Backend, judging: Judging
     ) -> float:
         """Ask the judge to compare two draws, and return the points of the first one."""
-        one, other = (self._passed[i] for i in order)
+        one, other = (self.passed[i] for i in order)
         meta, meter = CURRENT.get()
         meta = replace(meta or RequestMeta(), iteration=one.iteration, subsample=one.subsample)
         CURRENT.set((meta, meter))
         messages = comparison_messages(criterion, one.messages, _said(one), _said(other))
-        with anyio.move_on_after(self._seconds):
+        with anyio.move_on_after(self.seconds):
             reply = await ask_judge(judging, judge, messages, f"against {other.iteration}")
             self.model = reply.model or self.model
             return read_comparison(reply.text)
-        msg = f"comparing two draws took longer than {self._seconds:g} s"
+        msg = f"comparing two draws took longer than {self.seconds:g} s"
         raise BackendTimeout(msg)
 
 

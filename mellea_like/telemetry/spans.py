@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry import context as otel_context
@@ -24,37 +25,18 @@ if TYPE_CHECKING:
     from opentelemetry.util.types import AttributeValue
 
 
+@dataclass(slots=True, eq=False)
 class SpanScope:
     """A span that is current until it is closed. Errors of span processors are only logged."""
 
-    __slots__ = (
-        "_attributes",
-        "_capture",
-        "_kind",
-        "_links",
-        "_name",
-        "_span",
-        "_token",
-        "_tracer",
-    )
-
-    def __init__(
-        self,
-        tracer: Tracer,
-        name: str,
-        attributes: Mapping[str, AttributeValue],
-        capture: bool,  # noqa: FBT001
-        kind: SpanKind = SpanKind.INTERNAL,
-        links: Sequence[Link] = (),
-    ) -> None:
-        self._tracer = tracer
-        self._name = name
-        self._attributes = attributes
-        self._capture = capture
-        self._kind = kind
-        self._links = links
-        self._span: Span | None = None
-        self._token: Token[Any] | None = None
+    _tracer: Tracer
+    _name: str
+    _attributes: Mapping[str, AttributeValue]
+    _capture: bool
+    _kind: SpanKind = SpanKind.INTERNAL
+    _links: Sequence[Link] = ()
+    _span: Span | None = None
+    _token: Token[Any] | None = None
 
     def open(self, parent: Context | None = None) -> Self:
         """Start the span as a child of ``parent`` or of the current span, and make it current."""

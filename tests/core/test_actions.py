@@ -99,6 +99,8 @@ def test_an_instruction_goes_behind_the_conversation_and_its_system_message_befo
 def test_a_wrong_instruction_is_refused():
     with pytest.raises(TypeError, match="description must be a str"):
         Instruction(3)
+    with pytest.raises(TypeError, match="system must be a str"):
+        Instruction("x", system=3)
     with pytest.raises(TypeError, match="put the text in a list"):
         Instruction("x", requirements="be brief")
 

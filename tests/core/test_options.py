@@ -27,6 +27,9 @@ def test_stop_texts_are_not_empty(stop):
         ("max_tokens", 0, ValueError),
         ("max_tokens", 1.5, TypeError),
         ("seed", "x", TypeError),
+        ("model", 3, TypeError),
+        ("stop", 3, TypeError),
+        ("stop", None, TypeError),
     ],
 )
 def test_a_wrong_option_is_named(field, value, error):

@@ -57,6 +57,7 @@ URL = f"data:image/png;base64,{base64.b64encode(PNG).decode()}"
         (lambda: Request((), tools=[print]), TypeError, "must be Tool objects, not <built-in"),
         (lambda: Request((), tool_choice="f"), ValueError, "or 'none', not 'f'"),
         (lambda: Message("tool", "x"), ValueError, "needs the tool_call_id"),
+        (lambda: Message("user", "x", 3), TypeError, "a message's name must be a str"),
         (
             lambda: Message("user", "x", tool_call_id="a"),
             ValueError,

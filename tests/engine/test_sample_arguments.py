@@ -77,6 +77,8 @@ def test_counts_are_whole_and_seconds_finite_and_both_over_0(names, values, erro
     ("arguments", "error", "message"),
     [
         ({"backend": 3}, TypeError, "backend must be a backend"),
+        ({"cancel_grace": None}, TypeError, "cancel_grace must be a number of seconds"),
+        ({"validate_all": "no"}, TypeError, "validate_all must be a bool or None, not 'no'"),
         ({"backend": ScriptedBackend}, TypeError, "backend must be a backend"),
         ({"backend": print}, TypeError, r"wrap it in FunctionBackend"),
         ({"judge": "gpt"}, TypeError, "judge must be a backend"),
