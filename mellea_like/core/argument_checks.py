@@ -30,7 +30,7 @@ def suggests_arguments(init: Callable[P, None]) -> Callable[P, None]:
         unknown = [name for name in kwargs if name not in names]
         if unknown:
             msg = f"{type(args[0]).__name__}() got an unexpected keyword argument {unknown[0]!r}"
-            close = _close_to(unknown[0], names)
+            close = close_to(unknown[0], names)
             raise TypeError(f"{msg}. Did you mean {close[0]!r}?" if close else msg)
         init(*args, **kwargs)
 
@@ -58,12 +58,13 @@ def renamed_arguments(**names: str) -> Callable[[Callable[P, R]], Callable[P, R]
 
 def unknown_argument(where: str, name: str, names: Sequence[str]) -> str:
     """Return the error message for an unknown argument of a tool. It suggests a similar name."""
-    close = _close_to(name, names)
+    close = close_to(name, names)
     meant = f" (did you mean {close[0]}?)" if close else ""
     return f"there is no argument {where}{meant}: it takes {', '.join(names) or 'none'}"
 
 
-def _close_to(name: str, names: Sequence[str]) -> list[str]:
+def close_to(name: str, names: Sequence[str]) -> list[str]:
+    """Return the name in ``names`` that was probably meant, if there is one, in a list."""
     from difflib import get_close_matches  # noqa: PLC0415 (for mistakes only)
 
     return get_close_matches(name, names, n=1)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from mellea_like.core.argument_checks import close_to
 from mellea_like.schedules.built_in import Eager, Hedged, Restart, Staggered
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def parse_schedule(text: str) -> BaseSchedule:
     kind = name.strip().lower()
     form = _FORMS.get(kind)
     if form is None:
-        close = difflib.get_close_matches(kind, _FORMS, n=1)
+        close = close_to(kind, list(_FORMS))
         hint = f"; did you mean {_FORMS[close[0]].example}?" if close else ""
         allowed = "  ".join(SCHEDULES)
         msg = f"schedule {text!r} is unknown{hint}\nAllowed: {allowed}"
