@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from contextvars import ContextVar
 from dataclasses import replace
 
@@ -299,12 +298,9 @@ async def test_it_is_a_backend_that_does_not_stream():
 @pytest.mark.parametrize(
     ("arguments", "error", "says"),
     [
-        ({"window": -1}, ValueError, "window must be at least 0 seconds"),
-        ({"window": math.inf}, ValueError, "window must be at least 0 seconds and finite"),
-        ({"window": "5"}, TypeError, "window must be a number of seconds, not '5'"),
+        ({"window": -1}, ValueError, "window must be at least 0 seconds and finite"),
         ({"idle": True}, TypeError, "idle must be a number of seconds"),
         ({"max_batch": 0}, ValueError, "max_batch must be at least 1"),
-        ({"max_batch": 2.0}, TypeError, "max_batch must be an integer"),
         ({"concurrency": 0}, ValueError, "concurrency must be at least 1"),
         ({"max_joint_tokens": 0}, ValueError, "max_joint_tokens must be at least 1"),
         ({"scope": "me"}, TypeError, "scope must be a plain function"),

@@ -122,13 +122,7 @@ def test_extreme_thresholds_are_no_trouble(threshold, enough):
     ("arguments", "error", "message"),
     [
         ({"threshold": 0}, ValueError, "threshold must be greater than 0 and less than 1, not 0"),
-        (
-            {"threshold": 1.0},
-            ValueError,
-            "threshold must be greater than 0 and less than 1, not 1.0",
-        ),
         ({"confidence": 1}, ValueError, "confidence must be greater than 0 and less than 1, not 1"),
-        ({"confidence": "high"}, TypeError, "confidence must be a number, not 'high'"),
     ],
 )
 def test_arguments_are_checked(arguments, error, message):
