@@ -519,3 +519,8 @@ async def test_calls_of_a_session_carry_its_id():
         assert ids == [("conversation 7",) * 2] * 2 + [(None, None)]
     with pytest.raises(TypeError, match="session's id"), session(7):
         pass
+
+
+def test_whether_content_is_recorded_is_a_bool():
+    with pytest.raises(TypeError, match="capture_content must be a bool, not 'no'"):
+        Telemetry(capture_content="no")

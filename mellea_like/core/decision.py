@@ -20,8 +20,7 @@ class Answer:
     Args:
         label: the answer in words, for people. Two long answers may have the same label.
         votes: the total weight of its votes.
-        draws: the iterations of the draws that gave this answer, lowest rank first. Records of
-            earlier versions may lack them.
+        draws: the iterations of the draws that gave this answer, lowest rank first.
     """
 
     label: str

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from mellea_like.core.display import attempt_names
 from mellea_like.core.generation import REJECTED, USAGE_DETAILS, Usage
-from mellea_like.core.prices import cost, currency_of, price_for
+from mellea_like.core.prices import checked_prices, cost, currency_of, price_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -215,6 +215,7 @@ def ledger(
     decision: Decision | None = None,
 ) -> Ledger:
     """Return the costs of the draws of a call."""
+    prices = checked_prices(prices)
     replies = [s.generation for s in slices if s.generation is not None]
     models = models_of_draws(
         [(s, () if s.generation is None else (s.generation.model,)) for s in slices]

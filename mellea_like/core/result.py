@@ -277,12 +277,12 @@ class SamplingResult(Generic[T]):
         """Count the draws with one outcome.
 
         Args:
-            outcome: the outcome.
+            outcome: the outcome, or its text, such as ``"passed"``.
 
         Returns:
             The number of draws.
         """
-        return sum(s.outcome is outcome for s in self.slices)
+        return sum(s.outcome == outcome for s in self.slices)
 
     def ledger(self, prices: Mapping[str, Price] | None = None) -> Ledger:
         """Return the cost of each draw and of comparisons, and how much of it was wasted.
@@ -295,6 +295,10 @@ class SamplingResult(Generic[T]):
 
         Returns:
             The ledger: ``print`` shows it as a table.
+
+        Raises:
+            TypeError: ``prices`` isn't a mapping of model names to `Price`.
+            ValueError: the prices are in different currencies.
         """
         from mellea_like.core.ledger import ledger  # noqa: PLC0415 (few programs need it)
 

@@ -150,7 +150,7 @@ class SyncSampler:
 
 
 def _check_strategy(strategy: object) -> None:
-    if not callable(getattr(strategy, "sample", None)):
+    if isinstance(strategy, type) or not callable(getattr(strategy, "sample", None)):
         msg = (
             "SyncSampler needs a strategy, such as RejectionSamplingStrategy(...), not"
             f" {strategy!r}"

@@ -15,6 +15,7 @@ import sys
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
+from mellea_like.core.argument_checks import check_type
 from mellea_like.telemetry.sessions import session
 
 if TYPE_CHECKING:
@@ -46,6 +47,9 @@ class Telemetry:
             each call.
         capture_content: whether to record prompts, replies and messages of exceptions. They may
             contain personal data, so the default is False.
+
+    Raises:
+        TypeError: ``capture_content`` isn't a bool.
     """
 
     def __init__(
@@ -55,6 +59,7 @@ class Telemetry:
         meter_provider: MeterProvider | None = None,
         capture_content: bool = False,
     ) -> None:
+        check_type("Telemetry: capture_content", capture_content, bool, "a bool")
         self._tracer_provider = tracer_provider
         self._meter_provider = meter_provider
         self._instruments: Instruments | None = None

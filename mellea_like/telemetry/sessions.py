@@ -6,6 +6,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
+from mellea_like.core.argument_checks import check_text
+
 if TYPE_CHECKING:
     from collections.abc import Generator
 
@@ -30,9 +32,7 @@ def session(session_id: str) -> Generator[None]:
     Raises:
         TypeError: ``session_id`` isn't a str.
     """
-    if not isinstance(session_id, str):
-        msg = f"a session's id must be a str, not {session_id!r}"
-        raise TypeError(msg)
+    check_text("a session's id", session_id)
     token = SESSION_ID.set(session_id)
     try:
         yield

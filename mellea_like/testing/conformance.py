@@ -150,7 +150,11 @@ answered, or refused with a `BackendError` that isn't retryable |
 
     Raises:
         ConformanceError: a rule is broken. The first broken rule is reported.
+        TypeError: ``factory`` isn't a function.
     """
+    if not callable(factory):
+        msg = f"pass a function, as in check_backend(lambda: backend), not {factory!r}"
+        raise TypeError(msg)
     asked = Request((Message("user", "Say hello."),)) if request is None else request
     check = _Check(factory, asked, timeout, grace, sent)
     rules: list[Rule] = ["shape", "reply", "meter", "again", "usage", "cancellation"]

@@ -153,6 +153,10 @@ def test_a_result_has_a_ledger_whose_winner_is_its_best_slice_if_that_passed(out
     assert made.total.wasted_tokens == cost
     assert made.total.cost == pytest.approx(70e-6)
     assert result.ledger().total.cost is None
+    with pytest.raises(ValueError, match="all prices must be in the same currency, not EUR, USD"):
+        result.ledger({"m": Price(1, 2), "n": Price(1, 2, "EUR")})
+    with pytest.raises(TypeError, match="prices must map model names to Price"):
+        result.ledger({"m": 3})
 
 
 def test_a_cost_that_may_be_more_says_so_in_print():

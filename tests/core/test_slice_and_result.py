@@ -156,3 +156,8 @@ def test_the_text_is_the_winners():
     lost = result(cut(generation=Generation("no")), best=0)
     assert (lost.text, lost.value, lost.best.text) == (None, None, "no")
     assert result(cut(outcome=Outcome.ERRORED)).text is None
+
+
+def test_draws_are_counted_by_an_outcome_or_its_text():
+    made = result(cut(), cut(Outcome.PASSED), cut())
+    assert (made.count(Outcome.FAILED), made.count("failed"), made.count("passed")) == (2, 2, 1)

@@ -114,8 +114,9 @@ def test_a_validator_in_a_thread_may_use_the_sampler_and_an_inline_one_is_refuse
 
 
 def test_what_is_no_strategy_is_named():
-    with pytest.raises(TypeError, match=r"needs a strategy, such as Rej.*, not 3"):
-        SyncSampler(3)
+    for wrong in (3, RejectionSamplingStrategy):
+        with pytest.raises(TypeError, match=r"needs a strategy, such as Rej.*, not"):
+            SyncSampler(wrong)
     sampler = SyncSampler(RejectionSamplingStrategy(by_iteration({})))
     with sampler, pytest.raises(TypeError, match="needs a strategy"):
         sampler.sample("do", strategy=3)

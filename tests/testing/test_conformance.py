@@ -149,6 +149,8 @@ async def broken(backend: object, rule: str, message: str, **options) -> None:
 
 async def test_an_object_without_generate_has_the_wrong_shape():
     await broken(object(), "shape", "has no async generate")
+    with pytest.raises(TypeError, match=r"as in check_backend\(lambda: backend\), not <"):
+        await check_backend(Good())
 
 
 async def test_tools_are_called_by_their_names_and_where_a_call_is_required(virtual_clock):
