@@ -141,11 +141,16 @@ def price_for(model: str | None, prices: Mapping[str, Price]) -> Price | None:
     return price.halved() if price is not None and base != model else price
 
 
-def cost(usage: Usage, model: str | None, prices: Mapping[str, Price]) -> float:
-    """Return the cost of tokens; raise ``ValueError`` if the model has no price."""
+def known_price(model: str | None, prices: Mapping[str, Price]) -> Price:
+    """Return the price of a model, like `price_for`; raise ``ValueError`` if there is none."""
     price = price_for(model, prices)
     if price is None:
         whose = "a model whose name is unknown" if model is None else f"the model {model!r}"
         msg = f"there is no price for {whose}: the prices are for {', '.join(prices) or 'none'}"
         raise ValueError(msg)
-    return price.cost(usage)
+    return price
+
+
+def cost(usage: Usage, model: str | None, prices: Mapping[str, Price]) -> float:
+    """Return the cost of tokens; raise ``ValueError`` if the model has no price."""
+    return known_price(model, prices).cost(usage)

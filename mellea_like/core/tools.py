@@ -252,10 +252,7 @@ def recorded_call(written: Mapping[str, Any]) -> ToolCall:
 
 def resendable(call: ToolCall) -> ToolCall:
     """Return a call whose arguments are a JSON object, because some servers refuse other ones."""
-    try:
-        read = json.loads(call.arguments or "{}")
-    except (ValueError, RecursionError):
-        read = call.arguments
+    read = plain_arguments(call)
     if isinstance(read, dict):
         return call if call.arguments else replace(call, arguments="{}")
     return replace(call, arguments=json.dumps({"not an object": read}, ensure_ascii=False))
@@ -263,8 +260,11 @@ def resendable(call: ToolCall) -> ToolCall:
 
 def read_arguments(call: ToolCall) -> Any:
     """Return a call's parsed arguments; if they aren't JSON, return their text."""
-    if call.value is not None:
-        return call.value
+    return plain_arguments(call) if call.value is None else call.value
+
+
+def plain_arguments(call: ToolCall) -> Any:
+    """Return a call's arguments as plain JSON data, or as text if they aren't JSON."""
     try:
         return json.loads(call.arguments or "{}")
     except (ValueError, RecursionError):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
 
 from mellea_like.core.argument_checks import check_one_of, check_type, real_number, whole_number
 from mellea_like.core.backend import Options
-from mellea_like.core.prices import PER, checked_prices, price_for
+from mellea_like.core.prices import PER, checked_prices, known_price, price_for
 from mellea_like.core.slice import Outcome
 from mellea_like.plans.stages import StageCosts
 from mellea_like.requirements.merging import as_backend, check_requirements
@@ -184,11 +184,7 @@ class ExpectedCost:
         sent, received, _ = next((mean for mean in known if mean is not None), (1.0, 1.0, 0.0))
         costs: list[float] = []
         for model, mean in zip(models, known, strict=True):
-            price = price_for(model, self.prices)
-            if price is None:
-                whose = "a model whose name is unknown" if model is None else f"the model {model!r}"
-                msg = f"ExpectedCost has no price for {whose}, only for: {', '.join(self.prices)}"
-                raise ValueError(msg)
+            price = known_price(model, self.prices)
             usual = sent * price.input + received * price.output
             costs.append(usual if mean is None else mean[-1] * PER)
         beliefs = [self.rates.parameters(key).at_most(self.strength) for key in keys]
@@ -269,9 +265,8 @@ class Escalate(BaseSamplingStrategy):
         if not self._stages or not all(isinstance(stage, Stage) for stage in self._stages):
             msg = f"Escalate needs a list of stages, as in [Stage(small, turns=3)], not {stages!r}"
             raise TypeError(msg)
-        given: Mapping[str, Any] = arguments
-        if "loop_budget" in given:
-            check_together({"stages": "Escalate", "loop_budget": "loop_budget"})
+        for name in {"backend", "loop_budget"} & arguments.keys():
+            check_together({"stages": "Escalate", name: name})
         turns = "None for the stages' turns, as in Stage(small, turns=3)"
         allowed = f"a rule, such as ExpectedCost(prices), or {turns}"
         check_type("after", after, ExpectedCost | None, allowed)

@@ -11,6 +11,7 @@ from opentelemetry.trace import NoOpTracer, SpanKind, Tracer
 
 from mellea_like.core.conversation import joined_text, reply_message
 from mellea_like.core.slice import Outcome
+from mellea_like.core.tools import plain_arguments
 from mellea_like.runtime.event_loops import split_cancellation
 from mellea_like.telemetry import names
 from mellea_like.telemetry.sessions import SESSION_ID
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from mellea_like.core.conversation import Message
     from mellea_like.core.generation import Generation, Usage
     from mellea_like.core.slice import Slice
-    from mellea_like.core.tools import ToolCall
     from mellea_like.kernel.ending import Ending
 
 
@@ -260,18 +260,10 @@ def _parts(message: Message) -> list[dict[str, Any]]:
     if text or not message.tool_calls:
         parts.append({"type": "text", "content": text})
     parts += [
-        {"type": "tool_call", "id": call.id, "name": call.name, "arguments": _arguments(call)}
+        {"type": "tool_call", "id": call.id, "name": call.name, "arguments": plain_arguments(call)}
         for call in message.tool_calls
     ]
     return parts
-
-
-def _arguments(call: ToolCall) -> Any:
-    """Return a call's arguments as plain JSON data, or as text if they aren't valid JSON."""
-    try:
-        return json.loads(call.arguments or "{}")
-    except (ValueError, RecursionError):
-        return call.arguments
 
 
 class Instruments:

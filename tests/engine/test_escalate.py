@@ -390,6 +390,8 @@ async def test_wrong_stages_are_refused():
         Stage(model, requirements="x")
     with pytest.raises(ValueError, match="each stage has its own"):
         await Escalate([Stage(model)]).sample("x", backend=model)
+    with pytest.raises(ValueError, match="each stage has its own"):
+        Escalate([Stage(model)], backend=model)
 
 
 async def test_mistakes_in_any_stage_are_found_before_the_first_request():
