@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import IntEnum
 from functools import partial, wraps
 from importlib import import_module
@@ -24,7 +24,7 @@ from mellea_like.core.argument_checks import (
 from mellea_like.core.display import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from typing import Self, SupportsIndex
 
     from mellea_like.core.backend import Backend
@@ -145,9 +145,8 @@ class Requirement:
             msg = "a requirement's description can't be empty: describe in words what must hold"
             raise ValueError(msg)
         what = f"requirement {description!r}"
-        if validator is not None and not callable(validator):
-            msg = f"{what}: the validator must be callable, not {validator!r}"
-            raise TypeError(msg)
+        if validator is not None:
+            check_type(f"{what}: the validator", validator, Callable, "callable")
         check_one_of(f"{what}: on_error", on_error, get_args(OnError))
         real_number(f"{what}: weight", weight, over=0)
         if timeout is not None:
@@ -365,13 +364,11 @@ def _found(module: str, name: str) -> object:
     return attrgetter(name)(import_module(module))
 
 
-def _check_stream(which: str, stream: object) -> None:
+def _check_stream(which: str, stream: Any) -> None:
     """Make sure that something is a stream check, before any reply costs money."""
     if stream is None:
         return
-    if not callable(stream):
-        msg = f"{which} must be callable, not {stream!r}"
-        raise TypeError(msg)
+    check_type(which, stream, Callable, "callable")
     if is_async(stream):
         msg = f"{which} can't be async: it runs on each piece of a reply, so use a plain function"
         raise TypeError(msg)

@@ -140,9 +140,7 @@ class Tool:
         check_type("a Tool's parameters", self.parameters, Mapping, "a JSON Schema as a dict")
         check_type("a Tool's strict", self.strict, bool | None, "True, False or None")
         check_type("a Tool's read_only", self.read_only, bool, "a bool")
-        if self.function is not None and not callable(self.function):
-            msg = f"a Tool's function must be callable, not {self.function!r}"
-            raise TypeError(msg)
+        check_type("a Tool's function", self.function, Callable | None, "callable")
         if self.name in TOOL_CHOICES:
             msg = (
                 f"a Tool can't be named {self.name!r}: tool_choice={self.name!r} has another"

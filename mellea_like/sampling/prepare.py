@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -289,10 +289,8 @@ def _prepare(
     return inputs
 
 
-def _check_on_slice(on_slice: object) -> None:
-    if not callable(on_slice):
-        msg = f"on_slice must be a function of one slice, not {on_slice!r}"
-        raise TypeError(msg)
+def _check_on_slice(on_slice: Any) -> None:
+    check_type("on_slice", on_slice, Callable, "a function of one slice")
     if yields(on_slice):
         msg = f"on_slice is a generator function, which would never run: {on_slice!r}"
         raise TypeError(msg)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from itertools import combinations
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
-from mellea_like.core.argument_checks import is_async, real_number, whole_number
+from mellea_like.core.argument_checks import check_type, is_async, real_number, whole_number
 from mellea_like.core.decision import Decision
 from mellea_like.runtime.threads import run_in_thread
 from mellea_like.selections.base import (
@@ -21,7 +22,7 @@ from mellea_like.selections.base import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable
 
     from mellea_like.core.validation import Candidate
     from mellea_like.selections.comparisons import Comparisons
@@ -60,9 +61,7 @@ class BestOf(BaseSelection):
     inline: bool = False
 
     def __post_init__(self) -> None:
-        if not callable(self.score):
-            msg = f"BestOf(score) needs a function of a Candidate, not {self.score!r}"
-            raise TypeError(msg)
+        check_type("BestOf: score", self.score, Callable, "a function of a Candidate")
         if self.inline and is_async(self.score):
             msg = f"BestOf(inline=True) needs a synchronous score function, not {self.score!r}"
             raise TypeError(msg)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import inspect
 import math
+from collections.abc import Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import anyio
 from anyio.lowlevel import checkpoint
 
+from mellea_like.core.argument_checks import check_type
 from mellea_like.core.backend import Backend, Request
 from mellea_like.core.conversation import Message
 from mellea_like.core.generation import Generation, Meter, Usage
@@ -21,7 +23,7 @@ from mellea_like.core.tools import Tool, ToolCall
 from mellea_like.errors import BackendError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable
+    from collections.abc import AsyncGenerator, Awaitable
     from typing import TypeGuard
 
     from mellea_like.core.backend import StreamingBackend
@@ -152,9 +154,7 @@ answered, or refused with a `BackendError` that isn't retryable |
         ConformanceError: a rule is broken. The first broken rule is reported.
         TypeError: ``factory`` isn't a function.
     """
-    if not callable(factory):
-        msg = f"pass a function, as in check_backend(lambda: backend), not {factory!r}"
-        raise TypeError(msg)
+    check_type("factory", factory, Callable, "a function, as in check_backend(lambda: backend)")
     asked = Request((Message("user", "Say hello."),)) if request is None else request
     check = _Check(factory, asked, timeout, grace, sent)
     rules: list[Rule] = ["shape", "reply", "meter", "again", "usage", "cancellation"]

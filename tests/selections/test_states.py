@@ -192,7 +192,7 @@ async def later(*candidates):
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: BestOf(3), "needs a function of a Candidate, not 3"),
+        (lambda: BestOf(3), "score must be a function of a Candidate, not 3"),
         (lambda: BestOf(len, n=0), "BestOf: n must be at least 1, not 0"),
         (lambda: BestOf(len, n=True), "n must be an integer, not True"),
         (lambda: Vote("key"), "function of a Candidate, not 'key'"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from heapq import heappop, heappush
 from itertools import count
 from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, Self, TypeVar, get_args
@@ -15,14 +16,14 @@ from mellea_like.coalescing.chat.chat_run import ChatRun
 from mellea_like.coalescing.chat.session import ChatPhase, Rules, Session, Submission
 from mellea_like.coalescing.gathering_window import GatheringWindow
 from mellea_like.coalescing.ticket import Ticket
-from mellea_like.core.argument_checks import check_one_of, real_number, whole_number
+from mellea_like.core.argument_checks import check_one_of, check_type, real_number, whole_number
 from mellea_like.errors import CoalescingError, Expired, QueueFull, ShutdownError, Stopped
 from mellea_like.runtime.event_loops import clock
 from mellea_like.runtime.logs import logger, warn
 from mellea_like.telemetry.spans import caller_span
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Hashable, Iterable
+    from collections.abc import Awaitable, Hashable, Iterable
 
 __all__ = ["ChatDispatcher", "ChatStatistics", "StopReport"]
 
@@ -436,7 +437,5 @@ def _seconds(name: str, value: float) -> float:
 
 
 def _runnable(run: Callable[[list[M]], Awaitable[R]]) -> Callable[[list[M]], Awaitable[R]]:
-    if not callable(run):
-        msg = f"run must be an async function that takes a list of messages, not {run!r}"
-        raise TypeError(msg)
+    check_type("run", run, Callable, "an async function that takes a list of messages")
     return run

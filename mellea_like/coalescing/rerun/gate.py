@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from inspect import isawaitable
@@ -29,7 +30,7 @@ from mellea_like.runtime.logs import warn
 from mellea_like.telemetry.spans import caller_span, shared_span
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Iterable
 
     from opentelemetry.trace import SpanContext
 
@@ -180,9 +181,7 @@ class RerunGate(BackgroundService, Generic[T]):
         name: str = "rerun",
     ) -> None:
         super().__init__()
-        if not callable(tick):
-            msg = f"RerunGate: tick must be an async function, not {tick!r}"
-            raise TypeError(msg)
+        check_type("RerunGate: tick", tick, Callable, "an async function")
         check_one_of("RerunGate: on_busy", on_busy, get_args(OnBusy))
         check_type("RerunGate: state", state, str | Path | None, "the name of a file")
         check_plain("RerunGate: on_status", on_status)
