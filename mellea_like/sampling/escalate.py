@@ -267,8 +267,8 @@ class Escalate(BaseSamplingStrategy):
             raise TypeError(msg)
         for name in {"backend", "loop_budget"} & arguments.keys():
             check_together({"stages": "Escalate", name: name})
-        turns = "None for the stages' turns, as in Stage(small, turns=3)"
-        allowed = f"a rule, such as ExpectedCost(prices), or {turns}"
+        otherwise = "None for the stages' turns, as in Stage(small, turns=3)"
+        allowed = f"a rule, such as ExpectedCost(prices), or {otherwise}"
         check_type("after", after, ExpectedCost | None, allowed)
         self._after = after
         if arguments.get("validate_all") is None:
