@@ -19,7 +19,6 @@ from mellea_like.core.argument_checks import (
     is_async,
     real_number,
     takes,
-    whole_number,
 )
 from mellea_like.core.display import shown
 
@@ -327,7 +326,12 @@ def at_least(number: int, *parts: Requirement | str) -> Requirement:
     if not isinstance(number, int) or isinstance(number, bool):
         msg = f"at_least needs the number first: at_least(2, a, b, c), not {number!r}"
         raise TypeError(msg)
-    whole_number("at_least: the number of requirements", number, most=len(parts))
+    if not 1 <= number <= len(parts):
+        msg = (
+            f"at_least: the number must be between 1 and {len(parts)}, the number of requirements,"
+            f" not {number}"
+        )
+        raise ValueError(msg)
     made = [Requirement(part) if isinstance(part, str) else part for part in parts]
     for part in made:
         check_type("at_least: requirements", part, Requirement, "Requirement objects or texts")
