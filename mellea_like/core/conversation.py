@@ -244,6 +244,7 @@ class Context:
     messages: tuple[Message, ...]
 
     def __init__(self, messages: Iterable[MessageLike] = ()) -> None:
+        check_type("a context's messages", messages, Iterable, "a list of messages")
         object.__setattr__(self, "messages", tuple(map(_as_message, messages)))
 
     def add(self, *messages: MessageLike) -> Context:

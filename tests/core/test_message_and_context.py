@@ -50,6 +50,8 @@ def test_contexts_compare_by_their_messages():
 
 @pytest.mark.parametrize("wrong", ["text", ("user", "x"), None])
 def test_a_context_holds_messages_only(wrong):
+    with pytest.raises(TypeError, match="messages must be a list of messages, not"):
+        Context(Message("user", "x"))
     with pytest.raises(TypeError, match="must be Message objects"):
         Context([wrong])
     with pytest.raises(TypeError, match="must be Message objects"):
