@@ -186,7 +186,7 @@ class SamplingFailed(MelleaError):
 
 
 class UnansweredToolCalls(SamplingFailed):
-    """The winner calls tools instead of answering.
+    """The winner calls tools instead of answering. `run_agent` and a result's ``value`` raise it.
 
     Args:
         message: the tools, and what to do.
@@ -265,9 +265,9 @@ class HookError(MelleaError):
 
     Args:
         message: the plugin, the hook, and what happened.
-        plugin: the plugin's name.
-        hook: the hook's name.
-        result: the record of the call so far, if there is one.
+        plugin: the plugin's name; None if the error isn't raised by a call.
+        hook: the hook's name; None in the same case.
+        result: the record of the call so far; None if the hook failed before there was one.
     """
 
     def __init__(

@@ -352,6 +352,9 @@ class StreamingBackend(Backend, Protocol):
             An async context manager. Entering it gives an iterator over the pieces of the text.
             The last item is the whole `Generation`, whose text is the joined pieces. Leaving the
             block early closes the request.
+
+        Raises:
+            BackendError: there is no reply. It may be raised on entering, or while iterating.
         """
         ...
 

@@ -85,7 +85,7 @@ class ToolCall:
             The call.
 
         Raises:
-            ValueError: it isn't a call of a function.
+            ValueError: it isn't a call of a function. A missing id is no error; it becomes empty.
         """
         try:
             given = cast("Mapping[str, Any]", call)

@@ -28,7 +28,7 @@ class Bucket:
     See J. Turner, "New directions in communications (or which way to the information age?)", 1986,
     and RFC 2697. Unlike the buckets described there, this one may be in debt, for two reasons. A
     request may turn out to cost more than it took, and an amount larger than the capacity may be
-    taken from a full bucket. A bucket reads no clock: callers pass the time in.
+    taken from a full bucket. A bucket reads no clock: callers pass the time in, in seconds.
     """
 
     __slots__ = ("at", "capacity", "held", "per_minute")

@@ -154,7 +154,7 @@ class AdaptiveLimiter(QueuedLimit):
 
     Args:
         initial: the initial window, at least 1.
-        maximum: the largest window.
+        maximum: the largest window, at least ``initial``.
 
     Raises:
         TypeError: an argument isn't an int.

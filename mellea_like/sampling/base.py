@@ -292,8 +292,9 @@ class BaseSamplingStrategy:
                 in which they end. An exception in it ends the call and is raised. If the call is
                 already decided, the exception is only logged.
             budget: a limit on the cost of this call, within the strategy's budget. When it is
-                spent, no further draw starts, and the call returns the result so far, with the
-                stop reason ``"budget"``.
+                spent, no further request is sent, and the call returns the result so far, with the
+                stop reason ``"budget"``. A draw that was refused a request is in the record as
+                cancelled.
             tools: the tools that the model may call: functions with type hints and a docstring,
                 JSON Schemas, or either wrapped by `Tool.of`. A draw fails if the name or the
                 arguments of a call are wrong. The winner's calls are in the result's

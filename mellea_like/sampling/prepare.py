@@ -73,9 +73,10 @@ Selection: TypeAlias = "CheckedSelection | First | Ordered"
 
 @dataclass(frozen=True, slots=True)
 class Settings(Rules):
-    """A strategy's configuration, checked; see `BaseSamplingStrategy` for the fields.
+    """A strategy's configuration, checked; see `BaseSamplingStrategy` for most fields.
 
-    The schedule is None if it has nothing to decide.
+    ``handlers`` come from ``plugins``, and ``stages`` and ``after`` from `Escalate`. The schedule is
+    None if it has nothing to decide.
     """
 
     backend: Backend | None

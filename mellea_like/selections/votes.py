@@ -291,7 +291,7 @@ def majority_confidence(first: int, second: int) -> float:
 
     Args:
         first: the votes of the leading answer.
-        second: the votes of the next answer, at most ``first``.
+        second: the votes of the next answer, from 0 to ``first``.
 
     Returns:
         1 - 1 / (2 M - 1), from 0 to 1. For example, 0.95 takes 6 votes to 0, 10 to 1 or 12 to 2.

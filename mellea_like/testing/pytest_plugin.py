@@ -51,7 +51,9 @@ def virtual_clock(anyio_backend: object, request: pytest.FixtureRequest) -> Virt
     forever fails with a `DeadlockError`. Hypothesis tests call `run_virtual` in a plain function
     instead.
     """
-    clock: VirtualClock = request.node.stash[_CLOCK]
+    clock: VirtualClock | None = request.node.stash.get(_CLOCK, None)
+    if clock is None:
+        pytest.fail("virtual_clock needs anyio's own fixture anyio_backend, not a parameter")
     return clock
 
 

@@ -128,6 +128,8 @@ def run_virtual(
 
     Raises:
         DeadlockError: every task waited, and no timer was set.
+        ValueError: the library isn't one of these.
+        Exception: what the function raises.
     """
     clock = VirtualClock()
     name, options = clock.backend(backend)
