@@ -10,7 +10,7 @@ from pathlib import Path  # noqa: TC003 (typer reads the annotations)
 from typing import TYPE_CHECKING, Any, Literal
 
 from mellea_like.cli.errors import BUDGETS
-from mellea_like.cli.exit_codes import Exit, Problem, misuse
+from mellea_like.cli.exit_codes import misuse, value_errors
 from mellea_like.cli.option_fields import option, option_names, read_section
 from mellea_like.core.requirement import Requirement
 from mellea_like.requirements.expressions import CHECK_FORMS, CODE_FORMS, is_code_check, parse_check
@@ -329,11 +329,8 @@ def requirements_of(
 ) -> list[Requirement]:
     """Make the requirements of ``spec`` and code checks; a schema's is named after its file."""
     made = spec.make_requirements(schema_name="" if schema is None else f"schema:{schema.name}")
-    try:
+    with value_errors("--check"):
         code = [parse_check(one, code=True) for one in checks if is_code_check(one)]
-    except ValueError as exc:
-        msg = f"--check: {exc}"
-        raise Problem(msg, Exit.USAGE) from exc
     return [*(Requirement(one) if isinstance(one, str) else one for one in made), *code]
 
 

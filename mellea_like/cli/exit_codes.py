@@ -6,6 +6,8 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NoReturn
 
+from mellea_like.core.display import one_line
+
 if TYPE_CHECKING:
     from collections.abc import Generator
 
@@ -40,13 +42,6 @@ def fail(message: str) -> NoReturn:
     raise Problem(message)
 
 
-class ReaderLeft(Problem):
-    """Raised when the program that reads standard output has closed it."""
-
-    def __init__(self, message: str = "the program reading standard output has closed it") -> None:
-        super().__init__(message, Exit.NOTHING_PASSED)
-
-
 @contextmanager
 def os_errors(what: str) -> Generator[None]:
     """Turn an error of the operating system, or a text that isn't UTF-8, into a `Problem`."""
@@ -55,6 +50,16 @@ def os_errors(what: str) -> Generator[None]:
     except (OSError, UnicodeDecodeError) as exc:
         msg = f"{what}: {getattr(exc, 'strerror', None) or exc}"
         raise Problem(msg) from exc
+
+
+@contextmanager
+def value_errors(place: str, code: int = Exit.USAGE) -> Generator[None]:
+    """Turn a `ValueError` into a `Problem` that begins with its place: an option or a file."""
+    try:
+        yield
+    except ValueError as exc:
+        msg = f"{place}: {one_line(str(exc), 2000)}"
+        raise Problem(msg, code) from exc
 
 
 def needs_unix(command: str) -> None:

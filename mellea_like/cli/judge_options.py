@@ -7,20 +7,19 @@ import sys
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from mellea_like.batch.rows.files import read_rows
 from mellea_like.batch.rows.formats import RowFormat, format_of
 from mellea_like.cli.backends import openai_upstream
 from mellea_like.cli.draw_options import COSTS, JUDGING, PRICE, parse_budget, parse_judge_options
 from mellea_like.cli.errors import BUDGETS
-from mellea_like.cli.exit_codes import Exit, Problem, fail, misuse, os_errors
+from mellea_like.cli.exit_codes import Exit, fail, misuse, os_errors, value_errors
 from mellea_like.cli.option_fields import option, option_names, read_section
 from mellea_like.cli.standard_streams import STANDARD
-from mellea_like.core.display import one_line
 from mellea_like.report.numbers import money
 from mellea_like.specification.strategy import CallBudgetSpec, StrategySpec
-from mellea_like.specification.upstream import OpenAIUpstream, read_price
+from mellea_like.specification.upstream import OpenAIUpstream, Upstream
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
@@ -47,12 +46,9 @@ def opened(source: str) -> Generator[BinaryIO]:
 
 def rows_of(source: str, file: BinaryIO) -> Iterator[dict[str, Any]]:
     """Yield the rows of a file. The name ``source`` determines the format; ``-`` means JSONL."""
-    try:
+    with value_errors(source, Exit.SETUP):
         format = RowFormat.JSONL if source == STANDARD else format_of(source)
         yield from read_rows(file, format)
-    except ValueError as exc:
-        msg = f"{source}: {one_line(str(exc))}"
-        raise Problem(msg) from exc
 
 
 def field_of(row: dict[str, Any], name: str, flag: str) -> Any:
@@ -122,11 +118,7 @@ class JudgeOptions:
     @cached_property
     def tokens_price(self) -> Price | None:
         """The value of ``--price``."""
-        try:
-            return cast("Price | None", read_price(self.price))
-        except ValueError as exc:
-            msg = f"--price {exc}, not {self.price!r}"
-            raise Problem(msg, Exit.USAGE) from exc
+        return read_section(Upstream, {"price": self.price}, {"price": "--price"}).price
 
     def cost_of(self, usage: Usage) -> str | None:
         """Return the cost of the judges' requests as text; None without ``--price``."""

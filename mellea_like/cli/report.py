@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from mellea_like.cli.errors import reading
 from mellea_like.cli.exit_codes import Exit, Problem, fail, misuse, os_errors
-from mellea_like.cli.option_fields import argument, option
+from mellea_like.cli.option_fields import argument, option, read_section
 from mellea_like.cli.standard_streams import warn, write_output
 from mellea_like.core.conversation import Message
 from mellea_like.core.display import plural, printable
@@ -19,7 +19,7 @@ from mellea_like.report.model_shares import ANY_MODEL
 from mellea_like.report.page import MADE_BY
 from mellea_like.report.views import ItemView, RunView, TraceView, damage
 from mellea_like.runtime.atomic_files import replaced
-from mellea_like.specification.upstream import read_price
+from mellea_like.specification.upstream import Upstream
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -113,11 +113,8 @@ def _prices(given: Sequence[str]) -> dict[str, Any]:
     found: dict[str, Price] = {}
     for text in given:
         model, equals, price = text.rpartition("=")
-        try:
-            found[model if equals else ANY_MODEL] = cast("Price", read_price(price))
-        except ValueError as exc:
-            msg = f"--price {exc}, not {text!r}"
-            raise Problem(msg, Exit.USAGE) from exc
+        read = read_section(Upstream, {"price": price}, {"price": "--price"})
+        found[model if equals else ANY_MODEL] = cast("Price", read.price)
     if len({price.currency for price in found.values()}) > 1:
         misuse("--price: all prices must be in the same currency")
     return {"prices": {name: price.as_list() for name, price in found.items()}} if found else {}

@@ -8,7 +8,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, TextIO
 
-from mellea_like.cli.exit_codes import Problem, ReaderLeft, fail, os_errors
+from mellea_like.cli.exit_codes import Exit, Problem, fail, os_errors
 from mellea_like.core.display import printable
 
 if TYPE_CHECKING:
@@ -80,5 +80,6 @@ def writing(name: str) -> Generator[None]:
         if name == STANDARD:
             silence(sys.stdout)
         if isinstance(problem.__cause__, BrokenPipeError):
-            raise ReaderLeft from problem
+            msg = "the program reading standard output has closed it"
+            raise Problem(msg, Exit.NOTHING_PASSED) from problem
         raise

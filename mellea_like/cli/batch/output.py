@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from mellea_like.batch.rows.files import begins_results, result_writer
 from mellea_like.batch.rows.formats import RowFormat, format_of, whole
-from mellea_like.cli.exit_codes import Exit, Problem, fail, misuse
+from mellea_like.cli.exit_codes import fail, misuse, value_errors
 from mellea_like.cli.standard_streams import STANDARD, check_folder, writing
 from mellea_like.core.display import printable
 from mellea_like.runtime.threads import run_in_thread
@@ -56,11 +56,8 @@ class Output:
             if self.path is not None and self.path.is_dir():
                 fail(f"{option}: {given} is a directory: name a file")
             return
-        try:
+        with value_errors(option):
             self._format = format_of(given)
-        except ValueError as exc:
-            msg = f"{option}: {exc}"
-            raise Problem(msg, Exit.USAGE) from exc
         if self.path.exists() and not replace and not (renew and self._is_of_results()):
             what = " and doesn't hold the results of a batch" if renew else ""
             fail(

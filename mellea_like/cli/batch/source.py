@@ -21,7 +21,7 @@ from mellea_like.batch.rows.formats import (
     input_of,
     of_results,
 )
-from mellea_like.cli.exit_codes import Exit, Problem, fail, misuse, os_errors
+from mellea_like.cli.exit_codes import Exit, fail, misuse, os_errors, value_errors
 from mellea_like.cli.standard_streams import STANDARD, warn
 from mellea_like.core.display import one_line
 from mellea_like.runtime.threads import run_in_thread
@@ -100,11 +100,8 @@ class RowSource:
         self._piped = self.path is None or (self.path.exists() and not self.path.is_file())
         self._format = RowFormat.JSONL
         if self.path is not None and not (self._piped and not self.path.suffix):
-            try:
+            with value_errors("INPUT"):
                 self._format = format_of(self.path)
-            except ValueError as exc:
-                msg = f"INPUT: {exc}"
-                raise Problem(msg, Exit.USAGE) from exc
         self._file: BufferedReader | None = None
         self._rest: Iterator[Row] = iter(())
         self._reading = False
@@ -237,9 +234,5 @@ class RowSource:
 
     @contextlib.contextmanager
     def _trouble(self) -> Generator[None]:
-        try:
-            with os_errors(f"can't read {self._name}"):
-                yield
-        except ValueError as exc:
-            msg = f"{self._name}: {one_line(str(exc))}"
-            raise Problem(msg) from exc
+        with value_errors(self._name, Exit.SETUP), os_errors(f"can't read {self._name}"):
+            yield
