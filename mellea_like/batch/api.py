@@ -23,6 +23,7 @@ from mellea_like.core.argument_checks import (
 from mellea_like.core.backend import innermost
 from mellea_like.core.requirement import Requirement
 from mellea_like.core.tools import TOOL_ROUNDS
+from mellea_like.sampling import features_of
 from mellea_like.sampling.base import BaseSamplingStrategy
 
 if TYPE_CHECKING:
@@ -357,13 +358,10 @@ def _check_order(
         raise ValueError(msg)
     if not breadth_first:
         return
-    why = why_not_in_rounds(strategy.settings, marks=of_jobs)
-    if why is None and getattr(journal, "text", "all") != "all":
-        why = (
-            "breadth_first=True continues items from the journal's texts: pass text='all' to"
-            " Journal"
-        )
-    if why is not None:
+    features, text = features_of(strategy.settings), getattr(journal, "text", "all")
+    if text != "all":
+        features["fewer_texts"] = f"Journal(text={text!r})"
+    if (why := why_not_in_rounds(features, marks=of_jobs)) is not None:
         raise ValueError(why)
     if isinstance(items, Iterator | AsyncIterator):
         msg = (

@@ -11,6 +11,7 @@ from anyio import to_thread
 from mellea_like.batch.hand_out import HandOut, HeldBack, InOrder
 from mellea_like.batch.item import Call, Job, Paused
 from mellea_like.batch.waiting import Waiting, earlier_draws, resumed, why_not_in_rounds
+from mellea_like.sampling import features_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,7 +69,7 @@ class DepthFirst(Order):
 
     def _resume(self, job: Job, stored: StoredItem) -> Job:
         work = self._intake.work
-        if why_not_in_rounds(work.strategy.settings) is not None:
+        if why_not_in_rounds(features_of(work.strategy.settings)) is not None:
             return job._replace(attempt=stored.attempts + 1)
         return resumed(job, stored, work)._replace(waited=False)
 

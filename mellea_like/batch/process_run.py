@@ -123,13 +123,11 @@ def sample_in_processes(
             "settings": {**settings, "shard": f"{number}/{processes}"},
         }
         if folder is not None:
-            own["journal"] = folder / f"shard-{number + 1}-of-{processes}.db"
+            own["journal"] = journal_of(folder, number, processes)
         parts.append(_Part(make_strategy, items[number::processes], own))
-    if folder is not None:
-        others = {path.name.rpartition("-of-")[2] for path in folder.glob("shard-*-of-*.db")}
-        if others - {f"{processes}.db"}:
-            msg = f"the run in {folder} was started with a different number of processes"
-            raise ValueError(msg)
+    if folder is not None and processes_of(folder) not in {0, processes}:
+        msg = f"the run in {folder} was started with a different number of processes"
+        raise ValueError(msg)
     try:
         return ProcessRun(parts, folder, items)
     except (pickle.PicklingError, AttributeError, TypeError) as exc:
@@ -137,6 +135,17 @@ def sample_in_processes(
             f"the arguments for the processes can't be pickled: {exc}; define functions in a module"
         )
         raise TypeError(msg) from exc
+
+
+def journal_of(folder: Path, number: int, processes: int) -> Path:
+    """Return the journal of a process, whose ``number`` counts from 0."""
+    return folder / f"shard-{number + 1}-of-{processes}.db"
+
+
+def processes_of(folder: Path) -> int:
+    """Return how many processes the run in a folder was started with; 0 if there is no run."""
+    counts = (path.stem.rpartition("-of-")[2] for path in folder.glob("shard-*-of-*.db"))
+    return max((int(count) for count in counts if count.isdecimal()), default=0)
 
 
 class ProcessRun:

@@ -20,10 +20,10 @@ from mellea_like.core.recorded import recorded_requirement
 from mellea_like.core.serialization import slice_from_dict
 from mellea_like.core.slice import Outcome
 from mellea_like.errors import JournalError, LimitExceeded, MelleaError
-from mellea_like.sampling import features_of, why_not_together
+from mellea_like.sampling import why_not_together
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container
+    from collections.abc import Callable, Container, Mapping
 
     from mellea_like.batch.intake import Intake
     from mellea_like.batch.item import Paused, Work
@@ -47,10 +47,16 @@ NOT_READ: Final = object()
 _TO_GO_ON = (Outcome.FAILED, Outcome.ERRORED)
 
 
-def why_not_in_rounds(settings: Settings, *, marks: bool = False) -> str | None:
-    """Return the reason why a call can't be set aside between its draws; None if it can be."""
-    features = features_of(settings) | {"rounds": "breadth_first=True"}
-    if marks:  # The run stores the scores or weights that the selection gives to draws.
+def why_not_in_rounds(
+    features: Mapping[str, str], *, rounds: str = "breadth_first=True", marks: bool = False
+) -> str | None:
+    """Return the reason why a call can't be set aside between its draws; None if it can be.
+
+    ``features`` are named as in `EXCLUSIONS`; ``rounds`` is the user's name for rounds. ``marks``
+    is whether the run stores the scores or weights that the selection gives to draws.
+    """
+    features = {**features, "rounds": rounds}
+    if marks:
         features.pop("scored", None)
     return why_not_together(features)
 

@@ -56,6 +56,11 @@ def silence(stream: TextIO) -> None:
         os.close(nowhere)
 
 
+def is_special(path: Path) -> bool:
+    """Return whether a path is that of a pipe, a device or a directory."""
+    return os.path.exists(path) and not os.path.isfile(path)  # noqa: PTH110, PTH113 (never raise)
+
+
 def check_folder(option: str, path: Path) -> None:
     """Refuse a file whose folder doesn't exist or can't be written into."""
     if not os.path.isdir(path.parent):  # noqa: PTH112 (never raises)

@@ -41,6 +41,7 @@ EXCLUSIONS = (
     Exclusion("rounds", "scored", "scores of earlier rounds aren't kept"),
     Exclusion("rounds", "schedule", "rounds decide when draws start"),
     Exclusion("rounds", "stage_budget", "the spending of a stage isn't kept"),
+    Exclusion("rounds", "fewer_texts", "items continue from the texts in the journal"),
 )
 """All pairs of features that exclude each other.
 
@@ -52,7 +53,8 @@ The features are:
 - ``give_up``, and more than one lane (``lanes``);
 - an escalation's ``stages``, its rule ``after`` (``cheaper``), a stage with a budget
   (``stage_budget``), and the arguments ``backend`` and ``loop_budget``, which it refuses;
-- a ``stream``, an ``agent``, a request's number of ``choices``, and ``rounds`` over many items.
+- a ``stream``, an ``agent``, a request's number of ``choices``, ``rounds`` over many items, and a
+  journal that keeps ``fewer_texts`` than all.
 """
 
 

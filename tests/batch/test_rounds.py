@@ -455,7 +455,7 @@ async def test_what_passed_in_an_earlier_round_is_the_items_own(journal, selecti
         ({"strategy": {"selection": Vote(weight=len)}}, "Vote.*: scores of earlier rounds"),
         ({"strategy": {"schedule": Staggered(1)}}, "Staggered.*: rounds decide when draws start"),
         ({"stages": 2}, "a stage's budget: the spending of a stage isn't kept"),
-        ({"journal": "best"}, "pass text='all'"),
+        ({"journal": "best"}, "text='best'.: items continue from the texts"),
         ({"items": iter("ab")}, "can be iterated over only once: pass a list"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",

@@ -46,6 +46,11 @@ MARKOV = ("--backend", "markov")
             "--breadth-first can't be combined with --schedule staggered:1: rounds decide",
         ),
         (("-", *BASE[1:], "--breadth-first"), 2, "can't be combined with INPUT -"),
+        (
+            (*BASE, "--breadth-first", "--journal=j.db", "--journal-text=best"),
+            2,
+            "can't be combined with --journal-text best: items continue from the texts",
+        ),
         ((*BASE, "--first", "0"), 2, "Invalid value for '--first'"),
         ((*BASE, "--on-bad-line", "cry"), 2, "'cry' is not one of 'stop', 'skip'"),
         ((*BASE, "--attempts=500", "--lanes=3"), 2, "is more than 1000 draws"),

@@ -6,6 +6,7 @@ import pytest
 from engine_kit import by_iteration
 
 from mellea_like import BestOf, Budget, Collect, Escalate, RejectionSamplingStrategy, sample_many
+from mellea_like.batch import Journal
 from mellea_like.core.prices import Price
 from mellea_like.sampling import check_together, why_not_together
 from mellea_like.sampling.escalate import ExpectedCost, Stage
@@ -25,8 +26,8 @@ def stages(**arguments):
     return Escalate([Stage(MODEL)], **arguments)
 
 
-def breadth(drawing):
-    return sample_many(drawing, ["a"], concurrency=1, breadth_first=True)
+def breadth(drawing, **arguments):
+    return sample_many(drawing, ["a"], concurrency=1, breadth_first=True, **arguments)
 
 
 PAIRS = {
@@ -46,6 +47,7 @@ PAIRS = {
     ("rounds", "stage_budget"): lambda: breadth(
         Escalate([Stage(MODEL, budget=Budget(requests=1))])
     ),
+    ("rounds", "fewer_texts"): lambda: breadth(strategy(), journal=Journal("x.db", text="best")),
 }
 ELSEWHERE = {("agent", "collect"), ("choices", "collect")}
 

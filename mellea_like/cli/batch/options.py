@@ -19,9 +19,8 @@ from mellea_like.cli.draw_options import (
 )
 from mellea_like.cli.exit_codes import Exit, Problem, misuse
 from mellea_like.cli.option_fields import REQUIRED, argument, option, option_names
-from mellea_like.cli.standard_streams import STANDARD
+from mellea_like.cli.standard_streams import STANDARD, is_special
 from mellea_like.export.example_selection import Drop, ExampleRules, Reasoning
-from mellea_like.sampling import why_not_together
 
 if TYPE_CHECKING:
     from mellea_like.cli.signals import SignalHandler
@@ -317,14 +316,11 @@ class BatchOptions(TemplatedChecks, DrawOptions):
         object.__setattr__(self, "breadth_first", True)
 
     def _check_processes(self) -> None:
-        piped = self.source == STANDARD or (
-            Path(self.source).exists() and not Path(self.source).is_file()
-        )
         few, rounds = self.workers < self.processes, self.breadth_first
         server = "it needs a running server; start one, and name it with --base-url"
         _exclude(
             f"--processes {self.processes}",
-            (piped, f"INPUT {self.source}: each process reads the rows; name a file"),
+            (self.piped, f"INPUT {self.source}: each process reads the rows; name a file"),
             (self.unique, "--unique: rows of different processes aren't compared"),
             (rounds, "--breadth-first: there are no rounds over all rows"),
             (self.gguf, f"--gguf: {server}"),
@@ -332,16 +328,21 @@ class BatchOptions(TemplatedChecks, DrawOptions):
         )
 
     def _check_rounds(self) -> None:
+        from mellea_like.batch.waiting import why_not_in_rounds  # noqa: PLC0415 (few runs have them)
+
         features = self.spec.features
-        if self.batch_api is not None:
-            features.pop("scored", None)  # Scores are kept with the jobs.
-        if why := why_not_together(features | {"rounds": "--breadth-first"}):
-            raise Problem(why, Exit.USAGE)
-        _exclude(
-            "--breadth-first",
-            (self.journal_text != "all", "--journal-text: it needs all texts in the journal"),
-            (self.source == STANDARD, "INPUT -: it reads the rows in each round; name a file"),
-        )
+        if self.journal_text != "all":
+            features["fewer_texts"] = f"--journal-text {self.journal_text}"
+        marks = self.batch_api is not None
+        if why := why_not_in_rounds(features, rounds="--breadth-first", marks=marks):
+            misuse(why)
+        again = f"INPUT {self.source}: it reads the rows in each round; name a file"
+        _exclude("--breadth-first", (self.piped, again))
+
+    @property
+    def piped(self) -> bool:
+        """Whether the rows come through a pipe, which can be read only once."""
+        return self.source == STANDARD or is_special(Path(self.source))
 
     @property
     def filters(self) -> ExampleRules:

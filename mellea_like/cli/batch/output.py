@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from mellea_like.batch.rows.files import begins_results, result_writer
 from mellea_like.batch.rows.formats import RowFormat, format_of, whole
 from mellea_like.cli.exit_codes import fail, misuse, value_errors
-from mellea_like.cli.standard_streams import STANDARD, check_folder, writing
+from mellea_like.cli.standard_streams import STANDARD, check_folder, is_special, writing
 from mellea_like.core.display import printable
 from mellea_like.runtime.threads import run_in_thread
 
@@ -31,7 +31,7 @@ def refuse_same_file(*places: tuple[str, str | Path | None]) -> None:
     seen: dict[Path, str] = {}
     for option, given in places:
         path = None if given is None else Path(given).resolve()
-        if path is None or (path.exists() and not path.is_file()):
+        if path is None or is_special(path):
             continue
         other = seen.setdefault(path, option)
         if other != option:
@@ -52,7 +52,7 @@ class Output:
         self.rows = 0
         self.halves = 0
         """The number of results with lone surrogates, replaced because UTF-8 can't encode them."""
-        if self.path is None or (self.path.exists() and not self.path.is_file()):
+        if self.path is None or is_special(self.path):
             if self.path is not None and self.path.is_dir():
                 fail(f"{option}: {given} is a directory: name a file")
             return
@@ -76,7 +76,7 @@ class Output:
         with writing(self._name):
             if self.path is None:
                 self._file = io.BytesIO()
-            elif self.path.exists() and not self.path.is_file():
+            elif is_special(self.path):
                 self._file = self.path.open("wb")  # A pipe or a device.
             else:
                 self._beside = self.path.with_name(f".{self.path.name}.part")

@@ -166,7 +166,7 @@ async def row_results(
         watched_servers(backends.gates, tell),
         sample_many(
             backends.make_strategy(),
-            source.rows(often=options.breadth_first),
+            source.rows(),
             concurrency=options.workers,
             action=cast("Callable[[Row], str]", template.fill),
             requirements=options.make_requirements(),

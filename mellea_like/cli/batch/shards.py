@@ -7,7 +7,6 @@ results, shows the total progress, and ends the other processes.
 
 from __future__ import annotations
 
-import re
 import tempfile
 from collections import deque
 from contextlib import aclosing, asynccontextmanager
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
 
+from mellea_like.batch.process_run import journal_of, processes_of
 from mellea_like.batch.processes import Lost, Processes
 from mellea_like.batch.progress import Progress
 from mellea_like.cli.backends import Backends
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from mellea_like.batch.processes import Sender
     from mellea_like.cli.batch.options import BatchOptions
     from mellea_like.cli.batch.progress import BatchView
-
-_NAME = re.compile(r"shard-(\d+)-of-(\d+)\.db")
 
 ACCOUNT = "this run"
 """The name of the budget and rate limits in the file through which processes share them."""
@@ -75,7 +73,7 @@ class Shards:
     def begun(self) -> list[Path]:
         """Return the journals that exist; refuse a run started with another number of processes."""
         assert self._folder is not None  # noqa: S101 (it is there)
-        count = _count(self._folder)
+        count = processes_of(self._folder)
         if count not in {0, self._options.processes}:
             fail(
                 f"the run in {self._folder} was started with --processes {count}: use the same"
@@ -113,7 +111,7 @@ class Shards:
     def _journals(self) -> list[Path]:
         assert self._folder is not None  # noqa: S101 (it was given)
         count = self._options.processes
-        return [self._folder / f"shard-{n}-of-{count}.db" for n in range(1, count + 1)]
+        return [journal_of(self._folder, number, count) for number in range(count)]
 
     def _store(self) -> Path | None:
         """Clear the file of the shared budget and rates; return it, or None without any limits."""
@@ -133,14 +131,8 @@ class Shards:
 
 def refuse_shards(path: Path) -> None:
     """Before a run in one process, refuse a folder with the journals of several processes."""
-    if path.is_dir() and (count := _count(path)):
+    if path.is_dir() and (count := processes_of(path)):
         fail(f"the run in {path} was started with --processes {count}: use the same number")
-
-
-def _count(folder: Path) -> int:
-    """Return how many processes the run in a folder was started with; 0 if there is no run."""
-    found = (_NAME.fullmatch(path.name) for path in folder.iterdir())
-    return max((int(name[2]) for name in found if name is not None), default=0)
 
 
 @asynccontextmanager

@@ -22,7 +22,7 @@ from mellea_like.batch.rows.formats import (
     of_results,
 )
 from mellea_like.cli.exit_codes import Exit, fail, misuse, os_errors, value_errors
-from mellea_like.cli.standard_streams import STANDARD, warn
+from mellea_like.cli.standard_streams import STANDARD, is_special, warn
 from mellea_like.core.display import one_line
 from mellea_like.runtime.threads import run_in_thread
 
@@ -97,7 +97,7 @@ class RowSource:
         self._again = again
         self._share = share  # (process, processes), or None for all.
         self._name = "standard input" if self.path is None else str(self.path)
-        self._piped = self.path is None or (self.path.exists() and not self.path.is_file())
+        self._piped = self.path is None or is_special(self.path)
         self._format = RowFormat.JSONL
         if self.path is not None and not (self._piped and not self.path.suffix):
             with value_errors("INPUT"):
@@ -114,10 +114,8 @@ class RowSource:
         with self._trouble(), self._open() as file:
             yield from self._good(file, told=True)
 
-    def rows(self, *, often: bool = False) -> RowSource | AsyncGenerator[Row]:
-        """Return the rows for a run; ``often`` means that the run reads them several times."""
-        if self._piped and often:
-            misuse(f"--breadth-first reads the rows in each round, but {self._name} is a pipe")
+    def rows(self) -> RowSource | AsyncGenerator[Row]:
+        """Return the rows for a run."""
         return self._pipe() if self._piped else self
 
     def digest(self, earlier: str | None = None) -> str | None:

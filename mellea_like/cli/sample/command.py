@@ -28,7 +28,7 @@ from mellea_like.cli.sample.output import (
     write_text,
 )
 from mellea_like.cli.sample.progress import Progress, render
-from mellea_like.cli.standard_streams import STANDARD, check_folder, silence, warn
+from mellea_like.cli.standard_streams import STANDARD, check_folder, is_special, silence, warn
 from mellea_like.core.display import one_line, plural
 from mellea_like.core.serialization import FORMAT, to_dict
 from mellea_like.errors import BackendError, LimitExceeded, MelleaError, SamplingTimeout
@@ -221,7 +221,7 @@ def _report(options: SampleOptions, error: Exception) -> int:
 
 def _check_trace(path: Path) -> None:
     """Before anything is sent, refuse a ``--trace`` file that can't be written or replaced."""
-    if os.path.exists(path) and not os.path.isfile(path):  # noqa: PTH110, PTH113 (never raise)
+    if is_special(path):
         fail(f"--trace: {path} isn't a file")
     check_folder("--trace", path)
     if os.path.isfile(path) and not _replaceable(path):  # noqa: PTH113 (never raises)
