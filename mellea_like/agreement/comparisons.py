@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from mellea_like.agreement.statistics import Estimate, share
-from mellea_like.agreement.verdicts import check_rows
-from mellea_like.core.argument_checks import real_number, whole_number
+from mellea_like.agreement.verdicts import checked_rows
 from mellea_like.core.backend import JUDGE_DEFAULTS, Options
 from mellea_like.core.conversation import Context, as_action
 from mellea_like.core.generation import Usage
@@ -119,13 +118,7 @@ async def comparison_agreement(
         LimitExceeded: the budget is spent.
         AuthenticationFailed: the judge's server refuses the key.
     """
-    whole_number("concurrency", concurrency)
-    real_number("confidence", confidence, over=0, under=1)
-    pairs = list(pairs)
-    if not pairs:
-        msg = "comparison_agreement needs pairs of replies"
-        raise ValueError(msg)
-    check_rows(pairs, LabelledPair)
+    pairs = checked_rows("comparison_agreement", pairs, LabelledPair, confidence, concurrency)
     strategy = RejectionSamplingStrategy(
         judge,
         loop_budget=2,

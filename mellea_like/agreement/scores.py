@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mellea_like.agreement.statistics import Decisions, best_threshold, decisions_of, ranking
-from mellea_like.agreement.verdicts import Labelled, check_rows
+from mellea_like.agreement.verdicts import Labelled, checked_rows, raise_refusal
 from mellea_like.checking import CheckResult, check
-from mellea_like.core.argument_checks import real_number, whole_number
+from mellea_like.core.argument_checks import real_number
 from mellea_like.core.generation import Usage
 from mellea_like.core.requirement import Requirement
 from mellea_like.core.validation import ValidationResult
@@ -96,14 +96,9 @@ async def score_agreement(
         TypeError: an argument is of the wrong type.
         ValueError: there are no rows, or an argument is out of range.
         LimitExceeded: the budget is spent.
+        AuthenticationFailed: the judge's server refuses the key.
     """
-    whole_number("concurrency", concurrency)
-    real_number("confidence", confidence, over=0, under=1)
-    labelled = list(labelled)
-    if not labelled:
-        msg = "score_agreement needs rows with labels"
-        raise ValueError(msg)
-    check_rows(labelled, Labelled)
+    rows = checked_rows("score_agreement", labelled, Labelled, confidence, concurrency)
     if not callable(score):
         msg = f"score_agreement needs a function of a Candidate, not {score!r}"
         raise TypeError(msg)
@@ -117,16 +112,16 @@ async def score_agreement(
             given.append(real_number("the score", points))
             return ValidationResult(True, why)
 
-        result = await check(
-            row.reply, Requirement("has a score", take), action=row.task, budget=budget
-        )
+        scored = Requirement("has a score", take, name="has a score")
+        result = await check(row.reply, scored, action=row.task, budget=budget)
+        raise_refusal(result.error)
         if on_row is not None:
             on_row()
         return (given[0] if given else None), result
 
-    found = await gather(labelled, concurrency, score_one)
+    found = await gather(rows, concurrency, score_one)
     # scikit-learn takes a second to import.
-    return await run_in_thread(_report, found, [row.label for row in labelled], confidence)
+    return await run_in_thread(_report, found, [row.label for row in rows], confidence)
 
 
 def _report(

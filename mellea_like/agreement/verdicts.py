@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mellea_like.agreement.statistics import Decisions, Estimate, decisions_of, share
 from mellea_like.checking import GivenReply, ReplyLike, record_of, strategy_for_checks
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from mellea_like.limits.budget import Budget
 
 __all__ = ["AgreementReport", "JudgeReport", "Labelled", "agreement"]
+
+Row = TypeVar("Row")
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,23 +160,15 @@ async def agreement(
         AuthenticationFailed: a judge's server refuses the key.
     """
     whole_number("repeats", repeats)
-    whole_number("concurrency", concurrency)
-    real_number("confidence", confidence, over=0, under=1)
+    rows = checked_rows("agreement", labelled, Labelled, confidence, concurrency)
     named = _named(judges)
-    rows = list(labelled)
-    if not rows or not named:
-        msg = "agreement needs rows with labels, and at least one judge"
-        raise ValueError(msg)
-    check_rows(rows, Labelled)
     wanted = [Requirement(requirement, judge=judge, name=name) for name, judge in named.items()]
     strategy = strategy_for_checks(validate_all=True, judge_options=judge_options)
 
     async def judge_once(row: Labelled) -> Slice:
         given: GivenReply[Any] = GivenReply(row.reply, row.task)
         record = await record_of(strategy.begin(given, wanted, budget=budget))
-        refused = None if record.error is None else record.error.__cause__
-        if isinstance(refused, AuthenticationFailed):
-            raise refused  # The server would refuse every other row too.
+        raise_refusal(record.error)
         if on_row is not None:
             on_row()
         return record
@@ -200,12 +194,28 @@ async def agreement(
     return AgreementReport(by_name, panel, usage)
 
 
-def check_rows(rows: Iterable[object], kind: type) -> None:
-    """Make sure that rows are labelled, before any judge is asked."""
+def checked_rows(
+    who: str, given: Iterable[Row], kind: type[Row], confidence: float, concurrency: int
+) -> list[Row]:
+    """Check the arguments that all measurements share, and return the rows."""
+    whole_number("concurrency", concurrency)
+    real_number("confidence", confidence, over=0, under=1)
+    rows = list(given)
+    if not rows:
+        msg = f"{who} needs rows: at least one {kind.__name__}(...)"
+        raise ValueError(msg)
     for row in rows:
         if not isinstance(row, kind):
             msg = f"each row must be a {kind.__name__}(...), not {shown(row)}"
             raise TypeError(msg)
+    return rows
+
+
+def raise_refusal(error: BaseException | None) -> None:
+    """Raise the refusal of a judge's key, because every other row would be refused too."""
+    refusal = None if error is None else error.__cause__
+    if isinstance(refusal, AuthenticationFailed):
+        raise refusal
 
 
 def _named(judges: Backend | Mapping[str, Backend]) -> Mapping[str, Backend]:
@@ -214,6 +224,9 @@ def _named(judges: Backend | Mapping[str, Backend]) -> Mapping[str, Backend]:
     if not isinstance(judges, Mapping):
         msg = f"judges must be a backend, or several backends by name, not {judges!r}"
         raise TypeError(msg)
+    if not judges:
+        msg = "agreement needs at least one judge"
+        raise ValueError(msg)
     for judge in judges.values():
         if not is_backend(judge):
             msg = f"judges must be backends, not {judge!r}"

@@ -20,7 +20,7 @@ from mellea_like.agreement import (
 )
 from mellea_like.agreement.statistics import best_threshold, ranking
 from mellea_like.core import Usage
-from mellea_like.errors import InvalidRequest
+from mellea_like.errors import AuthenticationFailed, InvalidRequest
 
 pytestmark = pytest.mark.anyio
 
@@ -134,7 +134,7 @@ async def test_progress_and_a_budget():
 @pytest.mark.parametrize(
     ("change", "error", "words"),
     [
-        ({"labelled": []}, ValueError, "rows with labels"),
+        ({"labelled": []}, ValueError, "needs rows: at least one"),
         ({"labelled": ["text"]}, TypeError, r"each row must be a Labelled\(...\), not 'text'"),
         ({"judges": {}}, ValueError, "at least one judge"),
         ({"judges": {"a": "gpt"}}, TypeError, "judges must be backends"),
@@ -147,6 +147,31 @@ async def test_wrong_arguments(change, error, words):
     given = {"labelled": ROWS, "requirement": "x", "judges": says_sorry, **change}
     with pytest.raises(error, match=words):
         await agreement(given.pop("labelled"), given.pop("requirement"), **given)
+
+
+def refusing(asked) -> FunctionBackend:
+    """A judge whose server refuses the key; it counts its requests in a list."""
+
+    def answer(request):
+        asked.append(request)
+        raise AuthenticationFailed("wrong key")
+
+    return FunctionBackend(answer, can_judge=True, inline=True)
+
+
+@pytest.mark.parametrize(
+    "measure",
+    [
+        lambda judge: agreement(ROWS, "x", judges=judge, concurrency=1),
+        lambda judge: score_agreement(ROWS, judge_score("x", judge=judge), concurrency=1),
+        lambda judge: comparison_agreement(PAIRS, judge=judge, concurrency=1),
+    ],
+    ids=["verdicts", "scores", "comparisons"],
+)
+async def test_a_key_that_is_refused_ends_the_measurement_at_the_first_row(measure):
+    with pytest.raises(AuthenticationFailed, match="wrong key"):
+        await measure(refusing(asked := []))
+    assert len(asked) == 1
 
 
 # --- comparisons
@@ -185,7 +210,7 @@ async def test_an_unreadable_comparison_is_asked_once_more_and_then_left_out():
     assert (report.undecided, report.accuracy, report.consistent) == (1, None, None)
     assert len(asked) == 4
     assert "Both are fine." in report.why_undecided
-    with pytest.raises(ValueError, match="pairs"):
+    with pytest.raises(ValueError, match="at least one LabelledPair"):
         await comparison_agreement([], judge=judge)
 
 
@@ -240,6 +265,7 @@ async def test_a_row_without_a_score_is_left_out():
     report = await score_agreement(rows, judge_score("x", judge=judge))
     assert report.scores == (5, 5, 5, None)
     assert report.undecided == 1
+    assert report.why_undecided.startswith("requirement 'has a score' could not be decided: ")
     assert "JSON" in report.why_undecided
     assert report.ranking == 0.5
 
