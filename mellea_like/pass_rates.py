@@ -444,11 +444,8 @@ class _Mixture:
             there = self._newton({**dict.fromkeys(peaks, 0.0), **weights}, slopes, fitted)
             step, before, mixed = 1.0, value, weights
             while step > 1e-6:  # noqa: PLR2004 (no further)
-                mixed = {
-                    place: share
-                    for place in {*there, *weights}
-                    if (share := _between(weights, there, place, step)) > 1e-13  # noqa: PLR2004 (none)
-                }
+                mixed = _mixed(weights, there, step)
+                mixed = {place: share for place, share in mixed.items() if share > 1e-13}  # noqa: PLR2004 (none)
                 total = sum(mixed.values())
                 mixed = {place: share / total for place, share in mixed.items()}
                 value, fitted = self._value(mixed, tilt)
@@ -513,11 +510,10 @@ def _mean(weights: _Weights, of_rate: Sequence[float]) -> float:
 
 
 def _mixed(start: _Weights, end: _Weights, step: float) -> _Weights:
-    return {place: _between(start, end, place, step) for place in {*start, *end}}
-
-
-def _between(start: _Weights, end: _Weights, place: int, step: float) -> float:
-    return (1 - step) * start.get(place, 0.0) + step * end.get(place, 0.0)
+    return {
+        place: (1 - step) * start.get(place, 0.0) + step * end.get(place, 0.0)
+        for place in {*end, *start}
+    }
 
 
 def _likelihoods(draws: int, passes: int) -> list[float]:

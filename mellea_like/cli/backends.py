@@ -212,6 +212,8 @@ class Backends:
                 misuse(f"{option} is for --backend {known}, not for --backend {kind}")
         if kind == "llama" and options.gguf is None:
             misuse("--backend llama needs a model file: add --gguf FILE")
+        if kind == "pydantic-ai" and options.model is None:
+            misuse("--backend pydantic-ai needs a provider's model: add --model PROVIDER:MODEL")
         judged = options.judge_model or options.judge_base_url
         wants = options.requirements or options.spec.selection.judged
         if wants and kind == "markov" and not judged:
@@ -230,18 +232,12 @@ class Backends:
             case "openai":
                 return openai_upstream(options.model, options.base_url, names, **limits)
             case "llama":
-                llama = {"kind": "llama", "gguf": options.gguf, **limits}
-                return read_section(LlamaUpstream, llama, names)
+                section, given = LlamaUpstream, {"gguf": options.gguf}
             case "pydantic-ai":
-                if options.model is None:
-                    misuse(
-                        "--backend pydantic-ai needs a provider's model: add --model PROVIDER:MODEL"
-                    )
-                provider = {"kind": kind, "model": options.model, **limits}
-                return read_section(ProviderUpstream, provider, names)
+                section, given = ProviderUpstream, {"model": options.model}
             case _:
-                markov = {"kind": "markov", "corpus": tuple(options.corpus), **limits}
-                return read_section(MarkovUpstream, markov, names)
+                section, given = MarkovUpstream, {"corpus": options.corpus}
+        return read_section(section, {"kind": kind, **given, **limits}, names)
 
     def _read_jobs(self, model: Any, base_url: Any, price: Any) -> JobsUpstream:
         from mellea_like.cli.jobs import JobsUpstream  # noqa: PLC0415 (few runs have jobs)

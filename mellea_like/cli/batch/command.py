@@ -87,7 +87,12 @@ class _Batch:
         self._shards = Shards(options) if options.processes > 1 else None
         self._finished = self._look_at_journals()
         self._outputs = self._make_outputs()
-        self._check_places()
+        refuse_same_file(
+            ("INPUT", None if options.source == STANDARD else options.source),
+            ("--journal", options.journal),
+            ("--output", options.output),
+            ("--failed", options.failed),
+        )
         self._source.look_through(quiet=options.quiet)
         self._settings = self._read_settings()
         self._whole = self._finished == 0
@@ -141,16 +146,6 @@ class _Batch:
                     " everything: add --journal FILE, or write JSONL or CSV"
                 )
         return outputs
-
-    def _check_places(self) -> None:
-        """Refuse a file that is named twice among the input, the journal and the outputs."""
-        options = self._options
-        refuse_same_file(
-            ("INPUT", None if options.source == STANDARD else options.source),
-            ("--journal", options.journal),
-            ("--output", options.output),
-            ("--failed", options.failed),
-        )
 
     def _read_settings(self) -> dict[str, Any]:
         """Return the settings that must be the same when a journal's run is resumed."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from rich.text import Text
 
+from mellea_like.batch.rows.formats import as_json
 from mellea_like.cli.backends import Backends
 from mellea_like.cli.console import live_view, make_console
 from mellea_like.cli.draw_options import OUTPUT, DrawOptions
@@ -24,12 +25,18 @@ from mellea_like.cli.sample.output import (
     slices_table,
     summary,
     why,
-    write_record,
     write_text,
 )
 from mellea_like.cli.sample.progress import Progress, render
-from mellea_like.cli.standard_streams import STANDARD, check_folder, is_special, silence, warn
-from mellea_like.core.display import one_line, plural
+from mellea_like.cli.standard_streams import (
+    STANDARD,
+    check_folder,
+    is_special,
+    silence,
+    warn,
+    write_output,
+)
+from mellea_like.core.display import plural
 from mellea_like.core.serialization import FORMAT, to_dict
 from mellea_like.errors import BackendError, LimitExceeded, MelleaError, SamplingTimeout
 from mellea_like.runtime.atomic_files import replaced
@@ -99,10 +106,8 @@ def _run(options: SampleOptions, signals: SignalHandler) -> int:
     progress = Progress(options.spec.all_attempts, options.lanes)
 
     def last_words() -> str:
-        calls = plural(progress.cancelled, "call")
-        return (
-            f"Interrupted: cancelled {calls} in flight." if progress.cancelled else "Interrupted."
-        )
+        cancelled = f": cancelled {plural(progress.cancelled, 'call')} in flight"
+        return f"Interrupted{cancelled if progress.cancelled else ''}."
 
     signals.last_words = last_words
     backends = Backends(options, default="markov")
@@ -138,7 +143,7 @@ async def _sample(
         shown = not (options.quiet or options.debug)
         view = live_view(lambda console: render(progress, console)) if shown else None
         if view is None and not options.quiet:
-            progress.tell = _tell
+            progress.tell = warn
         with view or contextlib.nullcontext():
             return await strategy.sample(
                 instruction,
@@ -147,10 +152,6 @@ async def _sample(
                 options=options.request_options,
                 on_slice=progress.on_slice,
             )
-
-
-def _tell(line: str) -> None:
-    warn(one_line(line))
 
 
 def _read_instruction(given: str) -> str:
@@ -189,12 +190,10 @@ def _show(
         warn(summary(result, ledger, progress.called))
     if options.as_json:
         about = {"strategy": options.strategy, "backend": str(backends.kind)}
-        write_record(as_record(result, ledger, **about))
-    elif result.winners:
-        for winner in result.winners:
-            write_text(winner.text)
+        write_output(f"{as_json(as_record(result, ledger, **about))}\n")
     elif result.best_index is not None:
-        write_text(result.best.text)
+        for shown in result.winners or (result.best,):
+            write_text(shown.text)
     return Exit.PASSED if result.success else Exit.NOTHING_PASSED
 
 
@@ -215,7 +214,7 @@ def _report(options: SampleOptions, error: Exception) -> int:
         elif isinstance(error, BackendError) and error.retry_after is not None:
             about = {"retry_after": error.retry_after}
         with contextlib.suppress(Problem):
-            write_record({"success": False, "error": message, **about})
+            write_output(f"{as_json({'success': False, 'error': message, **about})}\n")
     return code_of(error)
 
 

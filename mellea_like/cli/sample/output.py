@@ -9,7 +9,6 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from mellea_like.batch.rows.formats import as_json
 from mellea_like.cli.errors import in_options, problems_of, rejected_early
 from mellea_like.cli.sample.progress import NARROW, STYLES
 from mellea_like.cli.standard_streams import write_output
@@ -36,11 +35,6 @@ def write_text(text: str) -> None:
     if sys.stdout.isatty():
         text = printable(text)
     write_output(text if text.endswith("\n") else f"{text}\n")
-
-
-def write_record(record: dict[str, Any]) -> None:
-    """Write a record to standard output as a JSON object that is safe for a terminal."""
-    write_output(f"{as_json(record)}\n")
 
 
 def as_record(result: SamplingResult[Any], ledger: Ledger, **about: str) -> dict[str, Any]:

@@ -114,9 +114,10 @@ class Progress(Plugin):
             if slice_.error is not None:
                 first = self._errors.setdefault(why, first)
             if first is not slice_:
-                self.tell(f"{line}, like {self.called(first)}")
-            else:
-                self.tell(f"{line}: {why}" if why else line)
+                line = f"{line}, like {self.called(first)}"
+            elif why:
+                line = f"{line}: {why}"
+            self.tell(one_line(line))
 
     def called(self, slice_: Slice) -> str:
         """Return a draw's name, as in "attempt 2 of 8, lane 3"."""
