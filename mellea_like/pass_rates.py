@@ -104,7 +104,13 @@ def pass_rate_interval(draws: int, passes: int, confidence: float = 0.95) -> tup
     if not 0 < confidence < 1:
         msg = f"confidence must be between 0 and 1, not {confidence!r}"
         raise ValueError(msg)
-    return _wilson(passes / draws, draws, confidence)
+    rate, z = passes / draws, NormalDist().inv_cdf((1 + confidence) / 2)
+    middle = (rate + z * z / (2 * draws)) / (1 + z * z / draws)
+    half = (
+        z / (1 + z * z / draws) * math.sqrt(rate * (1 - rate) / draws + z * z / (4 * draws * draws))
+    )
+    # Rounding must not exclude the rate itself from the interval.
+    return max(0.0, min(middle - half, rate)), min(1.0, max(middle + half, rate))
 
 
 def pass_at_k_interval(
@@ -136,16 +142,6 @@ def pass_at_k_interval(
         return low, high
     estimate = pass_at_k(draws, passes, k)
     return min(low, estimate), max(high, estimate)
-
-
-def _wilson(rate: float, draws: float, confidence: float = 0.95) -> tuple[float, float]:
-    z = NormalDist().inv_cdf((1 + confidence) / 2)
-    middle = (rate + z * z / (2 * draws)) / (1 + z * z / draws)
-    half = (
-        z / (1 + z * z / draws) * math.sqrt(rate * (1 - rate) / draws + z * z / (4 * draws * draws))
-    )
-    # Rounding must not exclude the rate itself from the interval.
-    return max(0.0, min(middle - half, rate)), min(1.0, max(middle + half, rate))
 
 
 def _check(draws: int, passes: int, k: int) -> None:

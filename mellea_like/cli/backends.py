@@ -29,7 +29,6 @@ from mellea_like.specification.upstream import (
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Mapping
-    from pathlib import Path
 
     from mellea_like.cli.draw_options import BackendName, DrawOptions
     from mellea_like.cli.jobs import JobsUpstream
@@ -133,24 +132,19 @@ class Backends:
             limits = self._spec.make_limits(self._store, "this run")
             self._opened = [LimitedBackend(one, *limits) if limits else one for one in opened]
             if options.cache is not None:
-                self._opened = [
-                    await self._with_cache(stack, one, options.cache) for one in self._opened
-                ]
+                # Most runs don't need it, so it is imported here.
+                from mellea_like.backends.cached import CachedBackend  # noqa: PLC0415
+
+                name = f"markov {options.corpus}" if options.corpus else None
+                for at, one in enumerate(self._opened):
+                    cached = self._opened[at] = CachedBackend(one, options.cache, name=name)
+                    stack.push_async_callback(cached.aclose)
             yield
 
     @property
     def gates(self) -> list[BackoffGate]:
         """The backoff gates of the open backends, without duplicates."""
         return list(dict.fromkeys(map(gate_of, self._opened)))
-
-    async def _with_cache(self, stack: AsyncExitStack, backend: Backend, path: Path) -> Backend:
-        # Most runs don't need it, so it is imported here.
-        from mellea_like.backends.cached import CachedBackend  # noqa: PLC0415
-
-        corpus = self._options.corpus
-        cached = CachedBackend(backend, path, name=f"markov {corpus}" if corpus else None)
-        stack.push_async_callback(cached.aclose)
-        return cached
 
     def make_budget(self, whose: str) -> Budget | None:
         """Make the budget of ``--budget``, named ``whose`` in errors; None without that option."""

@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
     from mellea_like.agreement import ComparisonReport, Estimate, JudgeReport
     from mellea_like.cli.signals import SignalHandler
-    from mellea_like.core.backend import Backend
 
     Report = AgreementReport | ScoreReport | ComparisonReport
 
@@ -201,10 +200,10 @@ class _Measurement:
     async def _measure(self, labelled: list[Any]) -> Report:
         options = self._options
         async with AsyncExitStack() as stack:
-            judges: dict[str, Backend] = {}
-            for model, upstream in self._upstreams.items():
-                opening = open_upstream(upstream, follow_redirects=True)
-                judges[model] = await stack.enter_async_context(opening)
+            judges = {
+                model: await stack.enter_async_context(open_upstream(one, follow_redirects=True))
+                for model, one in self._upstreams.items()
+            }
             judge = judges[options.judge[0]]
             total = len(labelled) * options.repeats
             if not options.quiet and (

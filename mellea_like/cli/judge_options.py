@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -22,7 +22,8 @@ from mellea_like.specification.strategy import CallBudgetSpec, StrategySpec
 from mellea_like.specification.upstream import OpenAIUpstream, Upstream
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
+    from contextlib import AbstractContextManager
 
     from mellea_like.core.generation import Usage
     from mellea_like.limits import Budget, Price
@@ -32,16 +33,12 @@ REPLIES = ("reply", "output", "response", "completion", "answer", "text")
 """The fields that may contain the reply without ``--reply``; the first that exists is used."""
 
 
-@contextlib.contextmanager
-def opened(source: str) -> Generator[BinaryIO]:
+def opened(source: str) -> AbstractContextManager[BinaryIO]:
     """Open the file of replies, or standard input if ``source`` is ``-``."""
     if source == STANDARD:
-        yield sys.stdin.buffer
-        return
+        return nullcontext(sys.stdin.buffer)
     with os_errors(f"{source} can't be read"):
-        file = Path(source).open("rb")  # noqa: SIM115 (errors while it is read are others)
-    with file:
-        yield file
+        return Path(source).open("rb")
 
 
 def rows_of(source: str, file: BinaryIO) -> Iterator[dict[str, Any]]:

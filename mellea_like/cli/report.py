@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 from mellea_like.cli.errors import reading
 from mellea_like.cli.exit_codes import Exit, Problem, fail, misuse, os_errors
 from mellea_like.cli.option_fields import argument, option, read_section
-from mellea_like.cli.standard_streams import warn, write_output
+from mellea_like.cli.standard_streams import check_folder, warn, write_output
 from mellea_like.core.conversation import Message
 from mellea_like.core.display import plural, printable
 from mellea_like.core.result import SamplingResult
@@ -248,6 +248,8 @@ def _check_output(path: Path, source: Path) -> None:
     with os_errors(f"{path} can't be written"):
         if path.is_dir():
             fail(f"{path} is a directory: name the file to write")
+        if not path.exists():
+            check_folder("--output", path)
         if not path.is_file():
             return
         if source.exists() and path.samefile(source):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from mellea_like.core.display import plural
@@ -185,18 +185,15 @@ class DrawPlan:
             ``coverage``, ``measured`` (the most draws of an item) and ``hopeless_at_most`` (the
             greatest plausible share of items that never pass).
         """
-        plain: dict[str, Any] = {}
-        for one in fields(self):
-            value: Any = getattr(self, one.name)
-            if one.name == "curve":
-                plain["measured"] = self.curve.reach
-                plain["hopeless_at_most"] = self.curve.hopeless
-                plain["coverage"] = [point._asdict() for point in self.coverage]
-            elif one.name in {"splits", "unsolved"}:
-                plain[one.name] = [asdict(part) for part in value]
-            else:
-                plain[one.name] = asdict(value) if hasattr(value, "__dataclass_fields__") else value
-        return plain
+        plain = asdict(self)
+        del plain["curve"]
+        return plain | {
+            "splits": list(plain["splits"]),
+            "unsolved": list(plain["unsolved"]),
+            "measured": self.curve.reach,
+            "hopeless_at_most": self.curve.hopeless,
+            "coverage": [point._asdict() for point in self.coverage],
+        }
 
     def __str__(self) -> str:
         return "\n".join([*self._head(), "", *self._coverage(), *self._costs(), *self._troubles()])

@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass, field
+from heapq import merge
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mellea_like.core.display import plural
@@ -118,17 +121,11 @@ def _side_by_side(
     first: Iterator[ItemView], second: Iterator[ItemView]
 ) -> Iterator[tuple[ItemView | None, ItemView | None]]:
     """Pair the items of two runs by id, with None for a missing item; ids must ascend."""
-    one, other = next(first, None), next(second, None)
-    while one is not None or other is not None:
-        if other is None or (one is not None and one.id < other.id):
-            yield one, None
-            one = next(first, None)
-        elif one is None or other.id < one.id:
-            yield None, other
-            other = next(second, None)
-        else:
-            yield one, other
-            one, other = next(first, None), next(second, None)
+    one = ((item.id, 0, item) for item in first)
+    other = ((item.id, 1, item) for item in second)
+    for _, same in groupby(merge(one, other, key=itemgetter(0)), key=itemgetter(0)):
+        found = {which: item for _, which, item in same}
+        yield found.get(0), found.get(1)
 
 
 def comparison_text(

@@ -355,10 +355,7 @@ class ItemView:
             alike = repeats or not s["depth"] or (s["action"]["text"] and s["action"] in firsts)
             return 0 if alike else 1
 
-        return TraceView(
-            _UNFINISHED,
-            [SliceView(s, prompt=prompt(s)) for s in slices],
-        )
+        return TraceView(_UNFINISHED, [SliceView(s, prompt=prompt(s)) for s in slices])
 
 
 class RunView:

@@ -68,15 +68,6 @@ def anchor(scope: str, slice_: SliceView) -> str:
     return f"{scope}-{slice_.iteration}"
 
 
-def draw_in_words(slice_: SliceView, name: str, *, won: bool) -> str:
-    """Describe a draw in one line."""
-    outcome = "passed and won" if won else slice_.outcome
-    when = f"{seconds(slice_.started_at)} to {seconds(slice_.ended_at)}"
-    problems = slice_.problems
-    what = f": {clip('; '.join(problems), 160)}" if problems else ""
-    return f"{capital(name)}: {outcome}, {when}{what}"
-
-
 def _row(
     chain: int,
     slices: Sequence[SliceView],
@@ -109,7 +100,10 @@ def _bar(slice_: SliceView, paint: _Paint, *, won: bool) -> Html:
     width = max(100 * slice_.ended_at / paint.reach - start, _THINNEST)
     start = min(start, 100 - width)
     outcome = "won" if won else slice_.outcome
-    words = draw_in_words(slice_, paint.names[slice_.iteration], won=won)
+    name = capital(paint.names[slice_.iteration])
+    when = f"{seconds(slice_.started_at)} to {seconds(slice_.ended_at)}"
+    what = f": {clip('; '.join(problems), 160)}" if (problems := slice_.problems) else ""
+    words = f"{name}: {'passed and won' if won else outcome}, {when}{what}"
     size = "roomy" if width >= _ROOMY else "slim" if width >= _SLIM else "thin"
     inside = html(
         '<title>{}</title>{}<svg x="{}%" width="{}%" height="{}" aria-hidden="true">{}'
@@ -122,10 +116,10 @@ def _bar(slice_: SliceView, paint: _Paint, *, won: bool) -> Html:
         mark(outcome, ' transform="translate(6 8)"'),
         slice_.depth + 1,
     )
-    name = f"bar {size} {outcome}"
+    kind = f"bar {size} {outcome}"
     if paint.panels is None:
-        return html('<g class="{}" role="img" aria-label="{}">{}</g>', name, words, inside)
-    return html('<a class="{}" href="#{}">{}</a>', name, anchor(paint.panels, slice_), inside)
+        return html('<g class="{}" role="img" aria-label="{}">{}</g>', kind, words, inside)
+    return html('<a class="{}" href="#{}">{}</a>', kind, anchor(paint.panels, slice_), inside)
 
 
 def _axis(reach: float) -> Html:

@@ -245,12 +245,13 @@ def test_a_page_has_the_usual_permissions_and_keeps_those_it_had(command, trace,
     assert stat.S_IMODE(page.stat().st_mode) == 0o600
 
 
-def test_an_output_that_can_not_be_written_leaves_nothing_behind(command, trace, tmp_path):
-    code, _, err = command("report", str(trace), "-o", str(tmp_path / "no" / "report.html"))
-    assert (code, err.count("\n")) == (3, 1)
-    assert "can't be written: No such file or directory" in err
-    assert command("report", str(trace), "-o", str(tmp_path))[0] == 3
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["trace.json"]
+def test_an_output_that_can_not_be_written_is_told_before_anything_is_read(command, tmp_path):
+    unread = str(tmp_path / "trace.json")
+    code, _, err = command("report", unread, "-o", str(tmp_path / "no" / "report.html"))
+    assert (code, err) == (3, f"mellea-like: --output: there is no directory {tmp_path / 'no'}\n")
+    code, _, err = command("report", unread, "-o", str(tmp_path))
+    assert (code, err) == (3, f"mellea-like: {tmp_path} is a directory: name the file to write\n")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_page_that_can_not_be_written_to_its_end_leaves_the_old_one(

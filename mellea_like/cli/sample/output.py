@@ -83,7 +83,10 @@ def _decided(decision: Decision, names: list[str]) -> str:
         line += f", score {decision.scores[won]:.6g}, best of {len(decision.scores)}"
         line += f" ({one_line(decision.notes[won], 200)})" if won in decision.notes else ""
     if decision.answers:
-        line += f", votes {', '.join(_votes(decision))}"
+        votes = [f"{one_line(a.label, 40)}: {a.votes:g}" for a in decision.answers]
+        if len(votes) > MOST_KEYS:
+            votes[MOST_KEYS:] = ["..."]
+        line += f", votes {', '.join(votes)}"
     if decision.tied:
         line += f", {len(decision.tied)} tied for first place"
     if decision.comparisons:
@@ -93,11 +96,6 @@ def _decided(decision: Decision, names: list[str]) -> str:
     if decision.errors:
         line += f", {plural(len(decision.errors), 'error')}: {one_line(decision.errors[0], 200)}"
     return f"{line}; {one_line(decision.reason)}."
-
-
-def _votes(decision: Decision) -> list[str]:
-    shown = [f"{one_line(a.label, 40)}: {a.votes:g}" for a in decision.answers]
-    return [*shown[:MOST_KEYS], "..."] if len(shown) > MOST_KEYS else shown
 
 
 def why(result: SamplingResult[Any], ledger: Ledger, name: Callable[[Slice], str]) -> list[str]:
