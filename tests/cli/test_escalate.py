@@ -84,12 +84,9 @@ def test_a_batch_learns_when_the_bigger_model_is_cheaper(command, server, tmp_pa
     [
         (["--escalate", "big,turn=2"], "then any of attempts, carry, price, base-url, as in"),
         (["--escalate", "big,price"], "write the model first"),
-        (["--escalate", ",attempts=2"], "write the model first"),
         (["--escalate", "attempts=2"], "write the model first"),
         (["--escalate", "big,turns=2"], "turns is now called attempts"),
-        (["--escalate", "big,loop=2"], "loop is now called attempts"),
         (["--escalate", "big,attempts=0"], "--escalate big: attempts must be at least 1, not 0"),
-        (["--escalate", "big,attempts=two"], "big: attempts must be an integer, not 'two'"),
         (["--escalate", "big,carry=all"], "--escalate big: carry must be 'nothing', 'best' or"),
         (["--escalate", "big,price=1"], "--escalate big: price must be two amounts"),
         (["--escalate", "big", "--select", "vote"], "would choose among draws of different models"),

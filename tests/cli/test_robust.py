@@ -132,13 +132,15 @@ def shell(script, *command):
     )
 
 
+DISK_FULL = b"mellea-like: can't write to standard output: No space left on device\n"
+
+
 @pytest.mark.parametrize("arguments", ["sample x -q --backend markov", "--help", "--version"])
 def test_a_full_disk_is_a_sentence(arguments):
     with pathlib.Path("/dev/full").open("wb") as full:
         process = start(*arguments.split(), stdout=full)
         _, err = process.communicate()
-    assert process.returncode == 3
-    assert err == b"mellea-like: can't write to standard output: No space left on device\n"
+    assert (process.returncode, err) == (3, DISK_FULL)
 
 
 @pytest.fixture
@@ -152,29 +154,14 @@ def checks(tmp_path):
         yield [(command, str(replies), *judge) for command in ("check", "judge-agreement")]
 
 
-def test_a_full_disk_is_a_sentence_of_a_table_too(checks):
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_full_disk_is_a_sentence_of_a_table_too(checks, unbuffered):
+    given = {"env": environment(PYTHONUNBUFFERED=unbuffered), "stderr": subprocess.PIPE}
     for arguments in checks:
         with pathlib.Path("/dev/full").open("wb") as full:
-            process = start(*arguments, stdout=full)
-            _, err = process.communicate()
-        assert process.returncode == 3
-        assert err == b"mellea-like: can't write to standard output: No space left on device\n"
-
-
-def test_a_full_disk_is_a_sentence_if_nothing_is_buffered(tmp_path):
-    replies = tmp_path / "replies.jsonl"
-    replies.write_text('{"reply": "yes"}\n')
-    with pathlib.Path("/dev/full").open("wb") as full:
-        done = subprocess.run(
-            [*COMMAND, "check", str(replies), "--check", "words<=3"],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            env={**environment(), "PYTHONUNBUFFERED": "1"},
-            check=False,
-            timeout=50,
-        )
-    said = b"mellea-like: can't write to standard output: No space left on device\n"
-    assert (done.returncode, done.stderr) == (3, said)
+            command = [*COMMAND, *arguments]
+            done = subprocess.run(command, stdout=full, check=False, timeout=50, **given)
+        assert (done.returncode, done.stderr) == (3, DISK_FULL)
 
 
 def test_nobody_has_to_read_a_table(checks):
