@@ -167,6 +167,9 @@ class _Measurement:
             rows = list(rows_of(options.source, file))
         if not rows:
             fail(f"{options.source} has no rows")
+        named = options.label != "label"  # Pairs need no label, so any row may lack it.
+        if options.compare and named and not any(options.label in row for row in rows):
+            fail(f"{options.source}: no row has the field {options.label!r}: name one with --label")
         labelled = [self._read(number, row) for number, row in enumerate(rows, 1)]
         found = signals.run(self._measure, labelled)
         if options.as_json:
@@ -186,11 +189,11 @@ class _Measurement:
         try:
             task = options.task_of(row)
             if options.compare:
-                one, other = (
-                    str(field_of(row, name, flag))
-                    for name, flag in ((options.first, "--first"), (options.second, "--second"))
-                )
-                return LabelledPair(one, other, _better(row.get(options.label)), task)
+                one = field_of(row, options.first, "--first")
+                other = field_of(row, options.second, "--second")
+                if None in (one, other):
+                    fail("a reply is null")
+                return LabelledPair(str(one), str(other), _better(row.get(options.label)), task)
             label = _label(field_of(row, options.label, "--label"))
             return Labelled(options.reply_of(row), label, task)
         except (Problem, ValueError) as exc:

@@ -17,12 +17,15 @@ from mellea_like.cli.errors import BUDGETS
 from mellea_like.cli.exit_codes import Exit, fail, misuse, os_errors, value_errors
 from mellea_like.cli.option_fields import option, option_names, read_section
 from mellea_like.cli.standard_streams import STANDARD
+from mellea_like.core.conversation import as_action
+from mellea_like.core.display import one_line
+from mellea_like.core.given import as_reply
 from mellea_like.report.numbers import money
 from mellea_like.specification.strategy import CallBudgetSpec, StrategySpec
 from mellea_like.specification.upstream import OpenAIUpstream, Upstream
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
     from mellea_like.core.generation import Usage
@@ -53,6 +56,16 @@ def field_of(row: dict[str, Any], name: str, flag: str) -> Any:
     if name not in row:
         fail(f"there is no field {name!r}, only {', '.join(row)}: name one with {flag} FIELD")
     return row[name]
+
+
+def usable(value: Any, read: Callable[[Any], object], what: str) -> Any:
+    """Return the value of a field if it can be read; ``what`` names the field, for errors."""
+    try:
+        read(value)
+    except (TypeError, ValueError):
+        shown = one_line(repr(value), 80)
+        fail(f"{what} must be a text, or a message in the format of OpenAI's API, not {shown}")
+    return value
 
 
 JUDGE = "Judge"
@@ -94,11 +107,14 @@ class JudgeOptions:
     def reply_of(self, row: dict[str, Any]) -> Any:
         """Return the reply in a row."""
         name = self.reply or next((name for name in REPLIES if name in row), "reply")
-        return field_of(row, name, "--reply")
+        return usable(field_of(row, name, "--reply"), as_reply, f"the reply in the field {name!r}")
 
     def task_of(self, row: dict[str, Any]) -> Any:
-        """Return the task in a row; None without ``--prompt``."""
-        return None if self.prompt is None else field_of(row, self.prompt, "--prompt")
+        """Return the task in a row; None without ``--prompt``, or if the field is null."""
+        task = None if self.prompt is None else field_of(row, self.prompt, "--prompt")
+        if task is None:
+            return None
+        return usable(task, as_action, f"the task in the field {self.prompt!r}")
 
     def upstream(self, model: str | None) -> OpenAIUpstream:
         """Return the settings of a judge's server, after checking them."""

@@ -112,10 +112,11 @@ def test_rows_come_from_a_pipe_and_from_csv_with_other_names(command, tmp_path):
 
 
 def test_a_row_without_a_reply_is_an_error_of_that_row(command, replies):
-    replies.write_text('{"reply": "a"}\n{"words": "b"}\n')
+    replies.write_text('{"reply": "a"}\n{"words": "b"}\n{"reply": null}\n')
     code, out, _ = command("check", str(replies), "--check", "words>=1")
     assert code == 1
-    assert "1 of 2 rows passed, 1 errored" in out
+    assert "1 of 3 rows passed, 2 errored" in out
+    assert "row 3: the reply in the field 'reply' must be a text, or a message in" in out
     assert "row 2: there is no field 'reply', only words: name one with --reply FIELD" in out
 
 

@@ -121,10 +121,13 @@ WRONG_CALLS = [
     (("--score", "x", "--scale", "1..inf"), 2, "--scale must be LOW..HIGH"),
     (("--require", "x", "--label", "good"), 3, "row 1: there is no field 'good'"),
     (("--require", "x", "--confidence", "95"), 2, "between 0 and 1"),
+    (("--compare", "x", "--first=reply", "--second=reply", "--label=l"), 3, "no row has the field"),
 ]
 WRONG_ROWS = [
-    ([{"reply": "a", "label": "perhaps"}], "row 1: the label must be true or false,"),
-    ([ROWS[0], {"label": True}], "row 2: there is no field 'reply'"),
+    ([ROWS[0] | {"label": "perhaps"}], "row 1: the label must be true or false,"),
+    ([ROWS[0], ROWS[0] | {"reply": None}], "row 2: the reply in the field 'reply' must be a"),
+    ([ROWS[0] | {"prompt": 0}], "row 1: the task in the field 'prompt' must be a text, or a"),
+    ([{"label": True, "prompt": None}], "row 1: there is no field 'reply'"),
     ([], "has no rows"),
 ]
 
@@ -132,7 +135,8 @@ WRONG_ROWS = [
 @pytest.mark.parametrize(
     ("rows", "arguments", "code", "says"),
     [(ROWS, *wrong) for wrong in WRONG_CALLS]
-    + [(rows, ("--require", "x"), 3, says) for rows, says in WRONG_ROWS],
+    + [(rows, ("--require", "x", "--prompt=prompt"), 3, says) for rows, says in WRONG_ROWS]
+    + [([PAIRS[0] | {"second": None}], ("--compare", "x"), 3, "row 1: a reply is null")],
 )
 def test_what_is_wrong_is_told(rows, arguments, code, says, file, judge, measure):
     found, out, err = measure(judge, file(rows), *arguments)
