@@ -10,8 +10,6 @@ from functools import cached_property
 from pathlib import Path  # noqa: TC003 (Typer reads the annotations)
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import anyio
-
 from mellea_like.batch import Journal, check_many
 from mellea_like.batch.rows.formats import BadRow, free_names, whole
 from mellea_like.cli.batch.output import Output, refuse_same_file
@@ -218,7 +216,7 @@ class _Checks:
             )
             if self._output is not None:
                 self._output.begin(None, at_once=True)
-                stack.push_async_callback(self._close, self._output)
+                stack.push_async_callback(self._output.close, keep=True)
             if not options.quiet and (
                 view := live_view(lambda _: f"{plural(self._statuses.total(), 'row')} checked")
             ):
@@ -230,10 +228,6 @@ class _Checks:
                 self._count(item)
                 if self._output is not None:
                     await self._output.write(_record(item))
-
-    async def _close(self, output: Output) -> None:
-        with anyio.CancelScope(shield=True):
-            await output.close(keep=True)
 
     @property
     def _settings(self) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from mellea_like.cli.exit_codes import Exit, Problem, fail, misuse
 from mellea_like.cli.option_fields import REQUIRED, argument, option, option_names
-from mellea_like.cli.standard_streams import STANDARD, warn, writing
+from mellea_like.cli.standard_streams import STANDARD, check_folder, warn, writing
 from mellea_like.core.display import one_line, printable
 
 # typer reads the annotations.
@@ -192,8 +192,7 @@ def _output(options: ExportOptions) -> Path | BinaryIO:
     path = Path(options.output)
     if path.is_dir():
         fail(f"{path} is a directory: name the file to write")
-    if not path.resolve().parent.is_dir():
-        fail(f"there is no directory {path.resolve().parent}")
+    check_folder("--output", path)
     card = path.with_name(f"{path.name}.card.md")
     for file in (path,) if options.no_card else (path, card):
         if file.is_file() and not options.force:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
 import typer
 from pydantic import ValidationError
-from typer.models import ArgumentInfo, ParameterInfo
+from typer.models import ArgumentInfo
 
 from mellea_like.cli.errors import run_command
 from mellea_like.cli.exit_codes import Exit, Problem
@@ -40,18 +40,15 @@ def option(default: Any, names: str, about: str, panel: str | None = None, **mor
         flags.append(last)
     else:
         more["metavar"] = last
-    return _field(default, typer.Option(given, *flags, help=about, rich_help_panel=panel, **more))
+    info = typer.Option(given, *flags, help=about, rich_help_panel=panel, **more)
+    if default is list:
+        return field(default_factory=list[Any], metadata={"typer": info})
+    return field(default=default, metadata={"typer": info})
 
 
 def argument(metavar: str, about: str) -> Any:
     """Make a field for a positional argument."""
-    return _field(REQUIRED, typer.Argument(..., help=about, metavar=metavar))
-
-
-def _field(default: Any, info: ParameterInfo) -> Any:
-    if default is list:
-        return field(default_factory=list[Any], metadata={"typer": info})
-    return field(default=default, metadata={"typer": info})
+    return field(metadata={"typer": typer.Argument(..., help=about, metavar=metavar)})
 
 
 def add_command(

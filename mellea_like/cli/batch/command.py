@@ -7,8 +7,6 @@ from contextlib import AsyncExitStack, ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import anyio
-
 from mellea_like.batch.journal.reader import read_run
 from mellea_like.batch.journal.together import AGAIN
 from mellea_like.batch.rows.formats import HALVES
@@ -185,10 +183,8 @@ class _Batch:
                         await self._take(row)
                 ended = True
             finally:
-                with anyio.CancelScope(shield=True):
-                    for output in self._outputs:
-                        kept = ended or (self._whole and output.rows > 0)
-                        await output.close(keep=kept)
+                for output in self._outputs:
+                    await output.close(keep=ended or (self._whole and output.rows > 0))
 
     async def _open_results(self, stack: AsyncExitStack) -> AsyncIterator[RowResult]:
         options, template, view = self._options, self._template, self._view

@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import anyio
+
 from mellea_like.batch.rows.files import begins_results, result_writer
 from mellea_like.batch.rows.formats import RowFormat, format_of, whole
 from mellea_like.cli.exit_codes import fail, misuse, value_errors
@@ -114,7 +116,7 @@ class Output:
             return
         try:
             if keep:
-                with writing(self._name):
+                with anyio.CancelScope(shield=True), writing(self._name):
                     writer.close()
                     await self._flush()
                     self.publish()
