@@ -52,7 +52,7 @@ def _shown(match: re.Match[str]) -> str:
 
 def clip(text: str, limit: int) -> str:
     """Shorten a text to at most ``limit`` characters; a shortened text ends with an ellipsis."""
-    return text if len(text) <= limit else f"{text[: max(limit - 1, 0)]}…"
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
 def html(template: LiteralString, /, *pieces: Piece, **named: Piece) -> Html:

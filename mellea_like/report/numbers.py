@@ -69,8 +69,6 @@ def _end(share: float) -> str:
 
 def seconds(duration: float) -> str:
     """Format a duration: ``0.8 ms``, ``230 ms``, ``4.21 s``, ``3 min 12 s``, ``2 h 5 min``."""
-    if not math.isfinite(duration):
-        return "–"
     if duration <= 0:
         return "0 s"
     if duration < 0.9995:  # noqa: PLR2004 (what rounds to 1 s)

@@ -134,15 +134,6 @@ def test_items_are_the_same_where_place_label_and_row_are():
     assert math.isnan(compare((run, []), (run, items)).gain[0])
 
 
-def test_many_items_that_differ_are_told_by_the_normal_law_as_few_are_counted():
-    made = compare(run_with(()), run_with(()))
-    made.both.update({(True, False): 480, (False, True): 520})
-    counted = made.chance
-    made.both[False, False] += 10
-    made.both.update({(True, False): 1, (False, True): 1})
-    assert made.chance == pytest.approx(counted, abs=0.01)
-
-
 def test_nothing_in_a_run_reaches_a_page_as_markup():
     items = calls(3)
     other = run_of(items, identity={"model": "<b>m</b>"})

@@ -44,7 +44,7 @@ def test_none_is_nothing_and_numbers_are_short():
 
 @pytest.mark.parametrize(
     ("text", "limit", "clipped"),
-    [("", 3, ""), ("abc", 3, "abc"), ("abcd", 3, "ab…"), ("abcd", 1, "…"), ("abcd", 0, "…")],
+    [("", 3, ""), ("abc", 3, "abc"), ("abcd", 3, "ab…"), ("abcd", 1, "…")],
 )
 def test_a_clipped_text_says_so(text, limit, clipped):
     assert clip(text, limit) == clipped
