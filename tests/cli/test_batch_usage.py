@@ -15,6 +15,7 @@ def here(tmp_path, monkeypatch):
 
 BASE = ("in.jsonl", "-p", "Say {{ text }}", "-o", "out.jsonl")
 MARKOV = ("--backend", "markov")
+JOBS = ("--batch-api", "openai", "--model", "m", "--journal", "j.db")
 
 
 @pytest.mark.parametrize(
@@ -41,6 +42,8 @@ MARKOV = ("--backend", "markov")
             2,
             "--breadth-first can't be combined with --schedule staggered:1: rounds decide",
         ),
+        ((*BASE, *JOBS, "--lanes=2"), 2, "--batch-api openai can't be combined with --lanes 2"),
+        ((*BASE, *JOBS, "--processes=2"), 2, "with --batch-api openai: there are no rounds"),
         (("-", *BASE[1:], "--breadth-first"), 2, "can't be combined with INPUT -"),
         (
             (*BASE, "--breadth-first", "--journal=j.db", "--journal-text=best"),
@@ -96,7 +99,8 @@ def test_a_mistake_is_a_sentence_and_costs_nothing(command, here, arguments, cod
     (here / "dir.csv").mkdir()
     (here / "link.jsonl").symlink_to(here / "in.jsonl")
     before = {path.name: path.is_file() and path.read_bytes() for path in here.iterdir()}
-    found, out, err = command("batch", *MARKOV, *arguments)
+    backend = () if "--batch-api" in arguments else MARKOV
+    found, out, err = command("batch", *backend, *arguments)
     assert (found, out) == (code, "")
     assert sentence in err
     assert "mellea-like: " in err

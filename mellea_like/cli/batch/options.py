@@ -316,13 +316,13 @@ class BatchOptions(TemplatedChecks, DrawOptions):
         object.__setattr__(self, "breadth_first", True)
 
     def _check_processes(self) -> None:
-        few, rounds = self.workers < self.processes, self.breadth_first
+        few = self.workers < self.processes
         server = "it needs a running server; start one, and name it with --base-url"
         _exclude(
             f"--processes {self.processes}",
             (self.piped, f"INPUT {self.source}: each process reads the rows; name a file"),
             (self.unique, "--unique: rows of different processes aren't compared"),
-            (rounds, "--breadth-first: there are no rounds over all rows"),
+            (self.rounds, f"{self.rounds}: there are no rounds over all rows"),
             (self.gguf, f"--gguf: {server}"),
             (few, f"--workers {self.workers}: each process needs at least one row"),
         )
@@ -334,10 +334,17 @@ class BatchOptions(TemplatedChecks, DrawOptions):
         if self.journal_text != "all":
             features["fewer_texts"] = f"--journal-text {self.journal_text}"
         marks = self.batch_api is not None
-        if why := why_not_in_rounds(features, rounds="--breadth-first", marks=marks):
+        if why := why_not_in_rounds(features, rounds=self.rounds, marks=marks):
             misuse(why)
         again = f"INPUT {self.source}: it reads the rows in each round; name a file"
-        _exclude("--breadth-first", (self.piped, again))
+        _exclude(self.rounds, (self.piped, again))
+
+    @property
+    def rounds(self) -> str:
+        """The option with which the run goes in rounds, for errors; empty if it doesn't."""
+        if self.batch_api is not None:
+            return f"--batch-api {self.batch_api}"
+        return "--breadth-first" if self.breadth_first else ""
 
     @property
     def piped(self) -> bool:
