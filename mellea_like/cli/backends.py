@@ -24,6 +24,7 @@ from mellea_like.specification.upstream import (
     MarkovUpstream,
     OpenAIUpstream,
     ProviderUpstream,
+    Upstream,
     open_upstream,
 )
 
@@ -220,6 +221,8 @@ class Backends:
     def _read_spec(self, kind: BackendName | Literal["jobs"]) -> Any:
         options, names = self._options, option_names(type(self._options))
         limits = {name: getattr(options, name) for name in LIMITS}
+        section: type[Upstream]
+        given: dict[str, Any]
         match kind:
             case "jobs":
                 return self._read_jobs(options.model, options.base_url, options.price)
