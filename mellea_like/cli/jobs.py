@@ -104,7 +104,7 @@ def _direct(name: str, model: str, base_url: str | None) -> Backend:
             return backends.OpenAIBackend(model, base_url=base_url or MISTRAL_URL, api_key=key)
         case _:
             if base_url is not None:
-                os.environ.setdefault("ANTHROPIC_BASE_URL", base_url)
+                os.environ["ANTHROPIC_BASE_URL"] = base_url
             return backends.PydanticAIBackend(f"anthropic:{model}")
 
 

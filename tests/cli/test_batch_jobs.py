@@ -15,6 +15,7 @@ from command_line import environment, run, start
 from jobs_server import jobs_server
 
 from mellea_like.batch import read_items, read_run
+from mellea_like.cli.jobs import JobsUpstream
 
 PAGE = Path(__file__).parents[2] / "docs" / "howto" / "batch-api.md"
 ROWS = 12
@@ -156,3 +157,11 @@ def test_what_does_not_go_with_jobs_is_refused(place, options, why, command):
 def test_a_run_without_jobs_has_none_to_show(place, what, command):
     code, _, err = command("batch", what, "run.db")
     assert (code, "there is no such file" in err) == (3, True), err
+
+
+def test_direct_requests_go_to_the_server_of_the_jobs(monkeypatch):
+    for name, value in keys("http://elsewhere.example").items():
+        monkeypatch.setenv(name, value)
+    here = {"base_url": "http://here.example", "canary": True}
+    jobs = JobsUpstream(kind="jobs", api="anthropic", model="m", **here).make()
+    assert jobs.direct._model.base_url.startswith("http://here.example")
