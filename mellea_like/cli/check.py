@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from mellea_like.batch import Journal, check_many
 from mellea_like.batch.rows.formats import BadRow, free_names, whole
 from mellea_like.cli.batch.output import Output, refuse_same_file
+from mellea_like.cli.batch.results import with_options
 from mellea_like.cli.console import live_view, make_console
 from mellea_like.cli.draw_options import (
     CHECK_HELP,
@@ -32,7 +33,7 @@ from mellea_like.cli.standard_streams import STANDARD, warn, write_output
 from mellea_like.core.display import one_line, plural, printable
 from mellea_like.core.generation import Usage
 from mellea_like.core.validation import ValidationStatus
-from mellea_like.errors import AuthenticationFailed, LimitExceeded
+from mellea_like.errors import AuthenticationFailed, JournalError, LimitExceeded
 from mellea_like.limits.backoff_gate import gate_of
 from mellea_like.requirements.expressions import is_code_check
 from mellea_like.specification.strategy import StrategySpec
@@ -61,6 +62,14 @@ EPILOG = (
     "Exit codes: 0 all rows passed, 1 some rows failed or could not be decided, 2 bad usage, 3 a"
     " judge, configuration or file error, 130 interrupted, 143 terminated (SIGTERM)."
 )
+
+SETTINGS = {
+    "validate_all": "--all",
+    "requirements": "--check, --require, --schema",
+    "judge.model": "--judge",
+    "checks": "--check",
+}
+"""Maps the library's names for settings to the options that set them."""
 
 SHOWN = 10
 """The most rows to list below the table, of those that did not pass."""
@@ -120,7 +129,10 @@ class CheckOptions(TemplatedChecks, JudgeOptions):
 
 def run(options: CheckOptions, signals: SignalHandler) -> int:
     """Run ``mellea-like check``."""
-    return _Checks(options).run(signals)
+    try:
+        return _Checks(options).run(signals)
+    except JournalError as error:
+        raise with_options(error, options, SETTINGS) from error
 
 
 class _Checks:

@@ -147,9 +147,15 @@ def test_a_journal_keeps_what_was_judged(command, replies, tmp_path):
         journal = ("--journal", str(tmp_path / "run.db"))
         arguments = ("check", str(replies), *judged(server, *journal))
         first, second = command(*arguments), command(*arguments)
+        code, _, err = command(*arguments, "--all", "--check", "words<=9", "--judge", "n")
         assert len(server.requests) == 2
     assert first[0] == second[0] == 1
     assert "1 of 2 rows passed" in second[1]
+    assert code == 3
+    assert (
+        '--all was false and is now true; --check, --require, --schema: "has at most 9 words" is'
+        ' new; --judge was "m" and is now "n". Resume' in err
+    )
 
 
 def test_rows_that_were_undecided_are_judged_again(command, replies, tmp_path):

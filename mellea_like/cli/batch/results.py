@@ -22,6 +22,8 @@ from mellea_like.export.formats import with_thoughts
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 
+    from _typeshed import DataclassInstance
+
     from mellea_like.batch.item import ItemResult
     from mellea_like.batch.progress import Progress
     from mellea_like.batch.rows.formats import Row
@@ -194,12 +196,17 @@ def _journal(options: BatchOptions, backends: Backends) -> Journal | None:
     return Journal(options.journal, resume=resume, text=text, prices=prices)
 
 
-def with_options(error: Exception, options: BatchOptions) -> Exception:
-    """Return the error; one that lists changed settings names options in their place."""
+def with_options(
+    error: Exception, options: DataclassInstance, others: Mapping[str, str] = OPTIONS
+) -> Exception:
+    """Return the error; one that lists changed settings names options in their place.
+
+    ``others`` maps the settings to options whose fields are named differently.
+    """
     if not isinstance(error, JournalError) or not error.differences:
         return error
     message = str(error)
-    names = option_names(type(options)) | OPTIONS
+    names = {**option_names(type(options)), **others}
     for told in (Difference(*one) for one in error.differences):
         name = told.name.removeprefix("options.")
         worded = str(told._replace(name=names.get(name, told.name)))
