@@ -280,19 +280,15 @@ class DrawPlan:
         for split in self.splits:
             mark = "  <- suggested (least requests x seconds)" if split is self.suggestion else ""
             budgets = f"{split.loop_budget} x {split.concurrency_budget}"
-            yield f"{budgets:>12}  {self._takes(split)}{mark}"
-
-    def _takes(self, split: Split) -> str:
-        least = "" if self.complete else "≥ "
-        requests = three_digits(split.requests)
-        parts = [
-            f"{requests} request" if requests == "1" else f"{requests} requests",
-            f"{least}{amount(split.tokens)} tokens",
-            seconds(split.seconds),
-        ]
-        if split.cost is not None:
-            parts.append(money(split.cost, self.currency, at_least=not self.complete))
-        return ", ".join(parts)
+            requests = three_digits(split.requests)
+            parts = [
+                f"{requests} request" if requests == "1" else f"{requests} requests",
+                f"{'' if self.complete else '≥ '}{amount(split.tokens)} tokens",
+                seconds(split.seconds),
+            ]
+            if split.cost is not None:
+                parts.append(money(split.cost, self.currency, at_least=not self.complete))
+            yield f"{budgets:>12}  {', '.join(parts)}{mark}"
 
     def _troubles(self) -> Iterator[str]:
         worst = self.bottleneck

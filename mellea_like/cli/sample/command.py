@@ -155,21 +155,19 @@ async def _sample(
 
 
 def _read_instruction(given: str) -> str:
-    text = _read_standard_input() if given == STANDARD else given
+    source, text = "the instruction", given
+    if given == STANDARD:
+        source = "standard input"
+        try:
+            if sys.stdin.isatty():
+                warn("Reading the instruction from the terminal; press Ctrl-D to finish.")
+            text = sys.stdin.buffer.read().decode("utf-8-sig").rstrip("\r\n")
+        except (OSError, ValueError) as exc:
+            msg = f"standard input can't be read: {exc}; give the instruction in quotes"
+            raise Problem(msg, Exit.USAGE) from exc
     if not text.strip():
-        source = "standard input" if given == STANDARD else "the instruction"
         misuse(f"{source} is empty: describe what to generate, in quotes")
     return text
-
-
-def _read_standard_input() -> str:
-    try:
-        if sys.stdin.isatty():
-            warn("Reading the instruction from the terminal; press Ctrl-D to finish.")
-        return sys.stdin.buffer.read().decode("utf-8-sig").rstrip("\r\n")
-    except (OSError, ValueError) as exc:
-        msg = f"standard input can't be read: {exc}; give the instruction in quotes"
-        raise Problem(msg, Exit.USAGE) from exc
 
 
 def _show(
