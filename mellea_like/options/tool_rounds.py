@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class ToolRounds(Option):
-    """Offers the call's tools in each draw's requests, checks tool calls, and runs read-only tools."""
+    """Offers tools in each draw's requests, checks tool calls, and runs read-only tools."""
 
     def request(self, inner: Backend, sent: Sent) -> Backend:
         """Wrap a backend that generates, so that its replies may call tools."""

@@ -75,8 +75,8 @@ Selection: TypeAlias = "CheckedSelection | First | Ordered"
 class Settings(Rules):
     """A strategy's configuration, checked; see `BaseSamplingStrategy` for most fields.
 
-    ``handlers`` come from ``plugins``, and ``stages`` and ``after`` from `Escalate`. The schedule is
-    None if it has nothing to decide.
+    ``handlers`` come from ``plugins``, and ``stages`` and ``after`` from `Escalate`. The schedule
+    is None if it has nothing to decide.
     """
 
     backend: Backend | None
