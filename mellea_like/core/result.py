@@ -99,11 +99,11 @@ class SamplingResult(Generic[T]):
 
     @property
     def success(self) -> bool:
-        """Whether a draw passed and the decision of the selection, if any, is complete.
+        """Whether there is a winner. With a selection, its decision must also be complete.
 
-        Success is independent of ``stop_reason``; for example, a `BestOf` that a budget cut short
-        is a success. In a call with ``tools``, the winner may call tools instead of answering; see
-        `tool_calls`.
+        A call may be stopped and still be a success: a `BestOf` that a budget cut short has chosen
+        the best of the draws that passed. In a call with ``tools``, the winner may call tools
+        instead of answering; see `tool_calls`.
         """
         passed = self.best_index is not None and self.slices[self.best_index].passed
         return passed and (self.decision is None or self.decision.complete)

@@ -378,7 +378,7 @@ class RunFigures:
 
     @property
     def slowest(self) -> list[Mapping[str, Any]]:
-        """The items that took longest, in descending order."""
+        """The ten items that took longest, in descending order."""
         slowest = sorted(self._slowest, key=lambda e: e[:2], reverse=True)
         return [item.plain for _, _, item in slowest]
 
@@ -396,7 +396,7 @@ class RunFigures:
 
     @property
     def unpriced(self) -> list[str]:
-        """The models whose tokens are not in the cost, as they have no price."""
+        """The models without a price, whose tokens the cost leaves out; empty without prices."""
         prices = self.prices
         if prices is None:
             return []

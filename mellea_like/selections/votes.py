@@ -275,27 +275,27 @@ def _likelihood(candidate: Candidate) -> float:
 def majority_confidence(first: int, second: int) -> float:
     """Return how certain it is that the leading answer is more frequent than the next one.
 
-    The result may be computed after each vote, and the vote may be stopped at any time: if an
-    answer is not the more frequent of the two, the chance that it ever leads with a result of ``c``
-    is at most ``1 - c``. If both are exactly equally frequent, this holds for each of them, so the
-    chance that the result ever reaches ``c`` is at most twice that. Answers are compared two at a
-    time, as in Jain et al. 2022 (arXiv 2109.05047).
-
-    The proof: let n be the votes for both answers, and M = 2^n B(first + 1/2, second + 1/2) / pi.
-    M is the likelihood ratio of the votes against a fair coin, averaged over rates from 0 to 1 with
-    the weights of Beta(1/2, 1/2) (Krichevsky and Trofimov 1981). Half of the weight is on rates
-    below 1/2. There, the ratio is at most 1, because ``first`` is at least ``second``. So if U is
-    the average over the rates above 1/2, M is at most (1 + U) / 2, and U is at least 2 M - 1. As
-    votes come in, U is a supermartingale that starts at 1. So the chance that it ever exceeds
-    1 / (1 - c) is at most 1 - c (Ville's inequality).
+    It may be computed after each vote, and the vote stopped at any time. The chance that an answer
+    which isn't the more frequent of the two ever leads with a result of ``c`` is at most ``1 - c``.
+    If both are equally frequent, this holds for each of them, so the chance that the result ever
+    reaches ``c`` is at most ``2 * (1 - c)``. Answers are compared two at a time, as in Jain et al.
+    2022 (arXiv 2109.05047).
 
     Args:
         first: the votes of the leading answer.
         second: the votes of the next answer, from 0 to ``first``.
 
     Returns:
-        1 - 1 / (2 M - 1), from 0 to 1. For example, 0.95 takes 6 votes to 0, 10 to 1 or 12 to 2.
+        The certainty, from 0 to 1. For example, 0.95 takes 6 votes to 0, 10 to 1 or 12 to 2.
     """
+    # It is 1 - 1 / (2 M - 1), with n votes for both answers and
+    # M = 2^n B(first + 1/2, second + 1/2) / pi. The proof: M is the likelihood ratio of the votes
+    # against a fair coin, averaged over rates from 0 to 1 with the weights of Beta(1/2, 1/2)
+    # (Krichevsky and Trofimov 1981). Half of the weight is on rates below 1/2. There, the ratio is
+    # at most 1, because `first` is at least `second`. So if U is the average over the rates above
+    # 1/2, M is at most (1 + U) / 2, and U is at least 2 M - 1. As votes come in, U is a
+    # supermartingale that starts at 1. So the chance that it ever exceeds 1 / (1 - c) is at most
+    # 1 - c (Ville's inequality).
     n = first + second
     log_m = n * log(2) + lgamma(first + 0.5) + lgamma(second + 0.5) - lgamma(n + 1) - log(pi)
     inverse = exp(-log_m)
