@@ -36,7 +36,7 @@ class Ordered(Option):
         return Ruling(drop=later)
 
     def choose(self, facts: Facts) -> Choice | None:
-        """Choose the passing slice of lowest rank. It is final if no lower rank could still pass."""
+        """Choose the passing slice of lowest rank. It is final if no lower one could still pass."""
         if self.best is None:
             return None
         cut = facts.cancelled or facts.timed_out or facts.stopped is not None
