@@ -67,6 +67,7 @@ SETTINGS = {
     "validate_all": "--all",
     "requirements": "--check, --require, --schema",
     "judge.model": "--judge",
+    "judge_options": "--judge-option",
     "checks": "--check",
 }
 """Maps the library's names for settings to the options that set them."""

@@ -125,6 +125,7 @@ def weighed() -> Vote:
 LIMITED = LimitedBackend(scripted(), ConcurrencyLimiter(3))
 SAME: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("nothing said", {}, {}),
+    ("the default options of judges", {}, {"judge_options": {"temperature": 0.0}}),
     ("limits round the backend", {}, {"backend": LIMITED}),
     ("patience", {}, {"timeout": 10.0, "iteration_timeout": 1.0, "cancel_grace": 1.0}),
     ("retries and budgets", {}, {"retry": Retry(attempts=9), "budget": Budget(requests=5)}),
@@ -227,6 +228,8 @@ DIFFERENT: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("options", {}, {"options": {"temperature": 0.5}}),
     ("options", {"options": {"seed": 1}}, {"options": {"seed": 2}}),
     ("options", {"options": {"extra": {"a": 1}}}, {"options": {"extra": {"a": 2}}}),
+    ("judge_options", {"judge_options": {"temperature": 0.5}}, {}),
+    ("judge_options", {"judge_options": {"seed": 1}}, {"judge_options": {"seed": 2}}),
     ("format", {}, {"format": int}),
     ("format", {"format": list[int]}, {"format": list[str]}),
     ("prompt", {"action": ask}, {"action": tell}),

@@ -148,8 +148,11 @@ def test_a_journal_keeps_what_was_judged(command, replies, tmp_path):
         arguments = ("check", str(replies), *judged(server, *journal))
         first, second = command(*arguments), command(*arguments)
         code, _, err = command(*arguments, "--all", "--check", "words<=9", "--judge", "n")
+        judged_otherwise = command(*arguments, "--judge-option", "temperature=0.5")
         assert len(server.requests) == 2
     assert first[0] == second[0] == 1
+    assert judged_otherwise[0] == 3
+    assert '--judge-option: {"temperature": 0.5} is new' in judged_otherwise[2]
     assert "1 of 2 rows passed" in second[1]
     assert code == 3
     assert (

@@ -23,7 +23,7 @@ from pathlib import PurePath
 from types import CodeType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-from mellea_like.core.backend import Options, innermost, is_backend
+from mellea_like.core.backend import JUDGE_DEFAULTS, Options, innermost, is_backend
 from mellea_like.core.conversation import (
     Context,
     Message,
@@ -91,11 +91,13 @@ def identity_of(
         "strategy": _strategy(strategy),
         "requirements": [_requirement(r) for r in (*settings.requirements, *requirements)],
         "model": model,
-        "options": {n: v for n, v in _fields(asked).items() if v not in (None, [], {})},
+        "options": _options(asked),
         "format": None if format is None else _format(format),
         "prompt": None if action is None else _name(action),
         "input": None,
     }
+    if settings.judge_options != JUDGE_DEFAULTS:
+        identity["judge_options"] = _options(settings.judge_options)
     return identity | _settings(extra or {})
 
 
@@ -170,6 +172,10 @@ def label_of(item: object) -> str:
 
 
 # --- parts of an identity ----------------------------------------------------------------------
+
+
+def _options(options: Options) -> Json:
+    return {n: v for n, v in _fields(options).items() if v not in (None, [], {})}
 
 
 def _strategy(strategy: BaseSamplingStrategy) -> Json:

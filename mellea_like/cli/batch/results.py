@@ -145,6 +145,7 @@ OPTIONS = {
     "provider": "--backend",
     "requirements": "--check, --require, --unique",
     "judge": "--judge-model",
+    "judge_options": "--judge-option",
     "format": "--schema",
     "checks": "--check",
     "input": "INPUT",
@@ -209,6 +210,8 @@ def with_options(
     names = {**option_names(type(options)), **others}
     for told in (Difference(*one) for one in error.differences):
         name = told.name.removeprefix("options.")
+        if name.startswith("judge_options."):
+            name = "judge_options"
         worded = str(told._replace(name=names.get(name, told.name)))
         if name.startswith("selection"):
             worded = "--select or --n has changed"
