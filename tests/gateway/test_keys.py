@@ -159,6 +159,18 @@ async def test_tokens_a_minute_are_what_requests_have_cost(virtual_clock):
         assert (await ask(gateway)).headers["x-ratelimit-remaining-tokens"] == "400"
 
 
+async def test_a_request_without_max_tokens_is_charged_those_of_its_key(virtual_clock):
+    slow = ScriptedBackend([Reply("yes", delay=9)], cycle=True)
+    gateway = gateway_for(slow, team=key(TOKEN, tokens_per_minute=1000, max_tokens=400))
+    async with gateway.open(), anyio.create_task_group() as tasks:
+        for _ in range(2):
+            tasks.start_soon(ask, gateway)
+        await anyio.sleep(1)
+        assert (await ask(gateway)).status == 429  # Both may still take 400 tokens.
+        await anyio.sleep(9)
+        assert (await ask(gateway)).status == 200
+
+
 # --- a budget ------------------------------------------------------------------------------------
 
 

@@ -157,7 +157,7 @@ class KeyState:
         if not rates:
             return Charge(store)
         asked = [body[field] for field in ASKED_TOKENS if type(body.get(field)) is int]
-        wanted = max(0, min(asked, default=0))
+        wanted = max(0, min(asked, default=self.limits.max_tokens or 0))
         amounts = [min(wanted, rate.most) if rate.what == "tokens" else 1 for rate in rates]
         takes = [(rate.bucket, amount) for rate, amount in zip(rates, amounts, strict=True)]
         turn = await store.take(takes)
