@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import dataclass
+from heapq import merge
+from itertools import repeat
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -185,11 +188,26 @@ def _of_two(options: ReportOptions, other: Path, prices: Mapping[str, Any]) -> t
 
 
 def _apart(run: Run) -> Iterator[dict[str, Any]]:
-    """Yield the items of a run's journals, with ids that are unique across the journals."""
+    """Yield the items of a run's journals by ascending ids that are unique across the journals."""
     from mellea_like.batch.journal.together import JournalsTogether  # noqa: PLC0415 (needs sqlite3)
+    from mellea_like.batch.process_run import journal_of, processes_of  # noqa: PLC0415
 
+    folder = run.journals[0].parent
+    count = processes_of(folder)
+    shards = [journal_of(folder, number, count) for number in range(count)]
+    if sorted(shards) == sorted(run.journals):
+        yield from merge(*map(_of_shard, shards, range(count), repeat(count)), key=itemgetter("id"))
+        return
     for path, item in JournalsTogether(run.journals).items(parts=False):
         yield {**item.plain, "id": run.journals.index(path) * 2**40 + item.id}
+
+
+def _of_shard(path: Path, number: int, count: int) -> Iterator[dict[str, Any]]:
+    """Yield the items of one of several processes, with their places in the whole run as ids."""
+    from mellea_like.batch.journal.reader import read_items  # noqa: PLC0415 (needs sqlite3)
+
+    for item in map(ItemView, read_items(path, parts=False)):
+        yield {**item.plain, "id": item.id * count + number}
 
 
 def _of_item(options: ReportOptions, path: Path, item: int | None) -> tuple[str, str]:

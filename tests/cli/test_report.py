@@ -115,6 +115,17 @@ def test_two_runs_are_compared(command, journal, write_journal, tmp_path):
     assert (code, "none.db: there is no such file" in err) == (3, True)
 
 
+def test_a_run_of_several_processes_is_compared_item_by_item(
+    command, journal, write_journal, tmp_path
+):
+    for number in range(11):
+        one = write_journal(range(number, 30, 11), {}, action=lambda n: f"Harbour {n}.")
+        one.rename(tmp_path / f"shard-{number + 1}-of-11.db")
+    code, out, _ = command("report", str(journal), "--compare", str(tmp_path))
+    assert code == 0
+    assert "Of 30 items that both have finished" in out
+
+
 def test_an_item_that_is_not_there_is_bad_usage(command, journal):
     code, _, err = command("report", str(journal), "--item", "99")
     assert code == 2
