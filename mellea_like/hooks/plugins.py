@@ -221,7 +221,8 @@ def snapshot(plugins: Iterable[Handler]) -> tuple[Handler, ...]:
 
 def handlers_in(plugins: Iterable[Pluggable]) -> tuple[Handler, ...]:
     """Check several plugins and return their handlers."""
-    if isinstance(plugins, Plugin | PluginSet | str) or callable(plugins):
+    several = hasattr(plugins, "__iter__") and not isinstance(plugins, Plugin | PluginSet | str)
+    if not several or callable(plugins):
         msg = f"plugins must be a list, not a single {type(plugins).__name__}: put it in a list"
         raise TypeError(msg)
     return tuple(handler for item in plugins for handler in handlers_of(item))

@@ -101,6 +101,7 @@ def test_counts_are_whole_and_seconds_finite_and_both_over_0(names, values, erro
         ),
         ({"plugins": PluginSet("s", [])}, TypeError, "not a single PluginSet: put it in a list"),
         ({"plugins": RecordingPlugin}, TypeError, "put it in a list"),
+        ({"plugins": 3}, TypeError, "not a single int: put it in a list"),
         ({"telemetry": True}, TypeError, "telemetry must be a Telemetry, not True"),
     ],
     ids=lambda value: str(value).split(" at 0x")[0],
