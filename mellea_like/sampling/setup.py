@@ -105,8 +105,8 @@ class Setup:
             StageTurns(spec, partial(stage.repair, spec), stage.turns, stage.carry != "nothing")
             for spec, stage in zip(inputs.stages, settings.stages, strict=True)
         ]
-        models = [spec.model for spec in inputs.stages]
-        costs = None if settings.after is None else settings.after.begin(self._facts(), models)
+        facts = self._facts()
+        costs = None if settings.after is None else settings.after.begin(facts, facts.stages)
         recorded = () if self.rounds is None else frozenset(self.rounds.recorded)
         return Stages(turns, costs, type(self.strategy).__name__, recorded)
 
@@ -114,7 +114,9 @@ class Setup:
         from mellea_like.schedules import CallFacts  # noqa: PLC0415
 
         inputs, lanes = self.inputs, self.settings.concurrency_budget
-        return CallFacts(inputs.action, inputs.requirements, lanes, self.loop_budget, inputs.model)
+        models = tuple(spec.model for spec in inputs.stages)
+        asked = inputs.action, inputs.requirements
+        return CallFacts(*asked, lanes, self.loop_budget, inputs.model, models)
 
     def _plan(self) -> Plan:
         strategy, lanes = self.strategy, self.settings.concurrency_budget

@@ -27,6 +27,7 @@ class CallFacts(NamedTuple):
         concurrency_budget: how many draws may be in flight.
         loop_budget: the number of attempts of each lane.
         model: the model's name, if the backend or the options name it.
+        stages: the same for each stage of an `Escalate`; empty with other strategies.
     """
 
     action: Action[object]
@@ -34,6 +35,7 @@ class CallFacts(NamedTuple):
     concurrency_budget: int
     loop_budget: int
     model: str | None
+    stages: Sequence[str | None] = ()
 
 
 class CallProgress(NamedTuple):

@@ -249,7 +249,7 @@ class Restart(BaseSchedule):
     def begin(self, facts: CallFacts) -> SchedulePlan:
         """Return the state for a new call."""
         plan = self.schedule.begin(facts) or _Wide(facts.concurrency_budget)
-        return _Restarting(self, plan, facts.model)
+        return _Restarting(self, plan, facts)
 
 
 @dataclass(slots=True)
@@ -258,7 +258,7 @@ class _Restarting(SchedulePlan):
 
     schedule: Restart
     plan: SchedulePlan
-    model: str | None
+    facts: CallFacts
     waited: dict[int, float] = field(default_factory=dict[int, float])
 
     def decide(self, progress: CallProgress) -> Go:
@@ -281,6 +281,8 @@ class _Restarting(SchedulePlan):
 
     def observe(self, slice_: Slice) -> None:
         before = self.waited.pop(slice_.chain, 0.0)
-        model = self.model if slice_.stage is None else slice_.asked
+        # Not the model that the slice names, which a plugin or a fallback may have chosen later.
+        facts, stage = self.facts, slice_.stage
+        model = facts.model if stage is None else facts.stages[stage]
         self.schedule.latency.learn(slice_, model, before=before)
         self.plan.observe(slice_)

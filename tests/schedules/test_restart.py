@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import anyio
 import pytest
 from engine_kit import Busy, yes
 from schedule_kit import facts, progress, took
 
 from mellea_like import Budget, Escalate, Generation, Outcome, RejectionSamplingStrategy
+from mellea_like.backends.scripted import ScriptedBackend
 from mellea_like.core import Usage
+from mellea_like.errors import BackendUnavailable
+from mellea_like.hooks import HookType, Plugin, hook
+from mellea_like.limits import FallbackBackend, Retry
 from mellea_like.sampling.escalate import Stage
 from mellea_like.schedules import Eager, Hedged, LatencyQuantiles, Restart, SchedulePlan, Staggered
 
@@ -146,9 +152,25 @@ def test_a_draw_that_was_closed_counts_as_one_that_would_have_taken_longer():
     assert [latency.quantile(q, "model") for q in (0.3, 0.5)] == [1.0, 5.0]
 
 
-def test_a_stages_draw_is_one_of_the_model_that_was_asked():
-    latency = LatencyQuantiles(least=1)
-    plan = Restart(latency=latency).begin(facts())
-    for _ in range(2):
-        plan.observe(took(5.0, stage=1, asked="big"))
-    assert (latency.quantile(0.5, "big"), latency.quantile(0.5, "model")) == (5.0, None)
+async def test_a_stages_draw_is_one_of_the_stages_model_whatever_a_plugin_or_a_fallback_asks():
+    class Dearer(Plugin):
+        @hook(HookType.GENERATION_PRE_CALL)
+        async def choose(self, payload):
+            options = replace(payload.options, model="dear")
+            return payload.model_copy(update={"options": options})
+
+    down, up = (
+        ScriptedBackend([BackendUnavailable("down")] * 2, model="small"),
+        ScriptedBackend(["yes"] * 2),
+    )
+    for backend, plugins in (
+        (ScriptedBackend(["yes"] * 2, model="small"), [Dearer()]),
+        (FallbackBackend(down, up, retry=Retry(1)), []),
+    ):
+        latency = LatencyQuantiles(least=1)
+        schedule = Restart(0.5, latency=latency)
+        strategy = Escalate([Stage(backend)], schedule=schedule, plugins=plugins)
+        for _ in range(2):
+            [slice_] = (await strategy.sample("do", [yes])).slices
+        assert slice_.asked != "small"
+        assert latency.quantile(0.5, "small") is not None
