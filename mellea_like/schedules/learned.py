@@ -86,7 +86,12 @@ class LatencyQuantiles:
             TypeError: the duration isn't a number.
             ValueError: the duration is negative or not finite.
         """
-        real_number("LatencyQuantiles: a duration", seconds, least=0, unit="seconds")
+        if not 0 <= seconds < float("inf"):  # Unlike `real_number`, this takes numpy's numbers.
+            msg = (
+                "LatencyQuantiles: a duration must be at least 0 seconds and finite, not"
+                f" {seconds!r}"
+            )
+            raise ValueError(msg)
         durations = _now_used(self._known, key, lambda: _Durations(self._window))
         durations.add(float(seconds), censored=censored)
 

@@ -133,22 +133,24 @@ class Consensus(BaseSelection):
     Args:
         similarity: a synchronous, symmetric function of two `Candidate` objects that returns a
             float, which is higher for more similar ones.
-        n: how many draws must pass; a call with fewer attempts compares all that pass.
+        n: how many draws must pass; None for as many as the call may start. A call with fewer
+            attempts compares all that pass.
 
     Raises:
-        TypeError: ``similarity`` is not callable, or is async; or ``n`` isn't an int.
+        TypeError: ``similarity`` is not callable, or is async; or ``n`` isn't an int or None.
         ValueError: ``n`` is below 1.
     """
 
     similarity: Callable[[Candidate, Candidate], float] = word_overlap
-    n: int = 8
+    n: int | None = 8
 
     def __post_init__(self) -> None:
         if not callable(self.similarity) or is_async(self.similarity):
             what = "Consensus(similarity) must be a synchronous function of two Candidates"
             msg = f"{what}, not {self.similarity!r}"
             raise TypeError(msg)
-        whole_number("Consensus: n", self.n)
+        if self.n is not None:
+            whole_number("Consensus: n", self.n)
 
     @property
     def mark(self) -> Callable[[Candidate], Any]:

@@ -27,7 +27,8 @@ class Tournament(BaseSelection):
 
     Args:
         judge: the backend that compares; None for the strategy's judge.
-        n: how many draws must pass; a call with fewer attempts compares all that pass.
+        n: how many draws must pass; None for as many as the call may start. A call with fewer
+            attempts compares all that pass.
         criterion: what makes a reply better, in words.
         rounds: ``"knockout"`` compares n - 1 pairs, and the loser of a pair is out. ``"pivots"``
             compares each candidate with the ``pivots`` candidates of the lowest rank, and counts
@@ -36,12 +37,13 @@ class Tournament(BaseSelection):
             compared with.
 
     Raises:
-        TypeError: ``judge`` isn't a backend, or ``n`` or ``pivots`` isn't an int.
+        TypeError: ``judge`` isn't a backend, or ``n`` or ``pivots`` isn't an int (or None for
+            ``n``).
         ValueError: ``n`` or ``pivots`` is below 1, or ``rounds`` is unknown.
     """
 
     judge: Backend | None = None
-    n: int = 8
+    n: int | None = 8
     criterion: str = "answers the request better"
     rounds: Literal["knockout", "pivots"] = "knockout"
     pivots: int = 2
@@ -50,7 +52,8 @@ class Tournament(BaseSelection):
         if self.judge is not None and not is_backend(self.judge):
             msg = f"Tournament(judge) must be a backend, which compares replies, not {self.judge!r}"
             raise TypeError(msg)
-        whole_number("Tournament: n", self.n)
+        if self.n is not None:
+            whole_number("Tournament: n", self.n)
         check_one_of("Tournament: rounds", self.rounds, ("knockout", "pivots"))
         whole_number("Tournament: pivots", self.pivots)
 

@@ -44,8 +44,8 @@ class Vote(BaseSelection):
             tools that the reply calls (see `tool_key`), or its parsed value, or its text without
             surrounding spaces. A draw whose key is None abstains. The winner is the first draw
             with the winning key.
-        n: the most votes to count. A call that can't make that many draws counts those that it
-            makes.
+        n: the most votes to count; None for as many as the call may make draws. A call that can't
+            make that many draws counts those that it makes.
         confidence: how certain it must be that the leading answer is more frequent than the next
             one, from 0.5 to 1; see `majority_confidence`. For this, draws count in the order in
             which they started, up to the first one that hasn't ended. If all n draws start
@@ -68,7 +68,7 @@ class Vote(BaseSelection):
     """
 
     key: Key | None = None
-    n: int = 16
+    n: int | None = 16
     confidence: float | None = 0.95
     weight: Scorer | Literal["logprob"] | None = None
     at_least: float | None = None
@@ -79,7 +79,8 @@ class Vote(BaseSelection):
             must = "a function of a Candidate or 'logprob'"
             msg = f"Vote(weight=...) must be {must}, not {self.weight!r}"
             raise TypeError(msg)
-        whole_number("Vote: n", self.n)
+        if self.n is not None:
+            whole_number("Vote: n", self.n)
         if self.confidence is not None:
             real_number("Vote: confidence", self.confidence, least=0.5, under=1)
         if self.at_least is not None:

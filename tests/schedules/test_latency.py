@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -147,6 +148,7 @@ def test_numbers_are_checked():
         LatencyQuantiles().observe(-1.0)
     with pytest.raises(ValueError, match="q must be greater than 0 and less than 1, not 0"):
         LatencyQuantiles().quantile(0)
+    assert known(np.float32(0.5), np.int64(2)).quantile(0.5) == 0.5
 
 
 @pytest.mark.parametrize(

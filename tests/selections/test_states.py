@@ -41,6 +41,11 @@ def hear_all(state, marks, *, until_decided=True):
     return len(marks)
 
 
+@pytest.mark.parametrize("kind", [Consensus, Tournament, Vote, partial(BestOf, len)])
+def test_without_n_as_many_draws_are_wanted_as_the_call_may_make(kind):
+    assert begun(kind(n=None), turns=40).wanted() == 40
+
+
 def test_what_did_not_pass_is_an_abstention_but_for_the_cancelled():
     state = begun(BestOf(len))
     for number, outcome in enumerate((F, E, C, P), 1):
@@ -205,6 +210,8 @@ async def later(*candidates):
         (lambda: Collect(2, ahead=1.5), "ahead must be an integer, not 1.5"),
         (lambda: Collect(2, distinct="text"), "not 'text'"),
         (lambda: Consensus(5), "two Candidates, not 5"),
+        (lambda: Consensus(n=0), "Consensus: n must be at least 1, not 0"),
+        (lambda: Tournament(n="8"), "Tournament: n must be an integer, not '8'"),
         (lambda: Tournament("gpt"), "must be a backend, .*not 'gpt'"),
         (lambda: Tournament(rounds="swiss"), "not 'swiss'"),
         (lambda: Tournament(pivots=0), "not 0"),
