@@ -293,6 +293,9 @@ class Asking(Protocol):
     @property
     def asked(self) -> str | None: ...
 
+    @property
+    def check_usage(self) -> Sequence[tuple[str | None, Usage]] | None: ...
+
 
 def models_of_draws(
     draws: Sequence[tuple[Asking, tuple[str | None, ...]]],
@@ -304,7 +307,9 @@ def models_of_draws(
     """
     named: dict[tuple[int | None, str | None], set[str | None]] = {}
     for draw, replied in draws:
-        if replied:
+        # In older records, ``asked`` is a fallback's first model even if another one has replied.
+        fell_back = draw.asked is not None and draw.asked in dict(draw.check_usage or ())
+        if replied and not fell_back:
             named.setdefault((draw.stage, draw.asked), set()).update(replied)
     only = {asked: next(iter(models)) for asked, models in named.items() if len(models) == 1}
     return [

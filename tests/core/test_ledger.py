@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -192,6 +193,14 @@ def test_the_model_of_a_slice_without_a_reply_is_that_of_its_stage_or_the_one_as
     assert made.by_stage[1, "big"].requests == 2
     names = [line.strip().partition("  ")[0] for line in str(made).splitlines()[8:-1]]
     assert names == [f"{small}, stage 0", "big", "huge", f"{small}, stage 2", "?"]
+
+
+def test_an_older_record_that_names_a_fallbacks_first_model_is_not_misread():
+    failed = (("m", Usage(1, 4, 0, 1)),)
+    fell_back = replace(cut(model="dear", asked="m"), check_usage=failed)
+    made = ledger([fell_back, no_reply(asked="m")], None, PRICES)
+    assert [row.model for row in made.rows] == ["dear", "m"]
+    assert made.rows[1].cost == pytest.approx(20e-6)
 
 
 @pytest.mark.anyio
