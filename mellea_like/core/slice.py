@@ -69,7 +69,7 @@ class Slice:
         ended_at: when it ended, in seconds since the call began.
         usage: its cost, including its judge calls.
         stage: the stage of an `Escalate` that made it, 0-based; None with other strategies.
-        asked: the model that was asked, if the options or the backend name it.
+        asked: the model that was asked last, if a plugin, the options or the backend name it.
         check_usage: the part of the usage that was not spent on the reply, as pairs of a model and
             its share. It includes judges, scorers, calls made by validators and tools, and the
             models that failed before a `FallbackBackend` got a reply. None if the slice was read
