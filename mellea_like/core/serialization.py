@@ -214,7 +214,7 @@ def decision_from_dict(plain: Mapping[str, Any] | None) -> Decision | None:
         plain["complete"],
         {iteration: float(score) for iteration, score in plain["scores"]},
         dict(plain["notes"]),
-        tuple(Answer(a["label"], a["votes"], tuple(a["draws"])) for a in plain["answers"]),
+        _answers(plain),
         plain["share"],
         plain["abstentions"],
         tuple(Comparison(*pair) for pair in plain["comparisons"]),
@@ -222,6 +222,20 @@ def decision_from_dict(plain: Mapping[str, Any] | None) -> Decision | None:
         tuple(plain["errors"]),
         plain.get("model"),
     )
+
+
+def _answers(plain: Mapping[str, Any]) -> tuple[Answer, ...]:
+    """Read the answers of a vote. Earlier versions identified them by their labels."""
+    if "answers" in plain:
+        return tuple(Answer(a["label"], a["votes"], tuple(a["draws"])) for a in plain["answers"])
+    draws: dict[str, list[int]] = {label: [] for label, _ in plain["votes"]}
+    for iteration, label in plain.get("ballots", ()):
+        draws.setdefault(label, []).append(iteration)
+    won = plain["winners"][:1]
+    for n, (label, its) in enumerate(draws.items()):
+        # The winner is the first draw of the leading answer.
+        draws[label] = its if n or not won else [*won, *(i for i in its if i not in won)]
+    return tuple(Answer(label, votes, tuple(draws[label])) for label, votes in plain["votes"])
 
 
 def usage_to_dict(usage: Usage) -> dict[str, int]:

@@ -22,6 +22,8 @@ from mellea_like import (
     Vote,
 )
 from mellea_like.core import StopReason, ToolCall
+from mellea_like.core.decision import Answer
+from mellea_like.core.serialization import decision_from_dict
 from mellea_like.errors import RequirementError
 from mellea_like.selections import SelectionFacts, majority_confidence
 from mellea_like.selections.base import Answers, tool_key
@@ -311,3 +313,26 @@ async def test_a_weight_that_is_no_finite_positive_number_is_an_error(weight, vi
 def test_a_share_is_above_0_and_up_to_1(share):
     with pytest.raises((TypeError, ValueError), match="Vote: at_least must be"):
         Vote(at_least=share)
+
+
+def test_a_decision_of_an_older_record_is_read():
+    usage = {"requests": 0, "input_tokens": 0, "output_tokens": 0, "unknown": 0}
+    old = {
+        "kind": "vote",
+        "winners": [3],
+        "reason": "",
+        "complete": True,
+        "scores": [],
+        "notes": [],
+        "votes": [["a", 2.0], ["b", 1.0]],
+        "share": 0.6,
+        "abstentions": 0,
+        "comparisons": [],
+        "errors": [],
+        "usage": {**usage, "cache_hits": 0},
+    }
+    ballots = [[1, "b"], [2, "a"], [3, "a"]]
+    assert decision_from_dict(old).answers == (Answer("a", 2.0, (3,)), Answer("b", 1.0, ()))
+    known = decision_from_dict(old | {"ballots": ballots}).answers
+    assert known == (Answer("a", 2.0, (3, 2)), Answer("b", 1.0, (1,)))
+    assert [answer.iteration for answer in known] == [3, 1]
