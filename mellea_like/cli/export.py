@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from mellea_like.cli.exit_codes import Exit, Problem, fail, misuse
 from mellea_like.cli.option_fields import REQUIRED, argument, option, option_names
-from mellea_like.cli.standard_streams import STANDARD, check_folder, warn, writing
+from mellea_like.cli.standard_streams import STANDARD, check_folder, is_special, warn, writing
 from mellea_like.core.display import one_line, printable
 
 # typer reads the annotations.
@@ -192,7 +192,8 @@ def _output(options: ExportOptions) -> Path | BinaryIO:
     path = Path(options.output)
     if path.is_dir():
         fail(f"{path} is a directory: name the file to write")
-    check_folder("--output", path)
+    if not is_special(path):  # A pipe or a device is written to directly.
+        check_folder("--output", path.resolve())
     card = path.with_name(f"{path.name}.card.md")
     for file in (path,) if options.no_card else (path, card):
         if file.is_file() and not options.force:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+from pathlib import Path
 
 import pytest
 from command_line import Terminal
@@ -100,6 +102,20 @@ def test_a_mistake_is_one_sentence(command, journal, monkeypatch, arguments, cod
     assert err.startswith("mellea-like: ")
     assert len(err.splitlines()) <= 2
     assert sorted(journal.parent.iterdir()) == before
+
+
+def test_an_output_may_be_a_device_or_a_link_in_a_folder_that_can_not_be_written(
+    command, journal, tmp_path, monkeypatch
+):
+    link, closed = tmp_path / "links" / "rows", {Path("/dev"), tmp_path / "links"}
+    link.parent.mkdir()
+    link.symlink_to(tmp_path / "rows")
+    monkeypatch.setattr(os, "access", lambda path, _: path not in closed)
+    for output in ("/dev/null", str(link)):
+        given = ("--format", "dpo", "-o", output, "--no-card")
+        code, _, err = command("export", str(journal), *given)
+        assert code == 0, err
+    assert (tmp_path / "rows").is_file()
 
 
 def test_a_run_that_is_named_twice_is_read_once(command, journal):
