@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 from mellea_like.batch import BatchJobs
 from mellea_like.batch.jobs.records import JobStage
-from mellea_like.cli.draw_options import BatchAPIName  # noqa: TC001 (pydantic reads it)
-from mellea_like.cli.exit_codes import Problem
+from mellea_like.cli.draw_options import BatchAPIName
+from mellea_like.cli.exit_codes import Problem, fail
 from mellea_like.core.display import plural
 from mellea_like.report.numbers import money, seconds
 from mellea_like.specification.section import Name  # noqa: TC001 (pydantic reads it)
@@ -52,6 +52,9 @@ def make_api(name: str, model: str, base_url: str | None) -> BatchAPI:
 def api_at(place: str) -> BatchAPI:
     """Make a client from ``place``: a provider, model and URL, as in `BatchJobs.place`."""
     name, model, where = place.split(" ", 2)
+    known = get_args(BatchAPIName)
+    if name not in known:  # `BatchJobs` takes any `BatchAPI`.
+        fail(f"the batch API must be one of {', '.join(known)}, not {name}")
     return make_api(name, model, where)
 
 

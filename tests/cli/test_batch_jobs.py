@@ -15,7 +15,8 @@ from command_line import environment, run, start
 from jobs_server import jobs_server
 
 from mellea_like.batch import read_items, read_run
-from mellea_like.cli.jobs import JobsUpstream
+from mellea_like.cli.exit_codes import Problem
+from mellea_like.cli.jobs import JobsUpstream, api_at
 
 PAGE = Path(__file__).parents[2] / "docs" / "howto" / "batch-api.md"
 ROWS = 12
@@ -165,3 +166,10 @@ def test_direct_requests_go_to_the_server_of_the_jobs(monkeypatch):
     here = {"base_url": "http://here.example", "canary": True}
     jobs = JobsUpstream(kind="jobs", api="anthropic", model="m", **here).make()
     assert jobs.direct._model.base_url.startswith("http://here.example")
+
+
+def test_jobs_at_a_batch_api_of_one_s_own_are_not_looked_for_at_another(monkeypatch):
+    for name, value in keys("http://elsewhere.example").items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(Problem, match="must be one of openai, azure, anthropic, mistral, not mine"):
+        api_at("mine model http://here.example")
