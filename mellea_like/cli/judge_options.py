@@ -62,7 +62,9 @@ def usable(value: Any, read: Callable[[Any], object], what: str) -> Any:
     """Return the value of a field if it can be read; ``what`` names the field, for errors."""
     try:
         read(value)
-    except (TypeError, ValueError):
+    except ValueError as exc:
+        fail(f"{what} can't be read: {exc}")
+    except TypeError:
         shown = one_line(repr(value), 80)
         fail(f"{what} must be a text, or a message in the format of OpenAI's API, not {shown}")
     return value

@@ -126,6 +126,7 @@ WRONG_CALLS = [
 WRONG_ROWS = [
     ([ROWS[0] | {"label": "perhaps"}], "row 1: the label must be true or false,"),
     ([ROWS[0], ROWS[0] | {"reply": None}], "row 2: the reply in the field 'reply' must be a"),
+    ([ROWS[0] | {"reply": {"role": "user", "content": ""}}], "must be a message with the role 'as"),
     ([ROWS[0] | {"prompt": 0}], "row 1: the task in the field 'prompt' must be a text, or a"),
     ([{"label": True, "prompt": None}], "row 1: there is no field 'reply'"),
     ([], "has no rows"),
