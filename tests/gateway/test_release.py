@@ -111,8 +111,9 @@ async def test_a_reply_that_breaks_after_some_text_ends_with_an_error(ask):
 
 
 @in_both
-async def test_a_text_that_was_sent_is_not_sent_again_as_a_refusal(ask):
-    reply = Generation("I can't.", finish_reason="refusal")
+@pytest.mark.parametrize("separate", [None, "I can't."])
+async def test_a_text_that_was_sent_is_not_sent_again_as_a_refusal(ask, separate):
+    reply = Generation("I can't.", finish_reason="refusal", refusal=separate)
     backend = ScriptedBackend([Reply(reply, chunks=["I ", "can't."])])
     async with calling(backend, **PREFIX) as caller:
         answer = await ask(caller)

@@ -114,11 +114,12 @@ def generated(reply: Slice) -> Generation:
 def message_of(reply: Slice, *, further: bool = False, sent: bool = False) -> dict[str, Any]:
     """Return a reply as a message for callers; ``further`` adds the upstream's extra fields."""
     made = generated(reply)
-    # A text that was ``sent`` while it arrived remains a text.
-    refusal = made.refusal or (made.text if made.finish_reason == REFUSED and not sent else None)
+    refusal = made.refusal or (made.text if made.finish_reason == REFUSED else None)
     # A message that calls tools needs no text.
     content = made.text or (None if made.tool_calls else "")
-    if refusal is not None and not sent:
+    if sent:  # While it arrived, so it remains a text.
+        refusal = None if refusal == content else refusal
+    elif refusal is not None:
         content = None
     message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": refusal}
     if made.tool_calls:
