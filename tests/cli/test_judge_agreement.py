@@ -103,6 +103,8 @@ def test_comparisons(file, judge, measure, tmp_path):
     table.write_text("".join(",".join(f'"{cell}"' for cell in row) + "\n" for row in rows))
     _, out, _ = measure(judge, file(PAIRS), "--compare", "is better")
     assert measure(judge, str(table), "--compare", "is better")[1] == out
+    unlabelled = file([{name: pair[name] for name in ("first", "second")} for pair in PAIRS])
+    assert measure(judge, unlabelled, "--compare", "is better")[0] == 0
     assert words(out)[:4] == [
         "3 pairs compared, 0 undecided",
         "agrees with people 0.000 (0.000 to 0.658, n = 2)",

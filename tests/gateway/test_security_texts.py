@@ -7,6 +7,7 @@ import gc
 import json
 import logging
 
+import anyio
 import pytest
 from gateway_kit import config_for, running, user
 from hypothesis import given
@@ -173,6 +174,18 @@ async def test_what_the_reader_of_a_stream_raises_is_passed_on():
             async for _ in pieces:
                 raise ZeroDivisionError
     assert type(caught.value) is ZeroDivisionError
+
+
+@pytest.mark.anyio
+async def test_a_cancelled_request_is_no_error():
+    class Slow(Failing):
+        async def generate(self, request: Request) -> Generation:
+            await anyio.sleep_forever()
+            raise AssertionError
+
+    with anyio.move_on_after(0) as scope:
+        await RedactedBackend(Slow(KeyError()), "main").generate(REQUEST)
+    assert scope.cancelled_caught
 
 
 # --- logs ----------------------------------------------------------------------------------------
