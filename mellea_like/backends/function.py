@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import json
 from collections.abc import AsyncIterator, Iterator
@@ -79,7 +80,9 @@ class FunctionBackend:
             raise ValueError(msg)
         self._function = function
         self._inline = inline
-        inner = getattr(function, "func", function)  # A partial's function.
+        inner: Any = function
+        while isinstance(inner, functools.partial):
+            inner = inner.func
         self._name = str(getattr(inner, "__name__", type(inner).__name__))
         self.model = self._name if model is None else model
         self.can_judge = can_judge

@@ -79,6 +79,21 @@ async def test_any_callable_generates(function, inline, text):
     assert (await backend.generate(ask())).text == text
 
 
+class Wraps:
+    def __init__(self, func):
+        self.func = func
+
+    def __call__(self, request: Request) -> str:
+        return "wrapped"
+
+
+def test_the_models_name_is_the_functions_or_the_classes():
+    around = functools.partial(functools.partial(plain))
+    around.note = "An attribute keeps the two apart."
+    given = plain, functools.partial(around), Wraps(plain), Wraps(None)
+    assert [FunctionBackend(each).model for each in given] == ["plain", "plain", "Wraps", "Wraps"]
+
+
 @pytest.mark.parametrize("inline", [False, True])
 async def test_a_plain_function_runs_in_a_thread_unless_inline(inline):
     request = ask()
