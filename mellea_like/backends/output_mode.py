@@ -367,9 +367,9 @@ class OutputAttempt:
             "tool": by_hand,
             "json_object": _as_object(json_schema(self._request.format)) is None,
         }
-        refused = self._modes.refused
-        schemas = ("", _digest(self._request.format)) if refused else ()
         for mode in MODES:
+            refused = self._modes.refused  # Other requests may have added to it since the last try.
+            schemas = ("", _digest(self._request.format)) if refused else ()
             known = any((self._model, schema, mode) in refused for schema in schemas)
             if not unusable.get(mode) and not known:
                 yield mode

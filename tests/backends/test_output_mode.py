@@ -294,6 +294,17 @@ async def test_tools_that_are_sent_by_hand_rule_the_output_tool_out():
     assert attempt.demand.mode == "json_object"
 
 
+def test_a_request_learns_what_another_has_been_refused_in_the_meantime():
+    modes, request = OutputModes(), Request((), format=Invoice)
+    unknown = ("response_format", "tools")
+    refused = [InvalidRequest(f"400: no {field}", status=400) for field in unknown]
+    slow, quick = (modes.begin(request, "m", Options()) for _ in range(2))
+    assert [quick.refused(error) for error in refused] == [True, True]
+    quick.accepted()
+    assert slow.refused(refused[0])
+    assert slow.demand.mode == quick.demand.mode == "json_object"
+
+
 # --- the schema in the prompt ---------------------------------------------------------------------
 
 
