@@ -6,8 +6,9 @@ import math
 import ssl
 from contextlib import aclosing, asynccontextmanager
 from functools import partial
+from string import punctuation
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 import anyio
 
@@ -427,7 +428,7 @@ class OpenAIBackend:
             sdk,
             http_client,
             path=path,
-            query=url.query,
+            query=quote(url.query, safe=punctuation),
             headers=self._headers(),
             follow_redirects=self._follow_redirects,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from mellea_like.backends.openai_chat import request_fields
@@ -12,7 +13,7 @@ from mellea_like.core.parts import File, Image, Text
 from mellea_like.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from mellea_like.backends.output_mode import Demand
     from mellea_like.core.backend import Options, Request
@@ -53,7 +54,9 @@ def responses_body(
             case "max_tokens" | "max_completion_tokens":
                 body["max_output_tokens"] = value
             case "response_format":
-                body["text"] = {**(extra.pop("text", None) or {}), "format": _flat(value)}
+                text: Any = extra.pop("text", None) or {}
+                known = isinstance(text, Mapping)
+                body["text"] = {"format": _flat(value), **text} if known else text
             case "tools":
                 # By default, the chat protocol's tools aren't strict, but these are.
                 body["tools"] = [{"strict": False, **_flat(tool)} for tool in value]

@@ -171,10 +171,10 @@ async def test_a_list_without_models_or_of_something_else_is_an_error(body, says
 
 async def test_a_query_in_the_url_is_sent_with_each_request():
     with OpenAIServer() as server:
-        backend = OpenAIBackend("m", base_url=f"{server.url}?api-version=7")
+        backend = OpenAIBackend("m", base_url=f"{server.url}?api-version=7&a=%2F\u00fc")
         await backend.generate(ask())
         await backend.aclose()
-    assert server.paths == ["/v1/chat/completions?api-version=7"]
+    assert server.paths == ["/v1/chat/completions?api-version=7&a=%2F%C3%BC"]
 
 
 async def test_openais_own_api_needs_a_models_name():

@@ -131,6 +131,13 @@ async def test_what_is_asked_is_written_as_the_api_has_it():
     assert not {"seed", "stop", "n", "stream_options", "text"} & set(second)
 
 
+@pytest.mark.parametrize("text", [{"format": {"type": "text"}}, ["unknown"]])
+async def test_extra_overrides_the_format(text):
+    async with serving(api="responses") as (server, backend):
+        await backend.generate(ask(options=Options(extra={"text": text}), format=Point))
+    assert server.requests[0]["text"] == text
+
+
 async def test_what_the_api_does_not_have_is_refused_before_anything_is_sent():
     async with serving(api="responses") as (server, backend):
         with pytest.raises(InvalidRequest, match="no stop texts"):
