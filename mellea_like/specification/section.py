@@ -47,10 +47,10 @@ def _read_digits(given: object) -> object:
     return given
 
 
-Integer = Annotated[int, Field(strict=True), BeforeValidator(_read_digits)]
-"""An integer."""
+Digits = BeforeValidator(_read_digits)
+"""Lets an integer be written as a text. It follows the bounds, which a JSON Schema then shows."""
 
-Whole = Annotated[Integer, Field(ge=1)]
+Whole = Annotated[int, Field(ge=1, strict=True), Digits]
 """A whole number, at least 1."""
 
 Text = Annotated[str, Field(min_length=1, strict=True)]

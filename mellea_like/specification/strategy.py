@@ -21,7 +21,7 @@ from mellea_like.sampling.strategies import (
 from mellea_like.schedules.built_in import Eager
 from mellea_like.schedules.expressions import parse_schedule
 from mellea_like.schedules.giving_up import PerRequirement
-from mellea_like.specification.section import Integer, Name, Positive, Section, Text, Whole
+from mellea_like.specification.section import Digits, Name, Positive, Section, Text, Whole
 from mellea_like.specification.selection_expressions import SelectionSpec, parse_selection
 from mellea_like.specification.upstream import beside
 
@@ -103,7 +103,7 @@ class OptionsSpec(Section):
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     max_tokens: Whole | None = None
     stop: tuple[Text, ...] = ()
-    seed: Integer | None = None
+    seed: Annotated[int, Field(strict=True), Digits] | None = None
     extra: dict[str, Any] = Field(default_factory=dict[str, Any])
 
 
@@ -262,7 +262,7 @@ class StrategySpec(Section):
     early: bool = False
     give_up: bool = False
     accept_incomplete: bool | None = None
-    retries: Annotated[Integer, Field(ge=0, le=100)] = 2
+    retries: Annotated[int, Field(ge=0, le=100, strict=True), Digits] = 2
     timeout: Positive | None = None
     iteration_timeout: Positive | None = None
     budget: CallBudgetSpec | None = None

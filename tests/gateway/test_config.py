@@ -68,6 +68,17 @@ def test_a_whole_configuration_is_read(tmp_path):
     assert SECRET not in repr(config)
 
 
+def test_the_schema_of_a_configuration_has_the_bounds_of_integers():
+    sections = GatewayConfig.model_json_schema()["$defs"]
+    port, retries = (
+        sections[section]["properties"][name]
+        for section, name in (("ServerConfig", "port"), ("ModelConfig", "retries"))
+    )
+    assert (port["minimum"], port["maximum"]) == (0, 65_535)
+    assert (retries["minimum"], retries["maximum"]) == (0, 100)
+    assert sections["OptionsSpec"]["properties"]["max_tokens"]["anyOf"][0]["minimum"] == 1
+
+
 TOY = "upstreams: {main: {kind: markov}}\n"
 ONE = TOY + "models: {m: {upstream: main}}\n"
 MODEL = TOY + "models:\n  m:\n    upstream: main\n    "

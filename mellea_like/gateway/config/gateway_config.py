@@ -10,7 +10,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from mellea_like.gateway.config.cross_checks import problems_between
 from mellea_like.gateway.fields import FieldUse, why_not
 from mellea_like.specification.section import (
-    Integer,
+    Digits,
     Positive,
     Seconds,
     Section,
@@ -43,7 +43,7 @@ KeyName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,127}$")]
 """The name of a model or an upstream."""
 
-Natural = Annotated[Integer, Field(ge=0)]
+Natural = Annotated[int, Field(ge=0, strict=True), Digits]
 """A whole number, at least 0."""
 
 Period: TypeAlias = Literal["hour", "day", "week", "month"]
@@ -289,12 +289,12 @@ class ServerConfig(Section):
     """
 
     host: str = Field(default="127.0.0.1", min_length=1, max_length=255)
-    port: Integer = Field(default=8080, ge=0, le=65_535)
+    port: Annotated[int, Field(ge=0, le=65_535, strict=True), Digits] = 8080
     allowed_hosts: tuple[str, ...] = ()
     max_body: Whole = 32 * 2**20
     max_bodies: Whole = 256 * 2**20
-    max_depth: Integer = Field(default=32, ge=4, le=200)
-    max_header_bytes: Integer = Field(default=16 * 2**10, ge=1024, le=2**20)
+    max_depth: Annotated[int, Field(ge=4, le=200, strict=True), Digits] = 32
+    max_header_bytes: Annotated[int, Field(ge=1024, le=2**20, strict=True), Digits] = 16 * 2**10
     max_connections: Whole = 512
     header_seconds: Seconds = 10.0
     body_seconds: Seconds = 30.0
