@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from mellea_like.core.backend import can_judge, is_backend
@@ -37,7 +38,7 @@ def check_requirements(
     if isinstance(requirements, str | Requirement):
         msg = f"{name} must be a list, not a single {type(requirements).__name__}: put it in a list"
         raise TypeError(msg)
-    if isinstance(requirements, dict) or not hasattr(requirements, "__iter__"):
+    if isinstance(requirements, Mapping) or not hasattr(requirements, "__iter__"):
         msg = f"{name} must be a list of Requirement objects and texts, not {requirements!r}"
         raise TypeError(msg)
     items = tuple(requirements)

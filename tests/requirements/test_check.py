@@ -7,6 +7,7 @@ import pickle
 import threading
 from datetime import date
 from functools import partial
+from types import MappingProxyType
 
 import anyio
 import pytest
@@ -221,7 +222,7 @@ async def test_what_a_draw_raises_is_raised():
     with pytest.raises(RequirementError, match="needs a judge"):
         await check("x", [polite])
     with pytest.raises(TypeError, match="must be a list of Requirement objects and texts, not"):
-        await check("x", {"is short": short})
+        await check("x", MappingProxyType({"is short": short}))
     with pytest.raises(LimitExceeded):
         spent = Budget(requests=1)
         await check("x", [polite], judge=judge(True, True), budget=spent)

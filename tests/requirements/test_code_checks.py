@@ -7,6 +7,7 @@ import json
 import math
 import pickle
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -684,7 +685,8 @@ class Elsewhere:
 
 async def test_a_runner_of_the_user_s_own_takes_the_sandbox_s_place():
     runner = Elsewhere(CodeReport(passed=1, total=2, failures=("`assert x` failed",)))
-    result = await decided(passes_tests("assert x", names=["x"], sandbox=runner), python("x = 0"))
+    names: Any = iter(["x"])
+    result = await decided(passes_tests("assert x", names=names, sandbox=runner), python("x = 0"))
     assert (result.passed, result.reason) == (False, "it passes 1 of 2 tests: `assert x` failed")
     (job,) = runner.jobs
     assert (job.program, job.tests, job.names) == ("x = 0\n", ("assert x",), ("x",))
@@ -707,6 +709,9 @@ def test_other_tests_make_it_another_check_for_a_run_that_is_resumed():
         passes_tests(["assert x"], sandbox=box).version,
         passes_tests("assert y").version,
         passes_tests("assert x", names=["x"]).version,
+        agrees_with(partial(max, 1), [1], function="f").version,
+        agrees_with(partial(min, 1), [1], function="f").version,
+        agrees_with(partial(max, 2), [1], function="f").version,
         runs().version,
         runs(stdout="").version,
     ]

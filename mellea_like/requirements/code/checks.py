@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import inspect
+import re
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args
 
@@ -137,7 +138,8 @@ def passes_tests(
         ValueError: the tests don't parse or contain no test.
     """
     sources = (tests,) if isinstance(tests, str) else tuple(tests)
-    texts = (*sources, *(names or ()))
+    needed = None if names is None else tuple(names)
+    texts = (*sources, *(needed or ()))
     if isinstance(names, str) or not all(isinstance(text, str) for text in texts):
         msg = (
             "passes_tests needs the source of tests, as one or more texts, and a sequence of names"
@@ -153,7 +155,6 @@ def passes_tests(
             " test... or a class"
         )
         raise ValueError(msg)
-    needed = None if names is None else tuple(names)
 
     async def judge(run: Run, program: str) -> ValidationResult:
         return _read(await run(program=program, tests=sources, names=needed))
@@ -488,6 +489,9 @@ def _function_name(reference: str | Callable[..., object]) -> str:
 
 def _source(function: Callable[..., object]) -> str:
     """Return a function's source or else its name, for the ``version`` of a requirement."""
+    if isinstance(function, partial):
+        given = re.sub(" at 0x[0-9a-fA-F]+", "", repr((function.args, function.keywords)))
+        return f"{_source(function.func)} with {given}"
     try:
         return inspect.getsource(function)
     except (OSError, TypeError):
