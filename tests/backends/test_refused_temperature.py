@@ -14,6 +14,8 @@ from pydantic_ai.providers.openai import OpenAIProvider
 
 from mellea_like import BestOf, OpenAIBackend, RejectionSamplingStrategy, judge_score
 from mellea_like.backends import PydanticAIBackend, ScriptedBackend
+from mellea_like.backends.server_errors import Translator, refuses_preferred
+from mellea_like.core.backend import JUDGE_DEFAULTS
 from mellea_like.errors import InvalidRequest, RequirementError
 
 pytestmark = pytest.mark.anyio
@@ -88,6 +90,22 @@ async def test_a_temperature_that_somebody_asked_for_is_refused_loudly(make):
             await RejectionSamplingStrategy(judge).sample("do", options={"temperature": 0.0})
         await judge.aclose()
     assert temperatures(server) == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("status", "said", "refused"),
+    [
+        (400, "Unsupported parameter: 'temperature' is not supported with this model.", True),
+        (400, "invalid temperature: only 1 is allowed for this model", True),
+        (400, "`temperature` may only be set to 1 when thinking is enabled.", True),
+        (422, "Input validation error: `Temperature` must be strictly positive", True),
+        (500, "the temperature of the processor is too high", False),
+        (400, "Unknown field: 'temperatures'", False),
+    ],
+)
+def test_servers_word_the_refusal_in_their_ways(status, said, refused):
+    error = Translator("http://x", "m", 9.0, ()).refusal(status, {}, said)
+    assert refuses_preferred(error, JUDGE_DEFAULTS) is refused
 
 
 async def test_another_refusal_is_raised_as_ever():

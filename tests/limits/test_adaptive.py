@@ -106,7 +106,9 @@ async def test_nobody_goes_until_the_time_that_a_429_names(
 ):
     limiter = made()
     refused = failed(RateLimited("too many", status=429, retry_after=retry_after))
-    (await limiter.acquire(ask(), Slow())).release(refused)
+    permits = [await limiter.acquire(ask(), Slow()) for _ in range(2)]
+    permits[0].release(refused)
+    permits[1].release(failed(RateLimited("too many", status=429)))  # Its pause is no longer.
     went = []
 
     async def go():
@@ -118,7 +120,7 @@ async def test_nobody_goes_until_the_time_that_a_429_names(
         for _ in range(3):
             tasks.start_soon(go)
     assert went == pytest.approx([seconds] * 3)
-    assert limiter.statistics().refused == 1
+    assert limiter.statistics().refused == 2
 
 
 @pytest.mark.parametrize(("limit", "error"), [(0, ValueError), (11, ValueError), (2.5, TypeError)])
