@@ -153,7 +153,9 @@ def test_an_exception_in_a_check_is_what_on_error_says():
     assert cause.__notes__ == ["raised by requirement 'a', whose on_error is 'raise'"]
 
 
-@pytest.mark.parametrize("answer", [None, True, (FAIL, 3), ("fail", "why"), [FAIL, "why"], (FAIL, "", "")])
+@pytest.mark.parametrize(
+    "answer", [None, True, (FAIL, 3), ("fail", "why"), [FAIL, "why"], (FAIL, "", "")]
+)
 @pytest.mark.parametrize("on_error", ["error", "fail", "raise"])
 def test_an_answer_that_is_no_verdict_is_raised_and_names_the_requirement(answer, on_error):
     with pytest.raises(BadVerdict, match="'colours': its stream check returned") as caught:
