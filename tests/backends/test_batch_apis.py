@@ -107,6 +107,25 @@ async def test_a_lost_answer_to_create_is_no_error_and_its_job_is_found(
 
 
 @every_provider
+async def test_a_creation_whose_answer_never_comes_may_have_a_job(
+    provider, tmp_path, virtual_clock
+):
+    async with scene(provider, tmp_path) as s:
+
+        class Silent(httpx2.AsyncBaseTransport):
+            async def handle_async_request(self, request):
+                response = await s.transport.handle_async_request(request)
+                if s.world.state.calls["create"]:
+                    raise httpx2.ReadTimeout("nothing came", request=request)
+                return response
+
+        api = make_api(provider, Silent())
+        intention, path = s.intend([ask()])
+        assert await api.create(intention, await api.upload(intention, path)) is None
+        assert len(s.world.state.jobs) == 1
+
+
+@every_provider
 async def test_a_job_is_found_when_the_list_has_it(provider, tmp_path, virtual_clock):
     faults = fault("create", "lose")
     async with scene(provider, tmp_path, faults=faults, list_lag=20.0, work=0.0) as s:

@@ -34,6 +34,8 @@ from mellea_like.requirements.checks import (
 from mellea_like.requirements.checks_common import folded
 from mellea_like.requirements.checks_text import joins_nothing
 from mellea_like.requirements.early_rejection import EarlyWatch
+from mellea_like.requirements.json_arriving import OTHERS_STEPS, call_watch
+from mellea_like.requirements.json_schemas import schema_validator
 
 
 def rejection(check, pieces):
@@ -375,3 +377,19 @@ def test_a_pattern_of_somebody_elses_is_left_to_the_whole_check():
     check = Requirement("theirs", lambda _: True, stream=ForeignSchema(schema).stream())
     assert rejection(check, '["' + "a" * 40 + 'b"]') is None
     assert rejection(check, '["b", 1]') is not None
+
+
+@pytest.mark.parametrize(
+    ("rules", "text"),
+    [
+        ({"items": {"uniqueItems": True}}, "[[1, 1]]"),
+        ({"items": {"multipleOf": 2}}, "[3]"),
+        ({"items": {"format": "date"}}, '["today"]'),
+        ({"items": {"pattern": "^a*$"}}, '["b"]'),
+    ],
+)
+@pytest.mark.parametrize("ours", [True, False])
+def test_what_may_take_long_in_a_schema_of_someone_else_is_not_checked_early(rules, text, ours):
+    validator = schema_validator({"type": "array", **rules})
+    watch = call_watch(validator, OTHERS_STEPS, ours=ours)()
+    assert (watch(text) is not None) is ours
