@@ -222,8 +222,8 @@ async def test_a_crash_is_told_if_the_process_takes_seconds_to_end(virtual_clock
         def failure(self, what: str) -> BackendUnavailable:
             return BackendUnavailable(what, retryable=False)
 
-    refused = InvalidRequest("can't be encoded")
-    assert await _explained(refused, Dying()) is refused
+    for answered in (InvalidRequest("can't be encoded"), BackendUnavailable("busy", status=503)):
+        assert await _explained(answered, Dying()) is answered
     assert virtual_clock.now == 0
     error = await _explained(MalformedResponse("an incomplete reply"), Dying())
     assert str(error) == "has crashed"

@@ -365,6 +365,10 @@ def test_the_variable_of_a_key_is_looked_for_where_the_key_is_read(tmp_path, mon
         read(tmp_path, text, MINE="for another program")
     monkeypatch.setenv("MINE", SECRET)
     assert read(tmp_path, text).upstreams["main"].key == SECRET
+    monkeypatch.delenv("MINE")
+    made = {"kind": "openai", "base_url": "http://127.0.0.1:9/v1", "api_key_env": "MINE"}
+    config = {"upstreams": {"main": made}, "models": {"m": {"upstream": "main"}}}
+    assert GatewayConfig.model_validate(config).upstreams["main"].key == ""
 
 
 def test_a_part_may_be_used_again_by_an_alias(tmp_path):
