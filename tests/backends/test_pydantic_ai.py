@@ -173,7 +173,10 @@ class Reading(BaseModel):
 
 @pytest.mark.parametrize("mode", ["native", "tool", "prompted"])
 async def test_a_format_is_asked_for_as_the_model_can(mode):
-    profile = {"supports_json_schema_output": mode == "native", "supports_tools": mode == "tool"}
+    profile = {
+        "supports_json_schema_output": mode == "native",
+        "supports_tools": mode != "prompted",
+    }
     words = '{"celsius": 21.5}'
     call = {"index": 0, "id": "1", "function": {"name": "final_result", "arguments": words}}
     by_tool = json.dumps(
