@@ -12,6 +12,7 @@ from pydantic import BaseModel, Field
 
 from mellea_like import Budget, Collect, RejectionSamplingStrategy
 from mellea_like.backends.openai import OpenAIBackend
+from mellea_like.backends.openai_chat import request_fields
 from mellea_like.backends.output_mode import MODES, OutputModes, demand, refuses, reply_text
 from mellea_like.core.backend import Options, Request
 from mellea_like.core.conversation import Message
@@ -283,6 +284,18 @@ def test_beside_the_requests_own_tools_the_model_calls_one_or_replies(choice, se
 def test_where_one_of_them_has_to_be_called_no_reply_is_asked_for(choice):
     request = Request((), format=Invoice, tools=(LOOK_UP,), tool_choice=choice)
     assert demand(request, "tool").tool is None
+
+
+@pytest.mark.parametrize("official", [True, False])
+def test_the_output_tool_is_strict_where_that_is_known_and_forced_if_it_is_alone(official):
+    for tools in ((), (LOOK_UP,)):
+        request = Request((), format=Invoice, tools=tools)
+        output = demand(request, "tool")
+        fields = request_fields(request, Options(), official=official, output=output)
+        function = fields["tools"][-1]["function"]
+        assert function.get("strict") is (True if official else None)
+        alone = {"type": "function", "function": {"name": function["name"]}}
+        assert fields["tool_choice"] == ("required" if tools else alone)
 
 
 async def test_tools_that_are_sent_by_hand_rule_the_output_tool_out():
