@@ -34,9 +34,9 @@ __all__ = ["MarkovBackend"]
 # In the help pages, code is in quotes or backticks. A plain word in quotes is still prose.
 _QUOTED_WORD = re.compile("[\u201c\"`']{1,2}([A-Za-z]+)[\u201d\"`']{1,2}")
 _ASIDE = re.compile(r"\s\([^()]*\)")
+_BULLET = re.compile(r"\A(?:[*•-]|\d+\.)\s+")
 _PROSE = re.compile("[A-Z][a-z]*(?:,? (?:[A-Za-z][A-Za-z'\u2019-]*|[0-9]+)){3,25}[.!?]")
 _REFERENCE = re.compile(r"\A(?:See|Changed|New|Deprecated|Added)\b|\bPEP\b|\bsection\b")
-_HEADING = re.compile(r"\s(?:An?|The|These)\s")  # The line above a sentence, which begins here.
 
 # After a full stop and any closing quotes or brackets, before a capital or a digit.
 _SENTENCE_END = re.compile(
@@ -47,12 +47,15 @@ _SENTENCE_END = re.compile(
 
 def prose_of(pages: Iterable[str]) -> tuple[str, ...]:
     """Return the plain English sentences of the help pages, without duplicates."""
-    texts = (_ASIDE.sub("", _QUOTED_WORD.sub(r"\1", page)) for page in pages)
-    sentences = (sentence for text in texts for sentence in sentences_of(text))
-    prose = filter(_PROSE.fullmatch, sentences)
-    return tuple(
-        dict.fromkeys(s for s in prose if not (_REFERENCE.search(s) or _HEADING.search(s)))
-    )
+    found: dict[str, None] = {}
+    for page in pages:
+        for paragraph in page.split("\n\n"):
+            text = _BULLET.sub("", " ".join(_body(paragraph.splitlines())))
+            text = _ASIDE.sub("", _QUOTED_WORD.sub(r"\1", text))
+            for sentence in _SENTENCE_END.split(text):
+                if _PROSE.fullmatch(sentence) and not _REFERENCE.search(sentence):
+                    found[sentence] = None
+    return tuple(found)
 
 
 def sentences_of(text: str) -> list[str]:
@@ -65,6 +68,13 @@ def sentences_of(text: str) -> list[str]:
         else:
             found.extend(" ".join(part.split()) for part in paragraph.splitlines())
     return [sentence for sentence in found if sentence]
+
+
+def _body(lines: list[str]) -> list[str]:
+    """Return a paragraph's lines, without a first line that is a term to be defined."""
+    depths = [len(line) - len(line.lstrip()) for line in lines[:2]]
+    defined = len(depths) > 1 and depths[1] > depths[0] and not _BULLET.match(lines[0].strip())
+    return [line.strip() for line in (lines[1:] if defined else lines)]
 
 
 def _read(path: str | os.PathLike[str]) -> str:

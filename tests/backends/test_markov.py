@@ -201,15 +201,22 @@ def test_sentences(text, sentences):
     assert sentences_of(text) == sentences
 
 
-def test_code_references_and_headings_are_no_prose():
+def test_code_references_and_terms_are_no_prose():
     page = """\
 Filler
-   The heading above is not a part of this.
+   The term above an indented definition is left out.
 
 The "with" statement (see `there`) has a body of its own.  See the next page for it.
 The "__exit__()" method is code here.  New in version 3.7 is this.  Read section 7 on it.
 
+* A list item is a sentence like any other.
+
    spam = eggs
 """
     fill = [f"This is sentence number {number} of many." for number in range(60)]
-    assert prose_of([page, *fill, *fill]) == ("The with statement has a body of its own.", *fill)
+    assert prose_of([page, *fill])[:3] == (
+        "The term above an indented definition is left out.",
+        "The with statement has a body of its own.",
+        "A list item is a sentence like any other.",
+    )
+    assert len(prose_of([page, *fill, *fill])) == 63
