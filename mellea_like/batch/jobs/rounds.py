@@ -271,15 +271,14 @@ class JobRounds:
                 store.note, uuid4().hex, backend.place, requests, before, self._now()
             )
             intention = intention_of(store, job)
-            path = store.path.with_name(f"{store.path.name}-upload")
-            await self.do(_write, path, store.lines(job, api.line))
-            uploaded = await api.upload(intention, path)
+            await self.do(_write, store.upload, store.lines(job, api.line))
+            uploaded = await api.upload(intention, store.upload)
             await self.do(store.update, job, stage=JobStage.CREATING)
             # A run that is stopped now may leave the job behind.
             self.states[job.id] = JobState("", "being created", ended=False, total=len(requests))
             self._changed()
             state = await api.create(intention, uploaded)
-            await self.do(path.unlink)
+            await self.do(store.upload.unlink)
         except BackendError as exc:
             # The job does not exist.
             if job is not None:

@@ -126,6 +126,8 @@ class JobStore:
 
     def __init__(self, journal: Path, *, look: bool = False) -> None:
         self.path = path = jobs_path(journal)
+        # A validator may change the working directory before the next upload.
+        self.upload = path.absolute().with_name(f"{path.name}-upload")
         self._using = threading.Lock()
         started = str(RunView(read_run(journal, check=False)).started)
         with journal_errors(path):

@@ -120,6 +120,21 @@ async def test_what_failed_goes_into_the_next_job(provider, path):
     assert {s.model for item in found for s in item.result.slices} == {"small:batch"}
 
 
+async def test_a_run_with_a_relative_path_outlives_a_change_of_the_folder(
+    provider, tmp_path, monkeypatch
+):
+    def moves(texts):
+        monkeypatch.chdir("/")
+        return answer(texts)
+
+    provider.answer = moves
+    tmp_path.joinpath("runs").mkdir()
+    monkeypatch.chdir(tmp_path)
+    found = await finish(shouting(jobs(provider)), words(2), "runs/run.db")
+    check_all_paid_once(found, provider)
+    assert len(provider.jobs) == 2
+
+
 async def test_judges_questions_are_a_round_of_their_own(provider, path):
     provider.answer = verdict
     strategy = RejectionSamplingStrategy(
@@ -280,14 +295,30 @@ async def test_a_provider_that_takes_no_job_for_hours_is_asked_less_and_less(
     assert tries < 40, "that is one in ten minutes, and a few before"
 
 
-@pytest.mark.parametrize(("size", "most"), [(600, 800), (900, 800), (10, 100)])
-async def test_a_request_that_fits_into_no_job_ends_its_item_only(provider, path, size, most):
+async def test_a_job_that_a_full_queue_refuses_holds_no_budget(provider, path):
+    provider.most, later = 0, anyio.current_time() + 3600
+    budget, held = Budget(requests=100), set()
+
+    def looked():
+        held.add(budget.statistics().reserved.requests)
+        if anyio.current_time() > later:
+            provider.most = None
+
+    provider.looked = looked
+    strategy = RejectionSamplingStrategy(jobs(provider))
+    (item,) = await finish(strategy, words(1), path, budget=budget)
+    assert item.success
+    assert held == {1}
+
+
+@pytest.mark.parametrize(("size", "own"), [(600, None), (900, None), (10, 100)])
+async def test_a_request_that_fits_into_no_job_ends_its_item_only(provider, path, size, own):
     items = [*words(2), "x" * size, *words(1)]
-    backend = jobs(provider, limits=JobLimits(1000, 800), bytes_per_job=most)
+    backend = jobs(provider, limits=JobLimits(1000, 800), bytes_per_job=own)
     found = {item.id: item for item in await finish(shouting(backend), items, path)}
-    fits = "passed" if most == 800 else "errored"
+    fits = "passed" if own is None else "errored"
     assert [found[n].status for n in range(4)] == [fits, fits, "errored", fits]
-    assert f"bytes, but a job can have at most {most}" in str(found[2].error)
+    assert f"bytes, but a job can have at most {own or 800}" in str(found[2].error)
 
 
 async def test_results_of_other_jobs_requests_are_ignored(provider, path):
