@@ -89,13 +89,13 @@ class SelectionSpec:
                     return BestOf(_Score(self.by), n, inline=True)
                 return BestOf(judge_score(self.by.partition(":")[2] or RUBRIC, judge=judge), n)
             case "vote":
-                return Vote(key, min(self.n or Vote().n, turns))
+                return Vote(key, min(self.n or Vote().n or turns, turns))
             case "collect":
                 return Collect(min(self.n or 1, turns), key)
             case "consensus":
-                return Consensus(n=min(self.n or Consensus().n, turns))
+                return Consensus(n=min(self.n or Consensus().n or turns, turns))
             case "tournament":
-                return Tournament(n=min(self.n or Tournament().n, turns))
+                return Tournament(n=min(self.n or Tournament().n or turns, turns))
             case "ordered":
                 return "ordered"
             case "first":
