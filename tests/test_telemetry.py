@@ -174,7 +174,7 @@ async def test_metrics_count_durations_tokens_slices_and_failed_requirements() -
     assert (failures.attributes["mellea_like.requirement"], failures.value) == ("yes", 1)
 
 
-async def test_a_circuit_breaker_shows_in_the_metrics() -> None:
+async def test_a_circuit_breaker_shows_in_the_metrics(virtual_clock: object) -> None:
     recorder = Recorder()
     backend = ScriptedBackend([BackendUnavailable], cycle=True)
     strategy = RejectionSamplingStrategy(backend, retry=None, telemetry=recorder.telemetry)

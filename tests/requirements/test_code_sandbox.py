@@ -246,7 +246,7 @@ async def test_a_server_that_was_killed_is_replaced(box):
             os.kill(server.process.pid, signal.SIGKILL)
 
         tasks.start_soon(kill)
-        report = await run(box, "import time; time.sleep(.3); print(2)", seconds=5)
+        report = await run(box, "import time; time.sleep(1); print(2)", seconds=9)
     assert (report.failure, report.stdout) == ("", "2\n")
 
 
