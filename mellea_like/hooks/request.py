@@ -123,9 +123,9 @@ class _Heard(BackendWrapper):
             meter.sent_nothing()
             raise
         if changed is not None:
-            other = changed.options.model
-            if other is not None and other != request.options.model:
-                meter = meter.attempt(other)  # The record names it, and it has a price of its own.
+            if self._hooks.decides(HookType.GENERATION_PRE_CALL):
+                # Each try may ask another model, which has a price of its own.
+                meter = meter.attempt(changed.options.model or self.model)
             request = replace(request, options=changed.options, meter=meter)
         started = anyio.current_time()
         try:

@@ -265,8 +265,9 @@ class Escalate(BaseSamplingStrategy):
         if not self._stages or not all(isinstance(stage, Stage) for stage in self._stages):
             msg = f"Escalate needs a list of stages, as in [Stage(small, turns=3)], not {stages!r}"
             raise TypeError(msg)
-        for name in {"backend", "loop_budget"} & arguments.keys():
-            check_together({"stages": "Escalate", name: name})
+        for name in ("backend", "loop_budget"):
+            if name in arguments:
+                check_together({"stages": "Escalate", name: name})
         otherwise = "None for the stages' turns, as in Stage(small, turns=3)"
         allowed = f"a rule, such as ExpectedCost(prices), or {otherwise}"
         check_type("after", after, ExpectedCost | None, allowed)

@@ -24,7 +24,7 @@ from mellea_like.backends.function import FunctionBackend
 from mellea_like.backends.scripted import Reply, ScriptedBackend
 from mellea_like.core import Options, StopReason, Usage
 from mellea_like.core.ledger import ledger
-from mellea_like.errors import BackendUnavailable, HookError, SamplingTimeout
+from mellea_like.errors import BackendTimeout, BackendUnavailable, HookError, SamplingTimeout
 from mellea_like.hooks import (
     GenerationErrorPayload,
     GenerationPostCallPayload,
@@ -36,7 +36,7 @@ from mellea_like.hooks import (
     SamplingLoopEndPayload,
     hook,
 )
-from mellea_like.limits import Budget, Price
+from mellea_like.limits import Budget, Price, Retry
 from mellea_like.testing import RecordingPlugin
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
@@ -165,6 +165,34 @@ async def test_a_draw_whose_model_a_plugin_has_chosen_is_recorded_and_priced_as_
     assert (made.asked, made.model, made.usage.requests) == ("dear", "dear", 1)
     row = ledger(slices, None, prices).rows[0]
     assert (row.model, row.cost) == ("dear", pytest.approx(budget.spent.money))
+
+
+@pytest.mark.parametrize("first", [True, False])
+async def test_tries_for_which_a_plugin_chose_different_models_have_their_own_prices(first):
+    class Switches(Plugin):
+        @hook(HookType.GENERATION_PRE_CALL)
+        async def choose(self, payload):
+            if (payload.retry == 0) is first:
+                options = replace(payload.options, model="dear")
+                return payload.model_copy(update={"options": options})
+            return None
+
+    prices = {"cheap": Price(1, 1), "dear": Price(100, 100)}
+    budget = Budget(money=1, prices=prices, assume_output_tokens=10)
+    late = BackendTimeout("late", retryable=True)  # The server may have generated all of it.
+    reply = Generation("no", usage=Usage(1, 5, 5))
+    strategy = RejectionSamplingStrategy(
+        ScriptedBackend([late, reply], model="cheap"),
+        plugins=[Switches()],
+        loop_budget=1,
+        retry=Retry(2),
+        budget=budget,
+    )
+    result = await strategy.sample("do", [yes])
+    [made] = result.slices
+    models = ["cheap", "dear"] if first else ["dear", "cheap"]
+    assert [model for model, _ in made.usage_by_model] == models
+    assert result.ledger(prices).total.cost == pytest.approx(budget.spent.money)
 
 
 async def test_a_cancelled_request_is_no_error():

@@ -233,6 +233,7 @@ def small_matters(directory):
     refused("arguments", TypeError, limits=ClusterLimit(requests=1), actors="2")
     lock = threading.Lock()
     refused("pickle", TypeError, requirements=[lock])
+    refused("requirements", TypeError, requirements={"short": 1})
     for name, factory, more in (
         ("pickled factory", lambda: lock, {}),
         ("no factory", "strategy", {}),

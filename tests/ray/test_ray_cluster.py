@@ -66,6 +66,7 @@ def test_what_is_wrong_is_said_before_anything_runs_and_what_is_done_is_not_done
     assert "either prompt=" in said["both"]
     assert "actors" in said["arguments"]
     assert "an argument can't be sent to an actor" in said["pickle"]
+    assert said["requirements"].startswith("requirements must be a list of Requirement objects")
     assert (
         "create what holds connections, locks or threads inside make_strategy"
         in said["pickled factory"]

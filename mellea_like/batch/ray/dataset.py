@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,16 +13,16 @@ from mellea_like.batch.ray.cluster import check_room, open_limit_actor, ray_modu
 from mellea_like.batch.ray.cluster_limit import LimitKeeper
 from mellea_like.batch.ray.shards import POSITION, ShardSampler, ShardWork, prompt_maker
 from mellea_like.core.argument_checks import real_number, takes, whole_number
+from mellea_like.core.requirement import Requirement
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable
 
     from ray.data import Dataset
 
     from mellea_like.batch.ray.cluster_limit import ClusterLimit
     from mellea_like.core.backend import Options
     from mellea_like.core.conversation import Action
-    from mellea_like.core.requirement import Requirement
     from mellea_like.sampling.base import BaseSamplingStrategy
 
 SHARDS_AT_A_TIME = 3
@@ -189,8 +190,8 @@ def _row_action(
 
 
 def _listed(requirements: Iterable[Requirement | str]) -> tuple[Requirement | str, ...]:
-    if isinstance(requirements, str):
-        msg = f"requirements must be a list: use [{requirements!r}]"
+    if isinstance(requirements, str | Requirement | Mapping):
+        msg = f"requirements must be a list of Requirement objects and texts, not {requirements!r}"
         raise TypeError(msg)
     return tuple(requirements)
 
