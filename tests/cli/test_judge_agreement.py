@@ -122,6 +122,9 @@ WRONG_CALLS = [
     (("--score", "x", "--scale", "5..1"), 2, "--scale must be LOW..HIGH"),
     (("--score", "x", "--scale", "1..inf"), 2, "--scale must be LOW..HIGH"),
     (("--require", "x", "--label", "good"), 3, "row 1: there is no field 'good'"),
+    (("--require", "x", "--scale", "1..5"), 2, "--scale is only for --score"),
+    (("--require", "x", "--second", "b"), 2, "--second is only for --compare"),
+    (("--compare", "x", "--reply", "b"), 2, "--reply is only for --require and --score"),
     (("--require", "x", "--confidence", "95"), 2, "between 0 and 1"),
     (("--compare", "x", "--first=reply", "--second=reply", "--label=l"), 3, "no row has the field"),
 ]
