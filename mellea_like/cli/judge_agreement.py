@@ -153,14 +153,14 @@ class _Measurement:
                 misuse("a panel of judges and --repeats are only for --require")
             if options.score and options.judge_option:
                 misuse("--judge-option is only for --require and --compare")
-        for name, given, needed, what in (
-            ("--scale", options.scale != "1..10", options.score, "--score"),
-            ("--first", options.first != "first", options.compare, "--compare"),
-            ("--second", options.second != "second", options.compare, "--compare"),
-            ("--reply", options.reply, not options.compare, "--require and --score"),
+        for name, needed, what in (
+            ("scale", options.score, "--score"),
+            ("first", options.compare, "--compare"),
+            ("second", options.compare, "--compare"),
+            ("reply", not options.compare, "--require and --score"),
         ):
-            if given and not needed:
-                misuse(f"{name} is only for {what}")
+            if not needed and getattr(options, name) != getattr(type(options), name):
+                misuse(f"--{name} is only for {what}")
         if not 0 < options.confidence < 1:
             misuse(f"--confidence must be between 0 and 1, not {options.confidence:g}")
         self._scale = _scale(options.scale)

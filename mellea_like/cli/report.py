@@ -190,7 +190,10 @@ def _of_two(options: ReportOptions, other: Path, prices: Mapping[str, Any]) -> t
 def _apart(run: Run) -> Iterator[dict[str, Any]]:
     """Yield the items of a run's journals by ascending ids that are unique across the journals."""
     from mellea_like.batch.journal.together import JournalsTogether  # noqa: PLC0415 (needs sqlite3)
-    from mellea_like.batch.process_run import journal_of, processes_of  # noqa: PLC0415
+    from mellea_like.batch.process_run import (  # noqa: PLC0415 (needs sqlite3)
+        journal_of,
+        processes_of,
+    )
 
     folder = run.journals[0].parent
     count = processes_of(folder)

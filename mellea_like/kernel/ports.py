@@ -127,7 +127,7 @@ class Plan(Protocol):
 
 
 class Body(Protocol):
-    """What a race runs in its lanes: a draw, or in tests something simpler."""
+    """A draw or, in tests, something simpler that a race runs in its lanes."""
 
     ask: Ask
 

@@ -53,7 +53,9 @@ def virtual_clock(anyio_backend: object, request: pytest.FixtureRequest) -> Virt
     """
     clock: VirtualClock | None = request.node.stash.get(_CLOCK, None)
     if clock is None:
-        pytest.fail("virtual_clock needs anyio's own fixture anyio_backend, not a parameter")
+        pytest.fail(
+            "virtual_clock needs this plugin's anyio_backend: don't parametrize a test by it"
+        )
     return clock
 
 

@@ -130,3 +130,22 @@ def test_the_plugin_fails_a_test_that_stands_still(pytester, impatient):
     result = pytester.runpytest_inprocess("-p", "no:looptime_plugin", "-p", "no:cacheprovider")
     result.assert_outcomes(passed=2, failed=2)
     result.stdout.fnmatch_lines(["*DeadlockError: deadlock: every task is waiting*"])
+
+
+def test_a_test_that_chooses_its_own_loops_is_told_how_not_to(pytester):
+    pytester.makepyfile(
+        """
+        import pytest
+
+        pytest_plugins = ["mellea_like.testing.pytest_plugin"]
+
+
+        @pytest.mark.anyio
+        @pytest.mark.parametrize("anyio_backend", ["asyncio"])
+        async def test_it(virtual_clock):
+            raise AssertionError
+        """
+    )
+    without = ("-p", "no:cacheprovider", "-p", "no:randomly", "-p", "no:xdist")
+    ran = pytester.runpytest_inprocess(*without)
+    ran.stdout.fnmatch_lines(["*virtual_clock needs this plugin's anyio_backend: don't param*"])
