@@ -135,7 +135,7 @@ class DrawPlan:
         bottleneck: the requirement that failed most often; None if no requirement failed.
         unsolved: the items that never passed, those with the most draws first.
         complete: whether the whole cost of the draws is known; if not, tokens and cost are lower
-            bounds.
+            bounds. It is False if any draws were cancelled.
         currency: the currency of ``cost``.
         repairs: a comparison of repairs with fresh draws. It is None if no repair was judged, if no
             item has two or more first draws, or if first draws were cancelled.
@@ -144,6 +144,9 @@ class DrawPlan:
         passed_by_others: the number of items in ``passed`` that passed only by draws in ``others``.
         selects: whether the run had a selection that continues after a first pass, such as a vote.
             Even then, the plan is for a single draw that passes.
+        under_way: the number of unfinished items of runs that are still running or were killed.
+            Draws that were under way are not in the journal, so the draws of these items are mostly
+            quick ones. If there are many such items, the intervals are too narrow.
     """
 
     target: float
@@ -164,6 +167,7 @@ class DrawPlan:
     others: int = 0
     passed_by_others: int = 0
     selects: bool = False
+    under_way: int = 0
 
     @property
     def coverage(self) -> tuple[Coverage, ...]:
@@ -216,6 +220,12 @@ class DrawPlan:
                 "The run's selection continues after the first pass: everything below is for one"
                 " passing reply."
             )
+        if n := self.under_way:
+            yield (
+                f"{plural(n, 'item')} {'is' if n == 1 else 'are'} not finished, in a run that is"
+                " still running or was killed: draws under way are not in the journal, so the"
+                " figures are mostly of quick draws."
+            )
         if (repairs := self.repairs) is not None:
             low, high = (f"{100 * n / repairs.judged:.0f}" for n in (repairs.low, repairs.high))
             shown = (
@@ -229,10 +239,11 @@ class DrawPlan:
                 f" {low} to {high} % would have.{shown} Everything below is for fresh draws."
             )
         if cut := self.curve.cut:
+            more = " A run with one lane tells more." if self.curve.raced else ""
             yield (
-                f"{plural(cut, 'draw')} {'was' if cut == 1 else 'were'} cancelled (by a race, a"
-                " time limit or an interruption): each may have passed or failed, so the intervals"
-                f" are wide.{' A run with one lane tells more.' if self.curve.raced else ''}"
+                f"{plural(cut, 'draw')} {'was' if cut == 1 else 'were'} cancelled or had not ended"
+                " (a race, a time limit or an interruption): each may have passed or failed, so the"
+                f" intervals are wide.{more}"
             )
         yield f"Never pass: at most {percent(self.curve.hopeless, 1)} of the items."
         yield from self._answer()

@@ -64,11 +64,19 @@ def plan(
     (`CoverageCurve`). So draws that raced each other give less information than draws made one
     after another.
 
-    Unfinished items of a journal count with their draws so far.
+    Unfinished items of a journal count with their draws so far. A journal has only draws that have
+    ended. So while a run is running, or after its process was killed, draws that were under way are
+    missing, and the draws that ended are the quick ones. An unfinished item without any record of a
+    draw counts as if it had one cancelled draw, but for other items nobody knows. `DrawPlan` then
+    counts the items as ``under_way``. If a run that was stopped is resumed, draws that were under
+    way are made again. The first ones are left out, which matters if there were many of them among
+    few items.
 
     The times and requests of the splits assume that all lanes run in step. Every draw takes the
     mean time of the measured draws, including waits for rate limits and retries; a cancelled draw
-    counts as longer than it ran. The server must be able to take ``concurrency_budget`` times as
+    counts as longer than it ran. Every draw has the mean requests and tokens of the draws that were
+    judged. If draws were cancelled, these are the quick ones, so the numbers are shown as lower
+    bounds. The server must be able to take ``concurrency_budget`` times as
     many requests without getting slower.
 
     The function blocks until it has read the whole journal. In async code, run it in a thread
@@ -115,12 +123,13 @@ def plan(
         suggestion=min(splits, key=lambda s: (s.requests * s.seconds, s.requests), default=None),
         bottleneck=found.bottleneck(),
         unsolved=tuple(sorted(found.unsolved, key=lambda item: (-item.draws, item.id))),
-        complete=found.money.complete and not found.usage.unknown,
+        complete=found.money.complete and not found.usage.unknown and not curve.cut,
         currency=currency_of(None if found.prices is None else found.prices.of),
         repairs=found.repairs_beside(curve),
         others=found.others,
         passed_by_others=found.by_others,
         selects=found.selects,
+        under_way=found.under_way,
     )
 
 
@@ -158,6 +167,7 @@ class _Findings:
     money: Money = field(default_factory=Money)
     left_out: int = 0
     others: int = 0
+    under_way: int = 0
     selects: bool = False
     judged: Counter[str] = field(default_factory=Counter[str])
     failed: Counter[str] = field(default_factory=Counter[str])
@@ -203,13 +213,17 @@ class _Findings:
             number, label = item.id, item.label
             if len(paths) > 1:
                 number, label = position, f"{path.name} #{number}: {label}"
-            if (trace := item.so_far(runs[path])) is None:
-                continue
-            if comes_again(item.digest):
-                self._add(self._item(item.digest or trace.kind, number), label, trace)
+            trace = item.so_far(runs[path])
+            self.under_way += not item.finished and runs[path].ended is None
+            again = comes_again(item.digest)
+            kind = self._item(item.digest, number) if again else _Item(number, "")
+            if trace is not None:
+                self._add(kind, label, trace)
             else:
-                self._add(alone := _Item(number, ""), label, trace)
-                self._settle(alone)
+                kind.label = kind.label or clip(" ".join(label.split()), _LABEL)
+                kind.cut += item.shown(None)[2]
+            if not again:
+                self._settle(kind)
 
     def _item(self, kind: Hashable, position: int) -> _Item:
         """Return the sums of a group of equal items; a new group gets ``position`` as its id."""

@@ -59,7 +59,7 @@ class Comparison:
 
         All three numbers are from -1 to 1; the first is NaN if a run has no finished items. The
         runs are treated as independent samples. If their items are the same, the true interval is
-        narrower. Equal items of a run count as one. An item that had a draw but isn't finished may
+        narrower. Equal items of a run count as one. An item that was begun but isn't finished may
         pass or fail, and the interval allows for both. Source: R. G. Newcombe, "Interval estimation
         for the difference between independent proportions: comparison of eleven methods",
         Statistics in Medicine 17, 1998 (method 10).
@@ -280,7 +280,7 @@ def both_words(made: Comparison) -> str:
     if any(run.repeats > 1 for run in runs):
         words += " As the runs repeat items, p is too small."
     if any(run.begun > run.done for run in runs):
-        words += " Items that pass finish first: compare p when both runs are finished."
+        words += " Items that pass finish first: compare p and times when both runs are finished."
     return words
 
 

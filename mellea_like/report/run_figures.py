@@ -178,7 +178,7 @@ class RunFigures:
         self.prices = prices_of(self.facts.prices)
         self.statuses: Counter[str] = Counter()
         self.begun = 0
-        """The number of items that are finished or have a judged draw."""
+        """The number of items that are finished, or whose first draw has at least started."""
         self.repeated = 0
         """The number of items that were begun more than once."""
         self.usage = Usage()
@@ -199,7 +199,9 @@ class RunFigures:
         """
         # A million items have few different counts: equal tuples are one object, to save memory.
         self._same: dict[tuple[int, int, int], tuple[int, int, int]] = {}
-        self._with_draws = 0
+        self._kinds: Counter[int] = Counter()
+        """The number of items of each kind, by hash, for kinds that occur more than once."""
+        self._with_draws = self._alike = 0
         self.latency = Distribution()
         self.costs = Distribution()
         self._intervals = Intervals()
@@ -232,10 +234,16 @@ class RunFigures:
         trace = item.trace
         so_far = item.so_far(self.facts)
         recorded, money = self._trace(so_far)
-        if so_far is not None:
+        drawn = item.shown(so_far)
+        if so_far is not None or any(drawn):
+            kind = hash(item.digest or (item.id if so_far is None else so_far.kind))
+            had, before = self.shown.get(kind), 0
+            if had is not None:
+                before = self._kinds[kind] or 1
+                self._kinds[kind] = before + 1
             self._with_draws += 1
-            kind = hash(item.digest or so_far.kind)
-            drawn, had = so_far.shown, self.shown.get(kind, (0, 0, 0))
+            self._alike += 2 * before + 1  # The difference of the squares.
+            had = had or (0, 0, 0)
             all_of_it = had[0] + drawn[0], had[1] + drawn[1], had[2] + drawn[2]
             self.shown[kind] = self._same.setdefault(all_of_it, all_of_it)
         self._item_error(item.error, trace)
@@ -246,8 +254,7 @@ class RunFigures:
             self.money = self.money.plus(money)
             if status != "unfinished":
                 self.costs.add(money.known)
-        judged = so_far is not None and any(s.judged for s in so_far.slices)
-        self.begun += judged or status != "unfinished"
+        self.begun += item.begun
         if status == "unfinished":
             return
         self.latency.add(item.elapsed)
@@ -349,17 +356,19 @@ class RunFigures:
 
     @property
     def repeats(self) -> float:
-        """How many times an item occurs in the run, on average, at least 1.
+        """How many times an item occurs in the run, on average over all items, at least 1.
 
-        It is also 1 if all items are equal, because then the pass rate is that of a single item.
+        Dividing the number of items by it gives the effective number of different items (Kish,
+        Survey Sampling, 1965). It is also 1 if all items are equal, because then the pass rate is
+        that of a single item.
         """
-        return self._with_draws / len(self.shown) if len(self.shown) > 1 else 1.0
+        return self._alike / self._with_draws if len(self.shown) > 1 else 1.0
 
     @property
     def rate_interval(self) -> tuple[float, float]:
         """The ends of Wilson's 95 % interval of the pass rate, from 0 to 1.
 
-        Equal items count as one, because they pass equally often. Items that had a draw but aren't
+        Equal items count as one, because they pass equally often. Items that were begun but aren't
         finished might all fail, for the lower end, or all pass, for the upper end.
         """
         if not self.begun:

@@ -103,7 +103,7 @@ def _content(figures: RunFigures, title: str | None) -> dict[str, Any]:
         **_causes(figures),
         **_depths(figures),
         "until_note": until_words(figures),
-        "until_chart": columns(numbers(figures.until_passed), "draws until one passed"),
+        "until_chart": columns(numbers(figures.until_passed), "draws started until one passed"),
         **_coverage(figures),
         "latency_note": latency_words(figures),
         "latency_chart": columns(sizes(figures.latency, seconds), "time per item, up to"),
@@ -153,8 +153,8 @@ def _coverage(figures: RunFigures) -> dict[str, Any]:
     points = [curve.at(draws) for draws in _steps(1, curve.reach)[:-1] + _steps(curve.reach, reach)]
     last, far = next(p for p in points if p.draws == curve.reach), points[-1]
     cut = (
-        f" {plural(curve.cut, 'draw')} {'was' if curve.cut == 1 else 'were'} cancelled (by a race,"
-        " a time limit or an interruption): each may have passed or failed."
+        f" {plural(curve.cut, 'draw')} {'was' if curve.cut == 1 else 'were'} cancelled or had not"
+        " ended (a race, a time limit or an interruption): each may have passed or failed."
         if curve.cut
         else ""
     )
@@ -324,4 +324,4 @@ def _how(item: ItemView) -> str:
     if (trace := item.trace) is None or trace.winner is None:
         return "passed"
     number = trace.until_passed()
-    return "passed with the first draw" if number == 1 else f"passed after {number} draws"
+    return "passed with the first draw" if number == 1 else f"passed with {number} draws"

@@ -96,10 +96,11 @@ def headline(figures: RunFigures, *, advise: bool = True) -> list[tuple[str, str
     per_item = f"{three_digits(usage.requests / begun)} per item" if begun else ""
     sure = f"95 % interval {bounds(*figures.rate_interval)}" if done else ""
     if done and figures.repeats > 1:
-        sure += f", as equal items count as one ({three_digits(figures.repeats)} times each)"
+        times = f"{three_digits(figures.repeats)} times each on average"
+        sure += f", as equal items count as one ({times})"
     if begun > done:  # Items that pass finish earlier than items that keep failing.
         whose = "of those finished; " if done else ""
-        sure = f"{whose}{percent(passed, begun)} of the {count(begun)} that had a draw"
+        sure = f"{whose}{percent(passed, begun)} of the {count(begun)} that were begun"
     return [
         ("items", count(figures.items), f"{count(done)} finished" if done < figures.items else ""),
         ("pass rate", percent(passed, done), sure),
@@ -116,13 +117,16 @@ def headline(figures: RunFigures, *, advise: bool = True) -> list[tuple[str, str
 
 
 def until_words(figures: RunFigures) -> str:
-    """Describe how many draws the items took until a draw passed."""
+    """Describe how many draws of an item had started when a draw passed."""
     until = figures.until_passed
     if not until.values:
         return "No item passed."
     first = percent(until.values.count(1), len(until.values))
     late = plural(round(until.quantile(0.95)), "draw")
-    return f"{first} of the items that passed needed one draw, 95 % at most {late}."
+    return (
+        f"{first} of the items that passed had started one draw when one passed, 95 % at most"
+        f" {late}."
+    )
 
 
 def latency_words(figures: RunFigures) -> str:
@@ -130,8 +134,9 @@ def latency_words(figures: RunFigures) -> str:
     times = figures.latency
     if not times.values:
         return "No item is finished."
+    only = "Of the items that are finished, half" if figures.begun > figures.done else "Half"
     return (
-        f"Half took at most {seconds(times.quantile(0.5))} (p50), 95 % at most"
+        f"{only} took at most {seconds(times.quantile(0.5))} (p50), 95 % at most"
         f" {seconds(times.quantile(0.95))} (p95), the longest {seconds(times.most)}."
     )
 

@@ -285,15 +285,13 @@ class TraceView:
         return sent, []
 
     def until_passed(self) -> int:
-        """Return how many draws the call took until one passed, not counting cancelled draws."""
+        """Return how many draws had started when one passed, including that one."""
         winner = self.winner
         if self.decides:  # A later draw may have won.
             winner = next(s for s in self.slices if s.passed)
         assert winner is not None  # noqa: S101 (only successes are asked)
-        return 1 + sum(
-            s is not winner and s.outcome != "cancelled" and s.ended_at <= winner.ended_at
-            for s in self.slices
-        )
+        # If draws race, those that have ended by then are only the quick ones.
+        return 1 + sum(s is not winner and s.started_at < winner.ended_at for s in self.slices)
 
     def cut(self, most: int) -> TraceView:
         """Return a view of at most ``most`` draws, including the best."""
@@ -328,6 +326,21 @@ class ItemView:
         """The item's call; None if the item isn't finished, or its call left no record."""
         trace = self.plain["trace"]
         return None if trace is None else TraceView(trace)
+
+    @property
+    def begun(self) -> bool:
+        """Whether any work on the item has started."""
+        return self.finished or self.attempts > 0
+
+    def shown(self, trace: TraceView | None) -> tuple[int, int, int]:
+        """Return the numbers of independent draws, passes, and draws of an unknown outcome.
+
+        A draw is recorded when it has ended. So if an unfinished item has no record of a draw, at
+        least one is under way, or was when the process was killed.
+        """
+        if trace is not None:
+            return trace.shown
+        return 0, 0, int(self.begun and not self.finished)
 
     @property
     def exception(self) -> Exception | None:

@@ -97,12 +97,26 @@ def test_items_that_a_run_repeats_count_as_one_in_its_intervals(passed, low, hig
         pass_rate_interval(40, high)[1],
     )
     run = run_of(items), items
-    assert "as equal items count as one (5 times each)" in run_text(*run)
+    assert "as equal items count as one (5 times each on average)" in run_text(*run)
     assert "As the runs repeat items, p is too small." in comparison_text(run, run_with((), 9))
     alike = [one | {"digest": "item 0"} for one in items]
     # Of one item alone, each draw tells something new.
     assert figures_of(run_of(alike), alike).repeats == 1
     assert "equal items" not in run_text(run_of(alike), alike)
+
+
+def test_an_item_that_a_run_repeats_often_weighs_more_and_tells_no_more():
+    """One item is half of the run, so its own pass rate decides."""
+    items = [
+        item(n, trace_of(("passed" if n < 50 or n % 2 else "failed", 1)))
+        | {"digest": f"item {max(n, 49)}"}
+        for n in range(100)
+    ]
+    figures = figures_of(run_of(items), items)
+    assert figures.repeats == pytest.approx((50**2 + 50) / 100)
+    low, high = figures.rate_interval  # Of about 100 / 25.5 different items.
+    assert low < 0.3
+    assert high > 0.95
 
 
 def test_items_with_draws_that_are_not_finished_may_pass_or_fail():
@@ -120,7 +134,7 @@ def test_items_with_draws_that_are_not_finished_may_pass_or_fail():
     gain, low, high = made.gain
     assert gain == pytest.approx(0.5)
     assert low < 0 < high
-    assert "compare p when both runs are finished" in both_words(made)
+    assert "compare p and times when both runs are finished" in both_words(made)
 
 
 def test_items_are_the_same_where_place_label_and_row_are():

@@ -123,18 +123,30 @@ def test_an_items_error_counts_once_though_its_iterations_had_it():
     ("outcomes", "best", "attempts"),
     [
         (["failed", "errored", "passed", "cancelled"], 2, [3]),
-        (["cancelled", "failed", "passed"], 2, [2]),
+        (["cancelled", "failed", "passed"], 2, [3]),
         (["passed"], 0, [1]),
         (["passed", "passed"], 0, [1]),
         (["passed", "passed"], 1, [1]),  # The best of those that passed may be a later one.
         (["failed"], 0, []),
     ],
 )
-def test_attempts_are_the_iterations_that_ended_until_one_passed(outcomes, best, attempts):
+def test_attempts_are_the_iterations_that_started_until_one_passed(outcomes, best, attempts):
     trace = trace_of(*[(outcome, 1) for outcome in outcomes], best=best)
     if best == 1:
         trace["decision"] = decision(2)
     assert list(figures(item(0, trace)).until_passed.values) == attempts
+
+
+def test_of_draws_that_race_all_that_started_count():
+    """The first to end is a pass, because passes are quick."""
+    trace = trace_of(("passed", 1), *[("cancelled", 1)] * 7)
+    for s in trace["slices"]:
+        s["started_at"] = 0.0
+    made = figures(item(0, trace))
+    assert list(made.until_passed.values) == [8]
+    assert "0 % of the items that passed had started one draw when one passed" in run_text(
+        run_of([item(0, trace)]), [item(0, trace)]
+    )
 
 
 def test_a_run_has_lasted_from_its_first_item_to_its_last():

@@ -289,7 +289,7 @@ def test_each_item_that_failed_opens_to_what_was_asked_what_came_and_what_was_wr
 
 
 @pytest.mark.parametrize(
-    ("failures", "words"), [(0, "passed with the first draw"), (1, "passed after 2 draws")]
+    ("failures", "words"), [(0, "passed with the first draw"), (1, "passed with 2 draws")]
 )
 def test_an_item_that_passed_says_after_how_many(failures, words):
     items = [item(0, trace_of(*[("failed", 1)] * failures, ("passed", 1), best=failures))]

@@ -15,7 +15,7 @@ def test_a_runs_lines_have_its_figures():
         "Run of 100 items: simulated-small",
         "ended 2026-03-14 09:00:30 UTC",
         f"{passed} %",
-        "needed one draw, 95 % at most",
+        "had started one draw when one passed, 95 % at most",
         "(p95)",
         "in the replies that won",
         "the reply says 'alpha'",
@@ -29,6 +29,8 @@ def test_a_run_that_goes_on_says_so():
     lines = run_text(run_of(items, ended=None), items)
     assert "started 2026-03-14 09:00:00 UTC, not finished" in lines
     assert "1 not finished: " in lines
+    assert "of those finished; 50 % of the 2 that were begun" in lines
+    assert "Of the items that are finished, half took at most 1 s (p50)" in lines
 
 
 def test_items_that_failed_are_named_in_a_line_each():

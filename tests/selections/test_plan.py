@@ -7,6 +7,7 @@ import random
 from itertools import count
 from math import isclose, sqrt
 
+import anyio
 import anyio.to_thread
 import pytest
 from report_kit import item, run_of, trace_of
@@ -25,7 +26,7 @@ from mellea_like import (
     Stage,
     Vote,
 )
-from mellea_like.batch import Journal, sample_many
+from mellea_like.batch import Journal, read_items, read_run, sample_many
 from mellea_like.errors import JournalError
 from mellea_like.estimate import plan
 from mellea_like.estimate.planner import NO_ANSWER
@@ -118,7 +119,7 @@ def test_a_single_draw_and_a_single_request_are_singular():
     assert "; 1 reaches " in said
     assert " 1 x 1  1 request, 5 tokens, " in said
     said = str(plan(results(*[passed_at_once] * 20, ([("failed", 4), ("cancelled", 1)], None))))
-    assert "\n1 draw was cancelled (" in said
+    assert "\n1 draw was cancelled or had not ended (" in said
 
 
 @pytest.mark.parametrize(
@@ -141,19 +142,21 @@ def test_what_was_cancelled_would_have_taken_longer(calls, seconds):
     assert made.splits[0].seconds == pytest.approx(seconds)
     assert made.curve.cut == 2
     assert (
-        "2 draws were cancelled (by a race, a time limit or an interruption): each may have passed"
-        " or failed, so the intervals are wide. A run with one lane tells more.\n" in str(made)
+        "2 draws were cancelled or had not ended (a race, a time limit or an interruption): each"
+        " may have passed or failed, so the intervals are wide. A run with one lane tells more.\n"
+        in str(made)
     )
 
 
 def test_items_whose_draws_were_all_cut_off_may_pass_or_not():
     made = plan(results(*[passed_at_once] * 20, *[([("cancelled", 4)], None)] * 20), 0.9)
     assert made.items == 40
+    assert not made.complete  # The tokens of cancelled draws aren't known.
     assert made.curve.at(1).low < 0.5
     assert made.needed is None
     assert (
-        "20 draws were cancelled (by a race, a time limit or an interruption): each may have passed"
-        " or failed, so the intervals are wide.\n" in str(made)
+        "20 draws were cancelled or had not ended (a race, a time limit or an interruption): each"
+        " may have passed or failed, so the intervals are wide.\n" in str(made)
     )
 
 
@@ -394,6 +397,43 @@ async def test_a_journal_and_its_results_give_the_same_plan(tmp_path, text):
     assert (same.curve, same.needed, same.bottleneck) == (made.curve, made.needed, made.bottleneck)
     assert isclose(same.splits[0].draws, made.splits[0].draws)
     assert made.left_out == 0  # A repetition is a draw, wherever in its chain.
+
+
+async def test_draws_that_have_not_ended_may_pass_or_not(tmp_path):
+    """Failures take so long that the journal has only passes."""
+
+    arrived, all_arrived = count(1), anyio.Event()
+
+    async def reply(request):
+        if next(arrived) == 40:
+            all_arrived.set()
+        await all_arrived.wait()
+        if request.messages[0].content.startswith("slow"):
+            await anyio.sleep_forever()
+        return "yes"
+
+    strategy = RejectionSamplingStrategy(FunctionBackend(reply), loop_budget=1)
+    items = [f"{'quick' if n < 10 else 'slow'} {n}" for n in range(40)]
+    path = tmp_path / "run.db"
+    with anyio.CancelScope() as scope:
+        async with sample_many(strategy, items, concurrency=40, journal=path) as run:
+            for _ in range(10):
+                await anext(run)
+            made = await anyio.to_thread.run_sync(plan, path)
+            figures = await anyio.to_thread.run_sync(
+                lambda: figures_of(read_run(path), read_items(path))
+            )
+            scope.cancel()
+    assert (made.items, made.draws, made.curve.cut, made.under_way) == (40, 10, 30, 30)
+    assert made.curve.at(1).low < 0.25
+    assert "\n30 items are not finished, in a run that is still running or was killed: " in str(
+        made
+    )
+    assert (figures.begun, figures.done, figures.passed) == (40, 10, 10)
+    assert figures.rate_interval[0] < 0.25
+    assert figures.coverage.at(1).low < 0.25
+    stopped = await anyio.to_thread.run_sync(plan, path)
+    assert (stopped.curve.cut, stopped.under_way) == (30, 0)
 
 
 def test_what_is_no_journal_is_refused(tmp_path):
