@@ -70,12 +70,20 @@ class Progress:
 
     @property
     def pass_rate(self) -> float | None:
-        """The share of finished items that passed; None if no item is finished yet."""
+        """The share of finished items that passed; None if no item is finished yet.
+
+        Items that pass finish sooner than items that keep failing. So while many items are in
+        flight or waiting, compared with those that are done, this is higher than it will be.
+        """
         return self.passed / self.done if self.done else None
 
     @property
     def seconds_left(self) -> float | None:
-        """The estimated seconds until all items are done, at the current rate; None if unknown."""
+        """The estimated seconds until all items are done, at the current rate; None if unknown.
+
+        Quick items finish first. So while many items are in flight, compared with those that are
+        done, the estimate is too low.
+        """
         if self.total is None or self.rate <= 0:
             return None
         return max(0, self.total - self.done) / self.rate

@@ -133,6 +133,9 @@ class ExpectedCost:
       judge's. Until a stage's tokens are known, those of another stage are used, or else one prompt
       token and one reply token.
 
+    Draws that ended in an error, such as a time limit, are left out of both. So a model that often
+    has errors seems cheaper than it is.
+
     The rule works only with one lane: if draws raced, it would see only the quick ones.
 
     It learns across calls, so share one object among the calls of a strategy.

@@ -12,7 +12,7 @@ from mellea_like.batch.progress import Progress
 from mellea_like.cli.console import live_view
 from mellea_like.cli.standard_streams import warn
 from mellea_like.core.display import one_line, plural
-from mellea_like.report.numbers import amount, money, percent, seconds
+from mellea_like.report.numbers import amount, money, seconds
 
 if TYPE_CHECKING:
     from typing import Self
@@ -45,11 +45,11 @@ def parts_of(progress: Progress, price: Price | None, since: float = 0.0) -> lis
         return parts
     if progress.errored:
         parts.append(Text(plural(progress.errored, "error"), "red"))
-    told = not progress.waiting  # Passing rows finish first, so the numbers so far are misleading.
+    told = not progress.waiting  # Passing rows finish first, so the times so far are misleading.
     if told and progress.seconds_left is not None and progress.done != progress.total:
         parts.append(Text(f"{seconds(round(max(0.0, progress.seconds_left - since)))} left"))
-    if told and progress.pass_rate is not None:
-        parts.append(Text(f"{percent(progress.pass_rate, 1)} passed", "green"))
+    # Their share would mislead: rows under way mostly need more draws than those that are done.
+    parts.append(Text(f"{progress.passed:,} passed", "green"))
     if told and progress.done > progress.replayed and progress.rate > 0:
         rate = progress.rate
         parts.append(Text(f"{rate:.1f}/s" if rate >= 1 else f"{rate * 60:.1f}/min", "cyan"))
