@@ -86,7 +86,7 @@ def pass_rate_interval(draws: int, passes: int, confidence: float = 0.95) -> tup
 
     The confidence is approximate: it is right on average over all rates. For rates near 0 or 1, the
     interval may contain the rate less often (with 10 draws and 95 %, in 84 % of cases for a rate of
-    0.02 or 0.98).
+    0.017 or 0.983).
 
     Args:
         draws: the number of draws, fixed in advance, and independent of each other.
@@ -100,6 +100,9 @@ def pass_rate_interval(draws: int, passes: int, confidence: float = 0.95) -> tup
         ValueError: there is no draw, ``passes`` isn't from 0 to ``draws``, or ``confidence`` is
             out of range.
     """
+    if draws == 0:
+        msg = "there is no draw, so nothing is known about the pass rate"
+        raise ValueError(msg)
     _check(draws, passes, 1)
     if not 0 < confidence < 1:
         msg = f"confidence must be between 0 and 1, not {confidence!r}"

@@ -204,7 +204,8 @@ class Restart(BaseSchedule):
     heavy tails, restarts at a fixed cutoff minimize the expected time to a reply: Luby, Sinclair
     and Zuckerman, "Optimal speedup of Las Vegas algorithms", IPL 47, 1993.)
 
-    Nothing is restarted until enough durations are known (see `LatencyQuantiles`). Nor is a draw
+    Nothing is restarted until enough durations are known (see `LatencyQuantiles`), or while so many
+    draws are cancelled early, because others pass, that the quantile is unknown. Nor is a draw
     restarted if a budget had no room for another request when the draw's request was sent.
 
     Args:
@@ -271,7 +272,10 @@ class _Restarting(SchedulePlan):
         """
         if restarts >= self.schedule.most:
             return None
-        usual = self.schedule.latency.quantile(self.schedule.quantile, model)
+        latency, quantile = self.schedule.latency, self.schedule.quantile
+        # After a restart, the draw would be known only to take longer than a bound. So a lower
+        # bound could never rise.
+        usual = latency.quantile(quantile, model, lower_bound=False)
         return None if usual is None else usual + SLACK
 
     def restarted(self, chain: int, seconds: float, model: str | None) -> None:

@@ -113,17 +113,18 @@ class LatencyQuantiles:
         judged = slice_.outcome is Outcome.PASSED or slice_.outcome is Outcome.FAILED
         self.observe(max(0.0, slice_.duration - before), key, censored=not judged)
 
-    def quantile(self, q: float, key: Hashable = None) -> float | None:
+    def quantile(self, q: float, key: Hashable = None, *, lower_bound: bool = True) -> float | None:
         """Return the duration within which a share ``q`` of the draws ends.
 
         Args:
             q: the share, between 0 and 1.
             key: the kind of work.
+            lower_bound: whether to return a lower bound, the longest known duration, if the longest
+                draws were all cancelled, so that the quantile is unknown.
 
         Returns:
-            The seconds; None while fewer than ``least`` complete durations are known, or fewer
-            than the ``1 / (1 - q)`` that such a quantile needs. If the longest draws were all
-            cancelled, it is a lower bound: the longest known duration.
+            The seconds. None while fewer than ``least`` complete durations are known, or fewer
+            than the ``1 / (1 - q)`` that such a quantile needs, and instead of a lower bound.
 
         Raises:
             TypeError: ``q`` isn't a number.
@@ -133,7 +134,8 @@ class LatencyQuantiles:
         durations = self._known.get(key)
         if durations is None or durations.complete < max(self._least, round(1 / (1 - q), 6)):
             return None
-        return durations.quantile(q)
+        seconds, known = durations.quantile(q)
+        return seconds if known or lower_bound else None
 
 
 class _Durations:
@@ -142,7 +144,7 @@ class _Durations:
     def __init__(self, window: int) -> None:
         self.complete = 0
         self._latest: deque[tuple[float, bool]] = deque(maxlen=window)
-        self._cached: dict[float, float] = {}
+        self._cached: dict[float, tuple[float, bool]] = {}
         self._changes = 0
 
     def add(self, seconds: float, *, censored: bool) -> None:
@@ -152,7 +154,8 @@ class _Durations:
         self.complete += not censored
         self._changes += 1
 
-    def quantile(self, q: float) -> float:
+    def quantile(self, q: float) -> tuple[float, bool]:
+        """Return a quantile, or a lower bound, and whether it is the quantile itself."""
         if self._changes * 50 >= len(self._latest):
             self._cached.clear()
             self._changes = 0
@@ -160,17 +163,17 @@ class _Durations:
             self._cached[q] = self._product_limit_quantile(q)
         return self._cached[q]
 
-    def _product_limit_quantile(self, q: float) -> float:
-        """Return the shortest duration by which a share ``q`` of the draws has ended."""
+    def _product_limit_quantile(self, q: float) -> tuple[float, bool]:
+        """Find the shortest duration by which a share ``q`` of the draws has ended."""
         durations = sorted(self._latest)  # If durations tie, complete ones come first.
         left, at_risk = 1.0, len(durations)
         for seconds, censored in durations:
             if not censored:
                 left *= 1 - 1 / at_risk
                 if left <= 1 - q + 1e-9:
-                    return seconds
+                    return seconds, True
             at_risk -= 1
-        return durations[-1][0]
+        return durations[-1][0], False
 
 
 class Beta(NamedTuple):

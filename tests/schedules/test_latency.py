@@ -68,7 +68,10 @@ def test_a_quantile_is_what_so_many_take_at_most(durations, q, expected):
     ],
 )
 def test_what_was_cancelled_would_have_taken_longer(durations, censored, q, expected):
-    assert known(*durations, censored=censored).quantile(q) == expected
+    latency = known(*durations, censored=censored)
+    assert latency.quantile(q) == expected
+    surely = expected if expected in durations else None
+    assert latency.quantile(q, lower_bound=False) == surely
 
 
 def test_quantiles_are_not_low_although_the_slow_ones_are_those_that_siblings_cancel():

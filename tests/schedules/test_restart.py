@@ -80,6 +80,17 @@ async def test_a_restarted_draw_counts_as_begun_again_for_the_schedule_that_is_w
     assert result.elapsed == pytest.approx(6.0)
 
 
+async def test_a_draw_is_not_restarted_at_a_bound_that_is_no_quantile():
+    """Draws that take a second pass, and cancel the others: 19 in 20 may take up to an hour."""
+    latency = usually(1.0)
+    for _ in range(200):
+        latency.observe(1.0, censored=True)
+    backend = Draws({(1, 0): 3.0})
+    result = await restarting(backend, latency=latency).sample("do", [yes])
+    assert result.elapsed == pytest.approx(3.0)
+    assert result.usage.requests == 1
+
+
 async def test_a_restart_costs_no_attempt():
     backend = Draws({(i, n): 5.0 for i in (1, 2) for n in range(3)}, {})
     result = await restarting(backend).sample("do", [yes])

@@ -49,6 +49,8 @@ def test_what_cannot_be_is_refused(arguments, says):
 def test_the_interval_is_wilsons():
     # Newcombe 1998, table I: 81 of 263.
     assert pass_rate_interval(263, 81) == pytest.approx((0.2553, 0.3662), abs=1e-4)
+    with pytest.raises(ValueError, match="there is no draw"):
+        pass_rate_interval(0, 0)
     low, high = pass_rate_interval(10, 0)
     assert low == 0
     assert 0 < high < 0.3
