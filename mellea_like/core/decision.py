@@ -65,7 +65,9 @@ class Decision:
         notes: the scorer's explanations of scores, by iteration.
         answers: the answers that got votes, most votes first. Among answers with equal votes, the
             one whose first draw has the lowest rank comes first.
-        share: the first answer's share of all votes, from 0 to 1; None without votes.
+        share: the first answer's share of the votes that were counted, from 0 to 1; None without
+            votes. It doesn't estimate how often the model gives this answer: it is too high if a
+            vote ended early, above all if this answer is quicker than others.
         abstentions: the number of draws without a vote, because they failed, errored, or passed
             with the key None.
         comparisons: the comparisons of a judge.

@@ -43,7 +43,7 @@ class LedgerRow(NamedTuple):
         saved_tokens: for a reply that was rejected while it was still arriving, an estimate of the
             tokens that were saved: the mean length of the call's complete replies, less the tokens
             that had arrived, and at least 0. None if no reply is complete, and 0 if nothing was
-            rejected early.
+            rejected early. If draws raced, complete replies are mostly short, so it is too low.
         cost: the cost of the tokens in the currency of the prices; None if it is unknown. With
             ``unpriced`` or ``unknown`` requests, it is a lower bound, printed with a ``≥``; within
             a `Budget`, it includes the amount that the budget charged for unknown ones.
