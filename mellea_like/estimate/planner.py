@@ -56,7 +56,8 @@ def plan(
       ``RejectionSamplingStrategy``, these are all judged draws; with strategies that repair, the
       first draw of each lane; with `Escalate`, the draws of the first stage. A draw that started
       after a repair, or a draw of a later stage, had been judged doesn't count;
-    - an error doesn't depend on whether the draw would have passed, so errors are left out;
+    - a draw that ran into a time limit would do so again, so it counts as failed. Any other error
+      doesn't depend on whether the draw would have passed, so other errors are left out;
     - an item is done when one draw passes, as with the selection ``"first"``.
 
     Nothing is assumed about the distribution of pass rates, or about how long passes and failures
@@ -221,7 +222,8 @@ class _Findings:
                 self._add(kind, label, trace)
             else:
                 kind.label = kind.label or clip(" ".join(label.split()), _LABEL)
-                kind.cut += item.shown(None)[2]
+                draws, _, cut = item.shown(None, runs[path])
+                kind.draws, kind.cut = kind.draws + draws, kind.cut + cut
             if not again:
                 self._settle(kind)
 
@@ -269,7 +271,7 @@ class _Findings:
     def _count_judged(self, trace: TraceView, draws: Sequence[SliceView]) -> bool:
         """Count verdicts, repairs, other models' draws; return whether the first model passed."""
         firsts = [s for s in trace.slices if s.depth == 0]
-        models = {s.model for s in draws}
+        models = {s.model for s in draws if s.judged}
         asked = trace.questions
         prompts, stages = {asked[s.iteration] for s in firsts}, {s.stage for s in firsts}
         failures: Counter[int] = Counter()

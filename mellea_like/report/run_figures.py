@@ -234,7 +234,7 @@ class RunFigures:
         trace = item.trace
         so_far = item.so_far(self.facts)
         recorded, money = self._trace(so_far)
-        drawn = item.shown(so_far)
+        drawn = item.shown(so_far, self.facts)
         if so_far is not None or any(drawn):
             kind = hash(item.digest or (item.id if so_far is None else so_far.kind))
             had, before = self.shown.get(kind), 0

@@ -44,6 +44,8 @@ _UNFINISHED: dict[str, Any] = {
     "elapsed": 0.0,
 }
 
+_LATE = "BackendTimeout"
+
 _LOST = {"passed": "late", "failed": "rejected", "errored": "errored"}
 
 
@@ -100,6 +102,7 @@ class SliceView:
         self.asked: str | None = plain.get("asked")
         self.reason: str = plain["reason"]
         self.error = Fault.of(plain["error"])
+        self.timed_out = self.error is not None and self.error.type == _LATE
         self.finish_reason: str | None = plain["finish_reason"]
         self.started_at: float = plain["started_at"]
         self.ended_at: float = plain["ended_at"]
@@ -252,9 +255,16 @@ class TraceView:
 
     @cached_property
     def independent_draws(self) -> list[SliceView]:
-        """The fresh draws that were judged and whose model also made one of the first draws."""
+        """The fresh draws that were judged and whose model also made one of the first draws.
+
+        Draws that ran into a time limit also count, as failures: slow draws would do so again.
+        """
         models = {s.model for s in self.slices if s.depth == 0} - {None}
-        return [s for s in self.fresh_draws if s.judged and (not models or s.model in models)]
+        return [
+            s
+            for s in self.fresh_draws
+            if (s.judged and (not models or s.model in models)) or s.timed_out
+        ]
 
     @property
     def shown(self) -> tuple[int, int, int]:
@@ -332,14 +342,17 @@ class ItemView:
         """Whether any work on the item has started."""
         return self.finished or self.attempts > 0
 
-    def shown(self, trace: TraceView | None) -> tuple[int, int, int]:
+    def shown(self, trace: TraceView | None, run: RunView) -> tuple[int, int, int]:
         """Return the numbers of independent draws, passes, and draws of an unknown outcome.
 
         A draw is recorded when it has ended. So if an unfinished item has no record of a draw, at
-        least one is under way, or was when the process was killed.
+        least one is under way, or was when the process was killed. If all draws of an item ran into
+        a time limit, the item has no trace, but made as many draws as it could.
         """
         if trace is not None:
             return trace.shown
+        if self.error is not None and self.error.type == _LATE:
+            return run.attempts, 0, 0
         return 0, 0, int(self.begun and not self.finished)
 
     @property
@@ -385,6 +398,14 @@ class RunView:
         self.text: str = plain.get("text", "all")
         self.counts: Mapping[str, int] = plain["counts"]
         """The number of items by status."""
+
+    @property
+    def attempts(self) -> int:
+        """The number of draws that a call may make; 1 if it isn't recorded."""
+        strategy: Any = self.identity.get("strategy")
+        if not hasattr(strategy, "get"):
+            return 1
+        return int(strategy.get("loop_budget", 1)) * int(strategy.get("concurrency_budget", 1))
 
     @property
     def items(self) -> int:

@@ -160,6 +160,32 @@ def test_items_whose_draws_were_all_cut_off_may_pass_or_not():
     )
 
 
+async def test_draws_that_ran_into_a_time_limit_count_as_failed(tmp_path, virtual_clock):
+    """A draw passes with a chance of 0.3. Passes take 1 s, and failures, which hang, the limit."""
+
+    async def reply(request):
+        draw = random.Random(f"{request.messages[0].content} {request.meta.iteration}")
+        if draw.random() > 0.3:
+            await anyio.sleep_forever()
+        await anyio.sleep(1)
+        return "yes"
+
+    strategy = RejectionSamplingStrategy(
+        FunctionBackend(reply), loop_budget=2, iteration_timeout=5.0, retry=None
+    )
+    path = tmp_path / "run.db"
+    async with sample_many(strategy, map(str, range(60)), concurrency=9, journal=path) as run:
+        passed = sum([item.success async for item in run])
+    made = await anyio.to_thread.run_sync(plan, path)
+    # Those that failed twice raised, so the journal has no record of their draws.
+    assert (made.items, made.passed) == (60, passed)
+    one, two = made.curve.at(1), made.curve.at(2)
+    assert one.low < 0.3 < one.high < 0.5
+    assert two.low < 0.51 < two.high < 0.7
+    figures = await anyio.to_thread.run_sync(lambda: figures_of(read_run(path), read_items(path)))
+    assert figures.coverage.at(1) == one
+
+
 def test_of_one_draw_of_each_item_it_says_what_cannot_be_known():
     once = [([("passed", 4)], 0)] * 35 + [([("failed", 4)], 0)] * 65
     made = plan(results(*once), 0.8)
