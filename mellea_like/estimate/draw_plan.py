@@ -119,7 +119,8 @@ class DrawPlan:
 
     Args:
         target: the share of items that should pass.
-        items: the number of different items with a draw that was judged.
+        items: the number of different items with a draw that was judged, ran into a time limit, was
+            cancelled, or had not ended.
         passed: the number of these items that passed, whether with a fresh draw or a repair.
         draws: the number of draws that the figures are based on.
         left_out: the number of all other draws: repairs, errors, cancelled draws, and ``others``.
@@ -223,8 +224,8 @@ class DrawPlan:
         if n := self.under_way:
             yield (
                 f"{plural(n, 'item')} {'is' if n == 1 else 'are'} not finished, in a run that is"
-                " still running or was killed: draws under way are not in the journal, so the"
-                " figures are mostly of quick draws."
+                " still running or was killed: draws under way are not in the journal. If there are"
+                " many, the figures are mostly of quick draws."
             )
         if (repairs := self.repairs) is not None:
             low, high = (f"{100 * n / repairs.judged:.0f}" for n in (repairs.low, repairs.high))

@@ -158,6 +158,11 @@ def _coverage(figures: RunFigures) -> dict[str, Any]:
         if curve.cut
         else ""
     )
+    if figures.facts.ended is None and (n := figures.statuses["unfinished"]):
+        cut += (
+            f" Of {plural(n, 'unfinished item')}, draws under way are missing: if there are many,"
+            " the intervals are mostly of quick draws."
+        )
     further = f" Extrapolated to {count(reach)} (dashed): {_between(far)}." if far != last else ""
     note = (
         f"Measured up to {plural(last.draws, 'draw')}: {_between(last)} of the items pass.{further}"

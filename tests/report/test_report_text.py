@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from report_kit import calls, item, run_of, trace_of
 
-from mellea_like.report import call_text, run_text
+from mellea_like.report import call_text, run_report, run_text
 
 
 def test_a_runs_lines_have_its_figures():
@@ -30,6 +30,9 @@ def test_a_run_that_goes_on_says_so():
     assert "started 2026-03-14 09:00:00 UTC, not finished" in lines
     assert "1 not finished: " in lines
     assert "of those finished; 50 % of the 2 that were begun" in lines
+    page = run_report(run_of(items, ended=None), items)
+    assert "Of 1 unfinished item, draws under way are missing" in page
+    assert "under way are missing" not in run_report(run_of(items), items)
     assert "Of the items that are finished, half took at most 1 s (p50)" in lines
 
 
