@@ -54,6 +54,11 @@ class Card:
         drawn = plural(outcomes.total(), "draw")
         if outcomes:
             drawn += ": " + ", ".join(f"{count(n)} {what}" for what, n in outcomes.most_common())
+        if outcomes["cancelled"]:
+            drawn += (
+                ". Cancelled draws are mostly slow ones, so these replies may be shorter than the"
+                " model's replies are on average"
+            )
         named = ", ".join(path.name for path in journals[:JOURNALS])
         named += f" and {len(journals) - JOURNALS} more" if len(journals) > JOURNALS else ""
         made = {

@@ -40,6 +40,17 @@ def test_a_card_says_where_the_rows_are_from(tmp_path):
     assert not (tmp_path / "x.card.md").exists()
 
 
+def test_a_card_says_that_replies_of_a_race_may_be_short(tmp_path):
+    item = item_of({"text": "yes"}, {"text": "no", "met": 0.5})
+    item["trace"]["slices"][1]["outcome"] = "cancelled"
+    card = export(RunOf([item]), tmp_path / "out", format="sft").card
+    assert card is not None
+    text = card.read_text("utf-8")
+    assert (
+        "1 cancelled. Cancelled draws are mostly slow ones, so these replies may be short" in text
+    )
+
+
 def test_an_error_before_the_first_draw_leaves_nothing_but_the_number_of_items(tmp_path):
     errored = {**item_of(), "trace": None, "status": "errored"}
     card = export(RunOf([errored]), tmp_path / "out", format="sft").card
