@@ -595,7 +595,7 @@ async def test_draws_of_items_that_are_not_finished_are_in_plans_reports_and_exp
         assert made.repairs is None
         assert (made.bottleneck.judged, made.bottleneck.failed) == (20, 15)
         said = run_text(read_run(path), read_items(path))
-        assert "100 %   of those finished; 50 % of the 10 that had a draw\n" in said
+        assert "100 %   of those finished; 50 % of the 10 that were begun\n" in said
         assert "20   2 per item\n" in said
         assert "25 % of 20: be good" in said
         assert "whose iteration is not recorded" not in said
