@@ -54,10 +54,10 @@ class Card:
         drawn = plural(outcomes.total(), "draw")
         if outcomes:
             drawn += ": " + ", ".join(f"{count(n)} {what}" for what, n in outcomes.most_common())
-        if outcomes["cancelled"]:
+        if any(passed and cut for _, passed, cut in figures.shown.values()):
             drawn += (
-                ". Cancelled draws are mostly slow ones, so these replies may be shorter than the"
-                " model's replies are on average"
+                ". Draws that are cancelled when another one passes are mostly slow ones, so these"
+                " replies may be shorter than the model's replies are on average"
             )
         named = ", ".join(path.name for path in journals[:JOURNALS])
         named += f" and {len(journals) - JOURNALS} more" if len(journals) > JOURNALS else ""

@@ -46,9 +46,7 @@ def test_a_card_says_that_replies_of_a_race_may_be_short(tmp_path):
     card = export(RunOf([item]), tmp_path / "out", format="sft").card
     assert card is not None
     text = card.read_text("utf-8")
-    assert (
-        "1 cancelled. Cancelled draws are mostly slow ones, so these replies may be short" in text
-    )
+    assert "1 cancelled. Draws that are cancelled when another one passes are mostly slow" in text
 
 
 def test_an_error_before_the_first_draw_leaves_nothing_but_the_number_of_items(tmp_path):
