@@ -18,7 +18,8 @@ __all__ = ["azure_client"]
 NO_KEY = "no-key-needed"
 """The key for servers other than OpenAI's if none is given, because the SDK needs one."""
 
-AZURE = ".openai.azure.com"
+AZURE = (".openai.azure.com", ".cognitiveservices.azure.com", ".services.ai.azure.com")
+"""The ends of the names of hosts on which Azure has OpenAI's protocol, under ``/openai``."""
 
 
 def azure_client(url: str | None = None) -> openai.AsyncAzureOpenAI:
@@ -61,8 +62,10 @@ class OpenAIServer(Server[openai.AsyncOpenAI]):
 
     @property
     def is_azure(self) -> bool:
-        """Whether the server is Azure's, judging by the client or by the host's name."""
-        return self.has_azure_client or self._host.endswith(AZURE)
+        """Whether the server is Azure's, judging by the client or by the URL."""
+        # Under /models, these hosts have another protocol, which only knows max_tokens.
+        its = "/openai" in urlsplit(self.url).path
+        return self.has_azure_client or (its and self._host.endswith(AZURE))
 
     @property
     def is_official(self) -> bool:

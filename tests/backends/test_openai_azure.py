@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
+import httpx2
 import openai
 import pytest
 from http_server import Answer, OpenAIServer
@@ -106,3 +108,28 @@ async def test_azure_counts_by_deployment_whoever_asks():
     assert key("large") != small
     backend = OpenAIBackend("m", client=azure("https://x.openai.azure.com"))
     assert backend.provider == "azure.ai.openai"
+
+
+@pytest.mark.parametrize(
+    ("url", "is_azure"),
+    [
+        ("https://x.openai.azure.com/openai/v1/", True),
+        ("https://x.cognitiveservices.azure.com/openai/v1", True),
+        ("https://x.services.ai.azure.com/openai/v1", True),
+        ("https://x.services.ai.azure.com/api/projects/p/openai/v1", True),
+        ("https://x.services.ai.azure.com/models", False),
+        ("https://services.ai.azure.com.example/openai/v1", False),
+    ],
+)
+async def test_azures_servers_get_the_fields_that_their_models_know(url, is_azure):
+    sent: list[dict[str, Any]] = []
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        sent.append(json.loads(request.content))
+        return httpx2.Response(400)
+
+    http_client = httpx2.AsyncClient(transport=httpx2.MockTransport(answer))
+    async with openai.AsyncOpenAI(base_url=url, api_key="k", http_client=http_client) as client:
+        with pytest.raises(BackendError):
+            await OpenAIBackend("gpt-6", client=client).generate(ask())
+    assert ("max_completion_tokens" in sent[0], "max_tokens" in sent[0]) == (is_azure, not is_azure)
