@@ -285,6 +285,8 @@ class Incoming:
             if head.lstrip().startswith("{"):
                 what = "JSON, not the stream of events that was requested"
             raise self._translator().malformed(what, head, began=self._reply.began)
+        if self._reply.failure is not None:
+            raise self._translator().of(self._reply.failure)
 
     def _error_of(self, exc: Exception) -> BackendError | None:
         """Translate an error; return None if the reply is complete despite the error."""

@@ -66,6 +66,8 @@ class Gathered:
         """The estimated number of tokens received: one for each chunk."""
         self.done = False
         self.began = False
+        self.failure: ServerError | None = None
+        """The server's error, if the finish reason says that there was one."""
         self.call_pieces: list[CallPiece] | None = None
         """The pieces of tool calls that the caller hasn't taken yet; None if the caller doesn't
         want any."""
@@ -163,7 +165,7 @@ class Gathered:
     def _finish(self, reason: str | None) -> str:
         """Record the finish reason; return the text of a wrapped output tool, known only now."""
         if reason == "error":
-            raise ServerError(reason)
+            self.failure = ServerError(reason)
         text = ""
         if self._output is not None and self._calls:
             tool, calls, self._calls = self._output, self._calls, []
@@ -236,6 +238,8 @@ class Reply(Gathered):
         if not self.began:
             raise _NoChunkError
         self.end()
+        if self.failure is not None:
+            raise self.failure
 
     def _take_chunk(self, chunk: Any) -> str:
         try:
@@ -331,6 +335,11 @@ class Replies:
         """Whether all replies that have begun are complete."""
         return self.began and all(reply.whole for reply in self._replies if reply.began)
 
+    @property
+    def failure(self) -> ServerError | None:
+        """The server's error, if the finish reason of a reply says that there was one."""
+        return next((reply.failure for reply in self._replies if reply.failure), None)
+
     def read(self, data: bytes) -> list[tuple[int, str | Generation]]:
         """Read one event; return new pieces and whole replies, each with the reply's index.
 
@@ -364,7 +373,7 @@ class Replies:
         ended = [
             (index, replace(reply.generation(), usage=self._meter.usage))
             for index, reply in enumerate(self._replies)
-            if reply.whole and index not in self._handed_over
+            if reply.whole and not reply.failure and index not in self._handed_over
         ]
         self._handed_over.update(index for index, _ in ended)
         return ended

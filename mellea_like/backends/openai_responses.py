@@ -169,6 +169,7 @@ class Response(Gathered):
                 return self._end(event["response"], "length")
             case "response.failed" | "response.cancelled":
                 failed: Mapping[str, Any] = event["response"]
+                read_usage(self._meter, failed.get("usage"), final=True, names=USAGE)
                 raise ServerError(failed.get("error") or {"message": kind})
             case "response.created":
                 self._model = as_text(event["response"].get("model")) or self._model
@@ -191,6 +192,7 @@ class Response(Gathered):
     def _end(self, response: Mapping[str, Any], reason: str) -> str:
         """Read the whole response, which repeats earlier pieces; return the text that is new."""
         if response.get("error"):  # Some servers mark every response as completed.
+            read_usage(self._meter, response.get("usage"), final=True, names=USAGE)
             raise ServerError(response["error"])
         piece = ""
         self._model = as_text(response.get("model")) or self._model

@@ -19,7 +19,7 @@ from http_server import Answer, OpenAIServer, serving
 
 from mellea_like import Message, OpenAIBackend, Request
 from mellea_like.backends.server_errors import ServerError, Translator, retry_after
-from mellea_like.core import Options
+from mellea_like.core import Options, Usage
 from mellea_like.errors import (
     AuthenticationFailed,
     BackendError,
@@ -253,6 +253,36 @@ async def test_an_endless_line_is_given_up():
 )
 async def test_an_error_in_the_midst_of_a_reply_is_told_apart(event, kind):
     assert type(await failure(Answer(events=(event,)))) is kind
+
+
+USED = '"usage": {"prompt_tokens": 30, "completion_tokens": 20}'
+USED_IN_RESPONSES = '"usage": {"input_tokens": 30, "output_tokens": 20}'
+
+
+@pytest.mark.parametrize(
+    ("api", "events"),
+    [
+        ("chat", ['{"choices": [{"delta": {}, "finish_reason": "error"}], ' + USED + "}"]),
+        (
+            "chat",
+            [
+                '{"choices": [{"delta": {"content": "a"}, "finish_reason": "error"}]}',
+                '{"choices": [], ' + USED + "}",
+            ],
+        ),
+        (
+            "responses",
+            ['{"type": "response.failed", "response": {' + USED_IN_RESPONSES + "}}"],
+        ),
+    ],
+)
+async def test_a_reply_that_ends_with_an_error_costs_what_the_server_says(api, events):
+    answer = Answer(events=tuple(events), finish_reason=None, usage=None)
+    async with serving(answer, api=api) as (_, backend):
+        request = ask()
+        with pytest.raises(BackendUnavailable):
+            await backend.generate(request)
+    assert request.meter.usage == Usage(1, 30, 20)
 
 
 async def test_a_request_that_can_not_be_written_is_an_invalid_request():

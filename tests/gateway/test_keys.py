@@ -234,6 +234,27 @@ async def test_an_hour_that_is_over_leaves_nothing_in_the_store(store_in_file):
     store.close()
 
 
+async def test_another_period_leaves_nothing_in_the_store_once_the_first_is_over():
+    clock = [datetime(2026, 2, 28, 22, tzinfo=UTC).timestamp()]
+    store = MemoryStore()
+    more = {"store": store, "now": lambda: clock[0]}
+
+    def per(period: str) -> dict[str, object]:
+        return {"team": key(TOKEN, budget={"caller_requests": 1, "per": period})}
+
+    gateway = gateway_for(echo(), more=more, **per("day"))
+    async with gateway.open():
+        assert [(await ask(gateway)).status for _ in range(2)] == [200, 429]
+        await gateway.reload(config(**per("hour")))
+        assert (await ask(gateway)).status == 200
+        await gateway.reload(config(**per("day")))
+        assert (await ask(gateway)).status == 429, "the day's spending was forgotten"
+        await gateway.reload(config(**per("hour")))
+        clock[0] += 3 * 3600
+        assert (await ask(gateway)).status == 200
+    assert store.accounts() == ["key team, hour to 2026-03-01T02:00Z: caller_requests"]
+
+
 @pytest.mark.allow_blocking  # The store's file is small.
 async def test_a_store_that_can_not_be_used_lets_nobody_spend(store_in_file, caplog):
     store = store_in_file()

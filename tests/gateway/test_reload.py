@@ -47,6 +47,8 @@ def opened(monkeypatch):
         mine = made[-1]
         yield mine
         mine.is_open = False
+        if spec.backend == "m:stuck":
+            raise OSError("it did not stop")
 
     monkeypatch.setattr(config_upstreams, "open_upstream", open_upstream)
     return made
@@ -130,6 +132,19 @@ async def test_an_upstream_that_does_not_open_leaves_the_old_configuration_in_fo
         await gateway.reload(config(one="one", four="four"))
         assert await models_of(gateway) == ["one", "four"]
     assert not any(upstream.is_open for upstream in opened)
+
+
+async def test_an_upstream_that_does_not_close_keeps_no_other_open(opened, caplog):
+    gateway = Gateway(config(one="stuck", two="old"))
+    async with gateway.open():
+        await gateway.reload(config(three="new"))
+        assert [(each.name, each.is_open) for each in opened] == [
+            ("stuck", False),
+            ("old", False),
+            ("new", True),
+        ]
+    assert "the upstream 'one' could not be closed: it did not stop" in caplog.text
+    assert "not reloaded" not in caplog.text
 
 
 async def test_a_key_that_stays_keeps_its_requests_and_one_that_goes_opens_nothing(

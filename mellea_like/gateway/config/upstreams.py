@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
@@ -40,6 +41,9 @@ if TYPE_CHECKING:
 
     Spent = Callable[[Usage, Price | None], object]
     """A callback that gets a request's usage, as far as it is known, and the upstream's price."""
+
+
+logger = logging.getLogger("mellea_like.gateway")
 
 
 @dataclass(eq=False, slots=True)
@@ -134,7 +138,10 @@ class OpenUpstreams:
             held.users -= 1
             if not held.users and held in self._held:
                 self._held.remove(held)
-                await held.opened.aclose()
+                try:
+                    await held.opened.aclose()
+                except Exception as exc:  # noqa: BLE001 (nobody uses it any more)
+                    logger.warning("the upstream %r could not be closed: %s", held.name, exc)
 
     async def _open(self, name: str, spec: UpstreamSpec) -> Upstream:
         stack = AsyncExitStack()

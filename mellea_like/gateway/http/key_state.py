@@ -63,6 +63,8 @@ class KeyState:
         self._here = 0
         self._turns = anyio.CapacityLimiter(limits.concurrency)
         self._average = 0.0
+        self._accounts: dict[str, float] = {}
+        """When the periods of the accounts that this process has used end, by account."""
         self._limit_to(limits)
         self._changed(self)
 
@@ -76,7 +78,6 @@ class KeyState:
         self.limits = limits
         self._budget: Budget | None = None
         self._ends = -inf  # The end of the period, in seconds since 1970.
-        self._accounts: list[str] = []  # The names of this period's accounts in the store.
         self._calls: StoreAccount | None = None
         self._calls_spent = False  # As far as this process knows.
         self._rates = [
@@ -116,9 +117,12 @@ class KeyState:
             until = time.strftime("%Y-%m-%dT%H:%MZ", time.gmtime(self._ends))
             name = f"{name}, {spec.per} to {until}"
         store: Any = self._spent
-        if self._accounts and hasattr(store, "forget"):
-            store.forget(*self._accounts)
-        self._accounts = [name, f"{name}: caller_requests"] if spec.per is not None else []
+        over = [account for account, end in self._accounts.items() if end <= now]
+        if over and hasattr(store, "forget"):
+            store.forget(*over)
+        for account in over:
+            del self._accounts[account]
+        self._accounts |= dict.fromkeys((name, f"{name}: caller_requests"), self._ends)
         if spec.of_upstreams:
             self._budget = spec.make(name=name, prices=self.prices, store=store)
         if spec.caller_requests is not None:
