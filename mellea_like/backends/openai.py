@@ -443,4 +443,6 @@ class OpenAIBackend:
 
     def _translator(self, client: Client, model: str | None) -> Translator:
         hint = NO_RESPONSES if self._api == "responses" and not self._where.is_official else ""
-        return self._where.translator(client.sdk, model, self._timeout, self._total_timeout, hint)
+        # A given client has its own timeouts, too, so the error can't name the one that it was.
+        timeout = self._timeout if self._where.given is None else None
+        return self._where.translator(client.sdk, model, timeout, self._total_timeout, hint)

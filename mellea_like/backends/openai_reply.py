@@ -23,6 +23,16 @@ if TYPE_CHECKING:
 CHAT_USAGE = ("prompt_tokens", "completion_tokens")
 """The names of the chat protocol's fields for the counts of input and output tokens."""
 
+FAILED = frozenset({"error", "abort", "insufficient_system_resource", "network_error"})
+"""The finish reasons of replies that the server broke off.
+
+Mistral and vLLM have ``error``, vLLM and SGLang ``abort``, DeepSeek has
+``insufficient_system_resource``, and Z.ai has ``network_error``.
+"""
+
+FILTERED = "sensitive"
+"""Z.ai's name for the finish reason ``content_filter``."""
+
 
 @dataclass(slots=True)
 class _Call:
@@ -164,8 +174,10 @@ class Gathered:
 
     def _finish(self, reason: str | None) -> str:
         """Record the finish reason; return the text of a wrapped output tool, known only now."""
-        if reason == "error":
+        if reason in FAILED:
             self.failure = ServerError(reason)
+        elif reason == FILTERED:
+            reason = "content_filter"
         text = ""
         if self._output is not None and self._calls:
             tool, calls, self._calls = self._output, self._calls, []
@@ -291,8 +303,8 @@ class Reply(Gathered):
             piece += self._read_call(call)
         if delta.get("function_call"):
             piece += self._read_call({"function": delta["function_call"]})
-        if choice.get("finish_reason") is not None:
-            piece += self._finish(str(choice["finish_reason"]))
+        if reason := choice.get("finish_reason"):  # Before the end, some servers send "".
+            piece += self._finish(str(reason))
         return piece
 
     def _read_call(self, piece: Mapping[str, Any]) -> str:

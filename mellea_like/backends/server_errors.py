@@ -86,6 +86,11 @@ STATUSES: dict[int, tuple[type[BackendError], bool | None]] = {
     429: (RateLimited, None),
 }
 
+REDIRECTS = range(300, 400)
+
+NO_POST = (301, 302, 303)
+"""The redirects after which clients ask again with GET, which no server of models answers."""
+
 REFUSALS = (400, 422)
 """The HTTP statuses with which a server says that something in the request is wrong."""
 
@@ -144,7 +149,8 @@ class Translator:
                 return _named(self._of_kind(exc), exc.code, None, exc.kind)
             case _ if is_a(exc, "APIStatusError"):
                 answered: Any = exc
-                return self.refusal(answered.status_code, answered.response.headers, answered.body)
+                response = _lost_post(answered.response)
+                return self.refusal(response.status_code, response.headers, answered.body)
             case _ if is_a(exc, *SDK_ERRORS) and not is_a(exc, "APIError"):
                 if "Token" in type(exc).__name__ or "redential" in str(exc):
                     return AuthenticationFailed(f"no credentials for {self._where} ({said})")
@@ -166,7 +172,10 @@ class Translator:
         if not fields.get("message"):
             fields = _fields(fields.get("error")) or fields
         code, kind = fields.get("code"), fields.get("type")
-        error = self._by_status(status, _message(fields, body), (code, kind), wait)
+        message = _message(fields, body)
+        if status in REDIRECTS and "location" in headers:
+            message = f"it redirects to {headers['location']}; check the base URL"
+        error = self._by_status(status, message, (code, kind), wait)
         return _named(error, code, fields.get("param"), kind)
 
     def malformed(self, what: str, body: str = "", *, began: bool = True) -> MalformedResponse:
@@ -257,6 +266,14 @@ def _message(fields: dict[str, Any], body: object) -> str:
         why = "; ".join(map(str, cast("list[object]", problems)))
         message = f"no reply met all requirements: {why}"
     return str(message or "").strip() or "no reason given"
+
+
+def _lost_post(response: Any) -> Any:
+    """Return the redirect that turned a POST into a GET, or else the response itself."""
+    for earlier in response.history:
+        if earlier.status_code in NO_POST and earlier.request.method == "POST":
+            return earlier
+    return response
 
 
 def _named(error: BackendError, code: object, param: object, kind: object) -> BackendError:

@@ -100,6 +100,9 @@ def chunks(*choices: str) -> Answer:
     return Answer(events=events, finish_reason=None, usage=None)
 
 
+A, B = (f'"delta": {{"content": "{text}"}}, "finish_reason": ""' for text in "ab")
+
+
 @pytest.mark.parametrize(
     ("answer", "text", "reason", "tokens"),
     [
@@ -107,6 +110,8 @@ def chunks(*choices: str) -> Answer:
         (Answer("a b", finish_reason="length"), "a b", "length", None),
         (Answer("a b", finish_reason=None), "a b", None, None),
         (Answer("a b", done=False), "a b", "stop", None),
+        (Answer("a b", finish_reason="sensitive"), "a b", "content_filter", None),
+        (chunks(A, B, '"delta": {}, "finish_reason": "stop"'), "ab", "stop", 2),
         (
             chunks(
                 '"delta": {"refusal": "I can\'t "}',

@@ -181,8 +181,11 @@ async def test_a_redirect_is_followed_only_if_it_may(status):
         )
         error = await failure(moved, follow_redirects=False)
         assert (type(error), error.status) == (InvalidRequest, status)
+        assert f"it redirects to {other.url}/chat/completions; check the base URL" in str(error)
         assert other.accepted == 0
-        if status != 301:  # After a 301 or 302, clients ask again with GET.
+        if status == 301:  # Clients ask again with GET.
+            assert str(await failure(moved)).partition(" ")[2] == str(error).partition(" ")[2]
+        else:
             async with serving(moved, api_key=KEY) as (_, backend):
                 assert (await backend.generate(ask())).text == "there"
             assert "authorization" not in other.headers[-1]
@@ -221,6 +224,20 @@ async def test_a_server_that_broke_off_was_reached():
     said = str(await failure(Answer(cut_after=2)))
     assert "sent an incomplete reply (peer closed connection" in said
     assert "can't reach" not in said
+
+
+@pytest.mark.parametrize("reason", ["abort", "insufficient_system_resource", "network_error"])
+async def test_a_reply_that_the_server_broke_off_is_no_reply(reason):
+    error = await failure(Answer("a b", finish_reason=reason))
+    assert type(error) is BackendUnavailable
+    assert f"ended its reply with an error: {reason}" in str(error)
+
+
+async def test_a_finish_reason_without_text_ends_no_reply():
+    events = ('{"choices": [{"delta": {"content": "a"}, "finish_reason": ""}]}',)
+    error = await failure(Answer(events=events, finish_reason=None, usage=None, done=False))
+    assert type(error) is MalformedResponse
+    assert "an incomplete reply" in str(error)
 
 
 async def test_a_server_that_does_not_stream_is_said_not_to():

@@ -8,6 +8,7 @@ import sys
 
 import anyio
 import big_reply
+import openai
 import pytest
 from big_reply import event, flood
 from command_line import start
@@ -94,6 +95,14 @@ async def test_a_byte_now_and_then_is_silence(body):
     error = await failure(drip(*body), timeout=0.15)
     assert type(error) is BackendTimeout
     assert "sent nothing for 0.15 s, the backend's timeout" in str(error)
+
+
+async def test_the_silence_that_a_given_client_allows_is_not_said_to_be_the_backends():
+    with OpenAIServer(Answer("one two", hang_after=1)) as server:
+        async with openai.AsyncOpenAI(base_url=server.url, api_key="k", timeout=0.15) as client:
+            with pytest.raises(BackendTimeout) as caught:
+                await OpenAIBackend("m", client=client).generate(ask())
+    assert str(caught.value).endswith("/v1/ sent nothing in time")
 
 
 async def test_who_is_slow_to_ask_for_the_next_piece_does_not_time_the_server_out():
