@@ -416,6 +416,9 @@ def read_usage(
     sent, received = (counts.get(name) for name in names)
     if type(sent) is not int or type(received) is not int or sent < 0 or received < 0:
         return
+    if type(total := counts.get("total_tokens")) is int:
+        # Thoughts are output, but xAI and Google count them in the total only.
+        received = max(received, total - sent)
     received = max(received, least)
     if not final:
         meter.update(input_tokens=sent, output_tokens=received)

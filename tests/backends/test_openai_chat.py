@@ -286,6 +286,30 @@ def test_cached_and_reasoning_tokens_are_read_where_they_make_sense(cached, thou
 
 
 @pytest.mark.parametrize(
+    ("total", "thought", "usage"),
+    [
+        (331, 317, Usage(1, 12, 319, reasoning_tokens=317)),  # As xAI counts.
+        (331, None, Usage(1, 12, 319)),  # As Google counts.
+        (14, 1, Usage(1, 12, 2, reasoning_tokens=1)),
+        (3, None, Usage(1, 12, 2)),
+        ("many", None, Usage(1, 12, 2)),
+    ],
+)
+def test_thoughts_that_are_counted_in_the_total_only_are_output(total, thought, usage):
+    meter = Meter()
+    reply = Reply(meter.start())
+    reply.read(chunk(finish_reason="stop"))
+    counted = {
+        "prompt_tokens": 12,
+        "completion_tokens": 2,
+        "total_tokens": total,
+        "completion_tokens_details": {"reasoning_tokens": thought},
+    }
+    reply.read(json.dumps({"choices": [], "usage": counted}))
+    assert meter.usage == usage
+
+
+@pytest.mark.parametrize(
     "usage", [{"prompt_tokens": -1, "completion_tokens": 2}, {"prompt_tokens": True}, [], "x", 5]
 )
 def test_a_usage_that_makes_no_sense_is_left_out(usage):
