@@ -24,7 +24,7 @@ with needs_extra("openai", "OpenAIBackend needs the official SDK"):
     import openai
 
 from mellea_like.backends.loop_clients import LoopClients
-from mellea_like.backends.openai_chat import request_body
+from mellea_like.backends.openai_chat import LENGTHS, request_body, with_other_length
 from mellea_like.backends.openai_connection import GivenClient, Incoming, OwnClient
 from mellea_like.backends.openai_reply import Replies, Reply
 from mellea_like.backends.openai_responses import Response, responses_body
@@ -32,7 +32,7 @@ from mellea_like.backends.openai_server import OpenAIServer
 from mellea_like.backends.output_mode import OutputModes
 from mellea_like.backends.sending import Sending
 from mellea_like.backends.server_address import digest, is_here, without_credentials
-from mellea_like.backends.server_errors import refuses_preferred
+from mellea_like.backends.server_errors import refuses_length, refuses_preferred
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Mapping
@@ -189,6 +189,8 @@ class OpenAIBackend:
             )
         self._outputs = OutputModes(output)
         self._refuse_temperature = set[str]()
+        self._other_length = set[str]()
+        """The models that know the other name of the field that limits a reply's length."""
         self._clients = LoopClients(self._make_client, close=client is None)
 
     @property
@@ -337,7 +339,7 @@ class OpenAIBackend:
             demand = None if output is None else output.demand
             body = self._body(asking, given.over(self.defaults), demand)
             try:
-                response = await self._send(asking, body)
+                response = await self._post(asking, body)
             except BackendError as exc:
                 if refuses_preferred(exc, given):
                     given = insisted(given)
@@ -351,6 +353,21 @@ class OpenAIBackend:
                 if output is not None:
                     output.accepted()
                 return self._incoming(asking, response, None if demand is None else demand.tool)
+
+    async def _post(self, asking: _Asking, body: dict[str, Any]) -> Any:
+        """Send a request, if necessary with the other name of the limit of a reply's length."""
+        if asking.model in self._other_length:
+            return await self._send(asking, with_other_length(body))
+        try:
+            return await self._send(asking, body)
+        except BackendError as exc:
+            if not (LENGTHS.keys() & body.keys() and refuses_length(exc)):
+                raise
+            asking.again()
+            await asking.request.meter.readmit(asking.request, exc)
+        response = await self._send(asking, with_other_length(body))
+        self._other_length.add(asking.model)
+        return response
 
     async def _send(self, asking: _Asking, body: dict[str, Any]) -> Any:
         error: BackendError

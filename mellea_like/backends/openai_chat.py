@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 _DROPPED = ("default", "discriminator", "minLength", "maxLength", "examples", "title")
 
+LENGTHS = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
+"""The two names of the field that limits a reply's length, each with the other one."""
+
 
 def request_body(
     request: Request,
@@ -59,6 +62,11 @@ def request_fields(
     if output is not None:
         _demand(fields, output, official=official)
     return fields
+
+
+def with_other_length(body: dict[str, Any]) -> dict[str, Any]:
+    """Return a request's body with the other name of the field that limits a reply's length."""
+    return {LENGTHS.get(name, name): value for name, value in body.items()}
 
 
 def _call_of(name: str | None) -> dict[str, Any]:

@@ -309,6 +309,22 @@ def refuses_preferred(error: BackendError, options: Options) -> bool:
     return re.search(r"\btemperature\b", error.said, re.IGNORECASE) is not None
 
 
+def refuses_length(error: BackendError) -> bool:
+    """Return whether a server refused the name of the field that limits a reply's length.
+
+    OpenAI says "Unsupported parameter: 'max_tokens' is not supported with this model. Use
+    'max_completion_tokens' instead", an older Azure "Unrecognized request argument supplied:
+    max_completion_tokens", and Mistral "Extra inputs are not permitted".
+    """
+    if (
+        error.status not in REFUSALS
+        or re.search(r"\bmax(_completion)?_tokens\b", error.said) is None
+    ):
+        return False
+    unknown = r"not supported|not permitted|extra_forbidden|unrecognized|unknown"
+    return re.search(unknown, error.said, re.IGNORECASE) is not None
+
+
 def failed_in_transport(exc: BaseException) -> bool:
     """Return whether an exception means that the connection failed."""
     package = type(exc).__module__.partition(".")[0]
