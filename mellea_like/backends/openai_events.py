@@ -109,6 +109,13 @@ class ServerError(Exception):
         fields = cast("dict[str, Any]", error) if isinstance(error, dict) else {"message": error}
         if isinstance(fields.get("error"), dict):
             fields = cast("dict[str, Any]", fields["error"])
-        self.message = str(fields.get("message") or fields)
+        self.message = str(fields.get("message") or fields) + providers_reason(fields)
         self.code = fields.get("code")
         self.kind = str(fields.get("type") or "")
+
+
+def providers_reason(error: dict[str, Any]) -> str:
+    """Return what the provider behind OpenRouter said, to add to OpenRouter's own message."""
+    metadata = error.get("metadata")
+    raw = cast("dict[str, Any]", metadata).get("raw") if isinstance(metadata, dict) else None
+    return f": {raw}" if raw else ""

@@ -256,7 +256,7 @@ class Reply(Gathered):
     def _take_chunk(self, chunk: Any) -> str:
         try:
             piece = self.take(chunk)
-            if usage := chunk.get("usage"):
+            if usage := _usage_in(chunk):
                 read_usage(self._meter, usage, final=self.ended)
                 if isinstance(usage, dict):
                     self._further.take("usage", cast("dict[str, Any]", usage))
@@ -372,7 +372,7 @@ class Replies:
             self._meter.update(output_tokens=counted)
             final = all(reply.ended for reply in self._replies if reply.began)
             # llama.cpp reports the usage of the last choice only.
-            read_usage(self._meter, chunk.get("usage"), final=final and self.began, least=counted)
+            read_usage(self._meter, _usage_in(chunk), final=final and self.began, least=counted)
         except (AttributeError, TypeError, KeyError) as exc:
             raise _NoChunkError from exc
         several = sum(reply.began for reply in self._replies) > 1
@@ -426,9 +426,16 @@ def read_usage(
     meter.settle(
         input_tokens=sent,
         output_tokens=received,
-        cached_input_tokens=_part(counts, f"{names[0]}_details", "cached_tokens", sent),
+        cached_input_tokens=_part(counts, f"{names[0]}_details", "cached_tokens", sent)
+        or _part({"usage": usage}, "usage", "cached_tokens", sent),  # As Moonshot has it.
         reasoning_tokens=_part(counts, f"{names[1]}_details", "reasoning_tokens", received),
     )
+
+
+def _usage_in(chunk: Mapping[str, Any]) -> Any:
+    """Return a chunk's usage; Moonshot's server has it in the choice."""
+    choices: Iterable[Mapping[str, Any]] = chunk["choices"] or ()
+    return chunk.get("usage") or next((c["usage"] for c in choices if c.get("usage")), None)
 
 
 def _part(counts: dict[str, Any], details: str, name: str, whole: int) -> int:

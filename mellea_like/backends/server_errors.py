@@ -23,7 +23,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, cast
 
-from mellea_like.backends.openai_events import ServerError
+from mellea_like.backends.openai_events import ServerError, providers_reason
 from mellea_like.core.backend import Preferred
 from mellea_like.core.display import excerpt
 from mellea_like.errors import (
@@ -265,7 +265,7 @@ def _message(fields: dict[str, Any], body: object) -> str:
     if isinstance(problems, list) and problems:
         why = "; ".join(map(str, cast("list[object]", problems)))
         message = f"no reply met all requirements: {why}"
-    return str(message or "").strip() or "no reason given"
+    return f"{str(message or '').strip() or 'no reason given'}{providers_reason(fields)}"
 
 
 def _lost_post(response: Any) -> Any:

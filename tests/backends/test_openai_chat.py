@@ -285,6 +285,15 @@ def test_cached_and_reasoning_tokens_are_read_where_they_make_sense(cached, thou
     assert meter.usage == usage
 
 
+def test_a_usage_in_the_choice_is_read_as_moonshot_sends_it():
+    meter = Meter()
+    reply = Reply(meter.start())
+    reply.read(chunk(delta={"content": "a"}))
+    counted = {"prompt_tokens": 5, "completion_tokens": 3, "total_tokens": 8, "cached_tokens": 4}
+    reply.read(chunk(delta={}, finish_reason="stop", usage=counted))
+    assert meter.usage == Usage(1, 5, 3, cached_input_tokens=4)
+
+
 @pytest.mark.parametrize(
     ("total", "thought", "usage"),
     [

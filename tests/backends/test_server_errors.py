@@ -173,6 +173,18 @@ async def test_why_a_gateway_lets_nothing_pass_is_told():
     assert said in str(refused)
 
 
+@pytest.mark.parametrize("status", [200, 400])
+async def test_the_reason_of_a_provider_behind_openrouter_is_told(status):
+    why = '{"error": {"message": "temperature: only 1 is allowed"}}'
+    error = {"message": "Provider returned error", "code": 400, "metadata": {"raw": why}}
+    body = json.dumps({"error": error})
+    streamed = Answer(events=(body,), finish_reason=None, usage=None)
+    refused = await failure(streamed if status == 200 else Answer(status=400, body=body.encode()))
+    assert type(refused) is InvalidRequest
+    assert "answered 400: Provider returned error: " in str(refused)
+    assert "only 1 is allowed" in refused.said
+
+
 @pytest.mark.parametrize("status", [301, 307, 308])
 async def test_a_redirect_is_followed_only_if_it_may(status):
     with OpenAIServer(Answer("there")) as other:
