@@ -100,6 +100,8 @@ class BackendError(MelleaError):
     Attributes:
         retried: whether the request was already retried. If so, callers shouldn't retry it
             again.
+        copied: whether this is a copy of an error, for another caller that shared the request. A
+            circuit breaker counts only the original.
         code: the error's ``code`` in OpenAI's protocol, if the server gave one.
         param: the field of the request that is wrong, if the server named it.
         kind: the error's ``type`` in OpenAI's protocol, if the server gave one.
@@ -107,6 +109,7 @@ class BackendError(MelleaError):
 
     default_retryable: ClassVar[bool] = False
     retried = False
+    copied = False
     code: str | None = None
     param: str | None = None
     kind: str | None = None

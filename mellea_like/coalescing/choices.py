@@ -15,9 +15,9 @@ from mellea_like.core.argument_checks import real_number, whole_number
 from mellea_like.core.backend import BackendWrapper
 from mellea_like.core.generation import Generation, Meter
 from mellea_like.errors import (
+    BackendError,
     BackendUnavailable,
     InvalidRequest,
-    MalformedResponse,
     ShutdownError,
 )
 from mellea_like.runtime.event_loops import foreign, split_cancellation
@@ -137,12 +137,11 @@ class ChoicesBackend(BackendWrapper, BackgroundService):
             finally:
                 await member.leave()
             if member.part is not None:
-                msg = "the server returned fewer choices than requested"
-                await request.meter.readmit(request, MalformedResponse(msg))
+                await request.meter.readmit(request, member.wave.unanswered())
         self._alone += 1
         async with super()._stream(request) as pieces:
             yield pieces
-        if member is not None and member.wave.refused:
+        if member is not None and member.wave.refusal:
             self._ask_one_by_one("refuses")  # The server takes single requests.
 
     def _join(self, request: Request) -> _Member:
@@ -219,10 +218,10 @@ class ChoicesBackend(BackendWrapper, BackgroundService):
                 else:
                     if not all(arrived):
                         self._ask_one_by_one("ignores")
-        except InvalidRequest:
+        except InvalidRequest as exc:
             if any(arrived):
                 raise
-            wave.refused = True
+            wave.refusal = str(exc)
         wave.settle(None)
 
     def _charge_one(self, cost: SharedCost, members: list[_Member], arrived: Sequence[int]) -> None:
@@ -254,7 +253,8 @@ class _Wave:
 
     members: list[_Member] = field(default_factory=list["_Member"])
     full: anyio.Event = field(default_factory=anyio.Event)
-    refused: bool = False
+    refusal: str = ""
+    """The server's words if it refused to send several choices."""
     closed: anyio.Event = field(default_factory=anyio.Event)
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
 
@@ -262,6 +262,12 @@ class _Wave:
     def over(self) -> bool:
         """Whether each member has received its whole reply, failed or left."""
         return all(member.done for member in self.members)
+
+    def unanswered(self) -> BackendError:
+        """Return the reason why a member has no choice. Budgets charge no reply for it."""
+        if self.refusal:
+            return InvalidRequest(self.refusal)
+        return BackendError("the server returned fewer choices than requested")
 
     def settle(self, error: BaseException | None) -> None:
         """End unfinished members with ``error``; with None, their requests are sent separately."""

@@ -192,7 +192,7 @@ class BackoffGate:
             self.answered(anyio.current_time())
             return
         self._reached = self._reached or error.status is not None
-        if answer is None or most is None:
+        if answer is None or most is None or error.copied:
             return
         now = self._timeline.now()
         flaky = 0 <= anyio.current_time() - self.answered_at < FLAKY_SECONDS

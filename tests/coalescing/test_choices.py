@@ -30,6 +30,7 @@ from mellea_like.coalescing import ChoicesBackend
 from mellea_like.core import Usage, Verdict
 from mellea_like.core.generation import Meter
 from mellea_like.errors import BackendUnavailable, InvalidRequest, ShutdownError
+from mellea_like.limits.backoff_gate import gate_of
 from mellea_like.testing import check_backend
 
 pytestmark = pytest.mark.anyio
@@ -244,6 +245,17 @@ async def test_what_is_asked_one_by_one_is_admitted_by_budgets_again(how, virtua
     assert budget.spent.requests == result.usage.requests == 2
 
 
+async def test_a_budget_pays_no_reply_for_what_the_server_refused(virtual_clock):
+    server = Server("no 1", "no 2", "no 3", error=InvalidRequest("n has to be 1", status=400))
+    budget = Budget(output_tokens=1000)
+    async with ChoicesBackend(server, 3) as backend:
+        result = await strategy(backend, 3).sample(
+            "do", [yes], options={"max_tokens": 50}, budget=budget
+        )
+    assert server.sent == [3, 1, 1, 1]
+    assert budget.spent.output_tokens == result.usage.output_tokens == 6  # Two for each reply.
+
+
 async def test_an_error_is_everyone_s_each_with_its_own(virtual_clock):
     server = Server("yes", error=BackendUnavailable("overloaded"))
     async with ChoicesBackend(server, 2) as backend:
@@ -251,6 +263,7 @@ async def test_an_error_is_everyone_s_each_with_its_own(virtual_clock):
             await strategy(backend, 2, retry=None).sample("do", [yes])
     assert "2 draws errored" in str(caught.value.__notes__)
     assert server.sent == [2]
+    assert gate_of(server).statistics().failures == 1
 
 
 async def test_leaving_the_block_closes_what_runs(virtual_clock):

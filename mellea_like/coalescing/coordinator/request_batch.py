@@ -20,7 +20,13 @@ from mellea_like.coalescing.coordinator.joint_prompt import (
 from mellea_like.coalescing.ticket import Ticket
 from mellea_like.core.backend import checked_reply
 from mellea_like.core.generation import Generation, Usage, cost_of
-from mellea_like.errors import BackendUnavailable, Expired, MissingAnswer, ShutdownError
+from mellea_like.errors import (
+    BackendError,
+    BackendUnavailable,
+    Expired,
+    MissingAnswer,
+    ShutdownError,
+)
 from mellea_like.runtime.event_loops import cancel_requested, foreign, split_cancellation
 from mellea_like.runtime.logs import logger, warn
 from mellea_like.telemetry.names import BATCH_ID, BATCH_SIZE, RETRY
@@ -288,6 +294,8 @@ def own_copy(error: BaseException) -> BaseException:
         twin: Any = copy.copy(error)
         if type(twin) is not type(error) or twin.args != error.args:
             return error
+        if isinstance(twin, BackendError):
+            twin.copied = True
     except Exception:  # noqa: BLE001 (an error of somebody else's, which takes other arguments)
         return error
     if hasattr(error, "__notes__"):
