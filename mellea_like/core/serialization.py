@@ -164,8 +164,8 @@ def slice_to_dict(s: Slice) -> dict[str, Any]:
 
 def check_readable(reply: Generation, format: Any) -> None:
     """Raise ``ValueError`` if a parsed value would change by being written and read back."""
-    if not reply.has_value:
-        return
+    if not reply.has_value or (reply.value is None and reply.tool_calls):
+        return  # A reply that calls tools isn't an answer yet.
     written = _plain(reply.value)
     again = _value(format, reply.text, written)
     # A value with a NaN differs from itself, so it can't be compared.
@@ -373,7 +373,8 @@ def _generation(s: Mapping[str, Any], format: Any) -> Generation | None:
     if s["text"] is None:
         return None
     value = s.get("value")
-    if "value" in s and format is not None:
+    # If the value is None, a reply that calls tools isn't an answer yet.
+    if "value" in s and format is not None and not (value is None and "tool_calls" in s):
         value = _value(format, s["text"], value)
     usage = usage_from_dict(s["generation_usage"])
     parsed = s.get("parsed", "value" in s)

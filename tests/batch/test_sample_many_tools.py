@@ -82,6 +82,26 @@ async def test_calls_come_again_from_the_journal_and_are_run_by_whoever_wants_th
         await run([*tools[1:]])
 
 
+async def test_calls_come_again_from_the_journal_of_a_call_with_a_format(path):
+    async def buy(item: str) -> str:
+        return "ok"
+
+    async def run():
+        backend = ScriptedBackend([call("buy", item="salt")])
+        strategy = RejectionSamplingStrategy(backend)
+        arguments = {"format": dict[str, int], "tools": [buy], "journal": path}
+        (item,) = await results_of(strategy, ["salt"], concurrency=1, **arguments)
+        return item
+
+    for replayed in (False, True):
+        item = await run()
+        assert item.replayed is replayed
+        assert item.success
+        assert item.value is None
+        (answer,) = await item.result.run_tools()
+        assert answer.content == "ok"
+
+
 async def test_votes_for_calls_go_on_from_round_to_round(path):
     async def book(city: str, nights: int = 1) -> str:
         """Book a room."""
