@@ -337,6 +337,8 @@ def _parsed(result: SamplingResult[Any], action: Action[Any]) -> SamplingResult[
     for winner in result.winners:
         if (reply := winner.generation) is None or not reply.parsed:
             continue
+        if reply.value is None and reply.tool_calls:
+            continue  # It isn't an answer yet.
         with suppress(Exception):  # The action parsed this reply once, so the text has changed.
             again = replace(reply, value=action.parse(reply.text))
             slices[winner.iteration] = replace(winner, generation=again)

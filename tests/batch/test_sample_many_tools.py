@@ -82,14 +82,15 @@ async def test_calls_come_again_from_the_journal_and_are_run_by_whoever_wants_th
         await run([*tools[1:]])
 
 
-async def test_calls_come_again_from_the_journal_of_a_call_with_a_format(path):
+@pytest.mark.parametrize("format", [None, dict[str, int]], ids=["text", "typed"])
+async def test_a_winner_from_the_journal_that_calls_tools_has_no_value(format, path):
     async def buy(item: str) -> str:
         return "ok"
 
     async def run():
         backend = ScriptedBackend([call("buy", item="salt")])
         strategy = RejectionSamplingStrategy(backend)
-        arguments = {"format": dict[str, int], "tools": [buy], "journal": path}
+        arguments = {"format": format, "tools": [buy], "journal": path}
         (item,) = await results_of(strategy, ["salt"], concurrency=1, **arguments)
         return item
 
