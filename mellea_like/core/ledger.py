@@ -257,6 +257,8 @@ def _parts_of(
     """Return the cost of a draw's reply, and of its judges and tools, each with its model."""
     (_, own), *checks = slice_.usage_by_model
     drawn = _share(own, model, prices)._replace(saved_tokens=_saved(slice_, usual))
+    if drawn.cost is None:  # The price may be that of an alias, such as a deployment's name.
+        drawn = drawn._replace(cost=_cost(own, slice_.asked, prices))
     reply = slice_.generation
     if slice_.check_usage is None and reply is not None and prices is not None:
         # The judge may be another model, with another price.

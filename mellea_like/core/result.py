@@ -291,7 +291,9 @@ class SamplingResult(Generic[T]):
 
         Args:
             prices: the price of each model, including judges, by its name, or None to leave money
-                out. If a judge has no price, the cost is only a lower bound, shown with a ``≥``.
+                out. If the model that a reply names has no price, the reply costs that of the model
+                that was asked, as with the name of a deployment on Azure. If a judge has no price,
+                the cost is only a lower bound, shown with a ``≥``.
 
         Returns:
             The ledger: ``print`` shows it as a table.

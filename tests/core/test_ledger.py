@@ -102,6 +102,12 @@ def test_where_the_price_is_not_known_neither_is_the_cost(model):
     assert made.total.cost is None
 
 
+def test_a_reply_whose_model_has_no_price_costs_that_of_the_model_that_was_asked():
+    made = ledger([cut(model="gpt-9", asked="m"), cut(model="dear", asked="m")], None, PRICES)
+    assert [row.cost for row in made.rows] == [pytest.approx(50e-6), pytest.approx(3000e-6)]
+    assert list(made.by_model) == ["gpt-9", "dear"]
+
+
 # --- sums and the table -----------------------------------------------------------------------
 
 
