@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from mellea_like.core.argument_checks import check_type, is_async, real_number, whole_number
 from mellea_like.core.decision import Decision
+from mellea_like.core.tools import canonical
 from mellea_like.runtime.threads import run_in_thread
 from mellea_like.selections.base import (
     BaseSelection,
@@ -106,10 +107,10 @@ class _BestOfState(SelectionState):
 
 
 def word_overlap(one: Candidate, other: Candidate) -> float:
-    """Return the similarity of two texts by words.
+    """Return the similarity of two replies by the words of their texts and of their tool calls.
 
     This is `difflib.SequenceMatcher.ratio` over words (Ratcliff and Obershelp 1988): 2 M / T,
-    where T is the number of words in both texts and M the number of words in matching blocks.
+    where T is the number of words in both replies and M the number of words in matching blocks.
 
     Args:
         one: a candidate.
@@ -118,7 +119,12 @@ def word_overlap(one: Candidate, other: Candidate) -> float:
     Returns:
         The similarity, from 0.0 for no common word to 1.0 for the same words in the same order.
     """
-    return SequenceMatcher(None, one.text.split(), other.text.split(), autojunk=False).ratio()
+    return SequenceMatcher(None, _words(one), _words(other), autojunk=False).ratio()
+
+
+def _words(candidate: Candidate) -> list[str]:
+    calls = "".join(f" {canonical(call)}" for call in candidate.tool_calls)
+    return (candidate.text + calls).split()
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from mellea_like import (
 )
 from mellea_like.backends import ScriptedBackend
 from mellea_like.backends.function import FunctionBackend
-from mellea_like.core import Options, StopReason, Usage
+from mellea_like.core import Options, StopReason, ToolCall, Usage
 from mellea_like.core.decision import Decision
 from mellea_like.errors import LimitExceeded, RequirementError
 from mellea_like.runtime.threads import thread_statistics
@@ -373,3 +373,17 @@ async def test_a_judge_whose_cost_can_not_be_limited_is_refused_before_the_first
     assert f"the judge of {type(chosen).__name__}: its options are" in note
     assert "judge_options" in note
     assert (asked, backend.statistics().started) == ([], 0)
+
+
+async def test_a_consensus_compares_the_calls_of_tools():
+    async def pay(euros: int, to: str) -> str:
+        return "paid"
+
+    def called(arguments):
+        return Generation("", tool_calls=(ToolCall("c", "pay", arguments),))
+
+    often = ['{"euros": 5, "to": "Weber"}', '{"to":"Weber","euros":5}']
+    backend = ScriptedBackend(list(map(called, ['{"euros": 7, "to": "Ada"}', *often])))
+    result = await strategy(backend, Consensus(n=3), width=1, loops=3).sample("do", tools=[pay])
+    assert result.tool_calls[0].value == {"euros": 5, "to": "Weber"}
+    assert result.decision.scores[1] < result.decision.scores[2] == result.decision.scores[3]
