@@ -91,8 +91,9 @@ class CachedBackend(BackendWrapper):
     limits around this backend charge nothing for it, but must have room for the request. Such a
     reply streams word by word if the inner backend streams.
 
-    Errors, incomplete replies, and values that JSON can't express aren't kept. If a reply can't be
-    written, for example because the disk is full, it is still returned, and a warning is logged.
+    Errors, replies that were cancelled or rejected while they arrived, and values that JSON can't
+    express aren't kept. A reply that ``max_tokens`` cut off is kept. If a reply can't be written,
+    for example because the disk is full, it is still returned, and a warning is logged.
 
     Args:
         inner: the backend inside.

@@ -231,7 +231,7 @@ class MarkovBackend:
     in the learned text. Otherwise, instructions have no effect. This backend can't judge and can't
     write JSON.
 
-    Learning takes about 40 ms for the help pages, and about 1 second for each 5 MB of text. It
+    Learning takes about 0.1 s for the help pages, and about 0.5 s for each megabyte of text. It
     happens once, in a thread, at the first request. Don't use this backend in virtual time, because
     the clock jumps while a thread works.
 

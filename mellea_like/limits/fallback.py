@@ -77,8 +77,8 @@ class FallbackBackend:
 
     Budgets and limiters around it admit each try. A budget charges each try at the price of the
     model that was asked, so a budget of money needs the prices of all models. If a limit refuses a
-    further try, the last try's error is raised, with a note. Put budgets and limiters for a single
-    backend around that backend, inside the `FallbackBackend`.
+    further try, no other backend is asked, and the error has a note about the limit. Put budgets
+    and limiters for a single backend around that backend, inside the `FallbackBackend`.
 
     Args:
         primary: the backend that is asked first.

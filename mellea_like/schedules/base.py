@@ -57,8 +57,7 @@ class CallProgress(NamedTuple):
             attempts left has ended, and does not wait.
         passed: the number of draws that passed. It is 0 unless a selection wants several.
         wanted: how many more passing draws a selection may need; None if the first pass ends the
-            call. The engine runs at most this many draws at a time, plus the schedule's
-            `BaseSchedule.extra`.
+            call. At most this many draws run at a time, plus the schedule's `BaseSchedule.extra`.
     """
 
     now: float
@@ -99,9 +98,9 @@ class SchedulePlan(ABC):
     def decide(self, progress: CallProgress) -> Go:
         """Decide how many draws may start now.
 
-        The engine calls this when the call begins, whenever a draw has ended, and at
-        ``look_again`` unless the maximum number of draws is already in flight. It never starts
-        more draws than there are attempts. If no draw is running and no chain is broken, a decision
+        This is called when the call begins, whenever a draw has ended, and at ``look_again`` unless
+        the maximum number of draws is already in flight. Whatever the decision, no more draws start
+        than there are attempts. If no draw is running and no chain is broken, a decision
         that allows none and sets no time ends the call; if attempts are left, a warning is logged.
 
         Args:
@@ -132,7 +131,7 @@ class SchedulePlan(ABC):
         """Note that a draw is restarted. The default does nothing.
 
         Args:
-            chain: the chain that the draw belongs to.
+            chain: the index of the draw's chain; see `Slice.chain`.
             seconds: how long the draw waited for its reply.
             model: the model that was asked, if it is known.
         """

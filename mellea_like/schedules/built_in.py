@@ -193,9 +193,9 @@ class Restart(BaseSchedule):
     """Closes the request of a draw that takes unusually long, and sends another one.
 
     A draw whose reply takes longer than most (longer than the ``quantile`` of the durations known
-    so far, per model) is restarted: its request is replaced by another one with another seed. It
-    remains one draw, whose usage includes both requests. Another schedule decides when draws
-    start, so ``Restart(schedule=Hedged())`` does both.
+    so far, per model) is restarted: its request is replaced by another one, with another seed if
+    the draw has one. It remains one draw, whose usage includes both requests. Another schedule
+    decides when draws start, so ``Restart(schedule=Hedged())`` does both.
 
     This helps if a new request is likely to be quicker, for example after a busy replica behind a
     load balancer, or a reply that rambles. If the prompt itself takes long, or the whole server is
