@@ -100,9 +100,10 @@ class AnthropicBatches(SDKBatches):
         can_judge: as given.
 
     Raises:
-        TypeError: ``client`` isn't an `anthropic.AsyncAnthropic`, or the model has no name.
-        ValueError: ``base_url`` isn't an HTTP URL, ``client`` is combined with a key or a URL, or
-            ``output`` is unknown or ``"auto"``.
+        TypeError: an argument is of the wrong type, or the model's name is empty.
+        ValueError: ``base_url`` isn't an HTTP URL, ``client`` is combined with a key or a URL,
+            ``output`` is ``"auto"``, ``output`` or an option is unknown, or a number is out of
+            range.
     """
 
     name = "anthropic"

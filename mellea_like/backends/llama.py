@@ -167,8 +167,9 @@ class ServerProcess:
 class LlamaCppBackend(OpenAIBackend):
     """Runs a llama.cpp server for one GGUF file.
 
-    Enter it with ``async with`` or, in a script, with ``with``. The server runs inside the block,
-    for any number of event loops, and stops when the block ends. It also stops when this process
+    Enter it with ``async with`` or, in a script, with ``with``. This raises `BackendUnavailable` if
+    the server can't load the file, and `BackendTimeout` if that takes too long. The server runs
+    until the block ends, and any number of event loops may use it. It also stops when this process
     ends, even if this process is killed. Only this process can use the server: it listens on the
     loopback interface and requires a key that is generated for it.
 
@@ -197,8 +198,8 @@ class LlamaCppBackend(OpenAIBackend):
 
     Raises:
         ImportError: ``xllamacpp`` is not installed.
-        TypeError: an argument that must be a number isn't one.
-        ValueError: a number is out of range.
+        TypeError: an argument is of the wrong type.
+        ValueError: a number is out of range, or an option is unknown.
     """
 
     provider = "llama.cpp"

@@ -213,8 +213,8 @@ class MCPSamplingBackend:
             sample or can't be reached.
 
     Raises:
-        TypeError: the fallback isn't a backend, or a number argument isn't a number.
-        ValueError: a number is out of range.
+        TypeError: an argument is of the wrong type.
+        ValueError: a number is out of range, or an option is unknown.
     """
 
     provider = "mcp"
@@ -325,13 +325,18 @@ TOKEN_BYTES = 32
 
 
 class SamplingRounds:
-    """Runs the work of tools that sample, whichever protocol revision their connections use.
+    """Runs MCP tools that sample, over connections of any revision of the protocol.
+
+    Since the revision 2026-07-28, a tool returns its sampling requests to the client, which calls
+    the tool again with the answers. Each such exchange is a round. Between the two calls, this
+    object keeps the tool's work waiting in this process, so both calls must reach the same process.
 
     Enter this object with ``async with`` in the server's ``lifespan``, so that it stays open as
-    long as the server runs. Work that waits for a client is held in this process. So when a client
-    calls a tool again, the call must reach the process that has the tool's work.
+    long as the server runs.
 
     ```text
+    rounds = SamplingRounds()  # Entered in the server's lifespan.
+
     @server.tool()
     async def summary(context: Context) -> str | InputRequiredResult:
         async def work(backend):
@@ -341,13 +346,14 @@ class SamplingRounds:
         return await rounds.run(MCPSamplingBackend(context), context, work)
     ```
 
-    By default, the client's SDK gives up after ten rounds of questions, so make requests
-    concurrently if possible. A client that has left, or whose user refuses, does not come back.
-    Then the requests to this client fail with `BackendTimeout` after ``patience`` seconds.
+    By default, the client's SDK gives up after ten rounds, so make requests concurrently if
+    possible. A client that has left, or whose user refuses, doesn't call the tool again. Its
+    requests then fail with `BackendTimeout` after ``patience`` seconds.
 
     Args:
-        patience: how long work waits for its client to come back, in seconds.
-        gather: how long the tool waits for further requests before it returns, in seconds.
+        patience: how long the work waits for the client's next call, in seconds; over 0.
+        gather: how long a tool with a request waits for further ones before it returns them, in
+            seconds; at least 0.
 
     Raises:
         TypeError: an argument isn't a number.

@@ -107,9 +107,10 @@ class MistralBatches(SDKBatches):
         can_judge: as given.
 
     Raises:
-        TypeError: ``client`` isn't a `mistralai.client.Mistral`, or the model has no name.
+        TypeError: an argument is of the wrong type, or the model's name is empty.
         ValueError: ``base_url`` isn't an HTTP URL, ``client`` is combined with a key or a URL,
-            ``output`` is unknown or ``"auto"``, or ``timeout_hours`` is out of range.
+            ``output`` is ``"auto"``, ``output`` or an option is unknown, or a number is out of
+            range.
     """
 
     name = "mistral"

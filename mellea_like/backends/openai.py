@@ -128,10 +128,10 @@ class OpenAIBackend:
         defaults: ``options``, as given.
 
     Raises:
-        TypeError: ``client`` isn't an `openai.AsyncOpenAI`, or ``max_connections`` isn't an int.
-        ValueError: ``base_url`` isn't an HTTP URL, ``timeout`` is not positive, ``client`` is
-            combined with a key or a URL, ``max_connections`` is below 1 or combined with a client,
-            or ``output`` or ``api`` is unknown.
+        TypeError: an argument is of the wrong type.
+        ValueError: ``base_url`` isn't an HTTP URL, ``client`` is combined with a URL, a key or
+            ``max_connections``, ``output``, ``api`` or an option is unknown, or a number is out of
+            range.
     """
 
     provider: str = "openai"

@@ -65,8 +65,9 @@ FILE_SECONDS = 2.0
 class OpenAIBatches(SDKBatches):
     """A model behind the Batch API of OpenAI or Azure: answers within a day, at half the price.
 
-    A job's key is in its ``metadata``, under ``"mellea_like_job"``. This class works on asyncio and
-    trio, and in one event loop after another. It retries nothing.
+    On Azure, a job may take longer, and doesn't expire. A job's key is in its ``metadata``, under
+    ``"mellea_like_job"``. This class works on asyncio and trio, and in one event loop after
+    another. It retries nothing.
 
     Args:
         model: the model's name; on Azure, the name of a deployment for batches.
@@ -85,16 +86,17 @@ class OpenAIBatches(SDKBatches):
         timeout: how long the server may send nothing, in seconds; None for no limit.
 
     Attributes:
-        name: ``"openai"``, or ``"azure"`` on Azure, whose jobs don't expire.
+        name: ``"openai"``, or ``"azure"`` on Azure.
         model: as given.
         limits: 50,000 requests (on Azure 100,000) and 200 MB per job.
         defaults: ``options``, as given.
         can_judge: as given.
 
     Raises:
-        TypeError: ``client`` isn't an `openai.AsyncOpenAI`, or the model has no name.
+        TypeError: an argument is of the wrong type, or the model's name is empty.
         ValueError: ``base_url`` isn't an HTTP URL, ``client`` is combined with a key or a URL,
-            ``output`` is unknown or ``"auto"``, or ``api`` is unknown.
+            ``output`` is ``"auto"``, ``output``, ``api`` or an option is unknown, or a number is
+            out of range.
     """
 
     _server: OpenAIServer

@@ -87,8 +87,9 @@ class PydanticAIBackend:
         defaults: ``options``, as given.
 
     Raises:
-        TypeError: ``model`` is neither a name nor a model, or a time limit isn't a number.
-        ValueError: the provider is unknown or has no key, or a time limit is out of range.
+        TypeError: an argument is of the wrong type.
+        ValueError: the provider or an option is unknown, the provider has no key, or a number is
+            out of range.
         ImportError: the provider's SDK isn't installed; the message says what to install.
     """
 
