@@ -93,8 +93,8 @@ class Image:
 
     Raises:
         TypeError: an argument is of the wrong type.
-        ValueError: there is both an address and data, or neither; the address is a path; or the
-            data's type is not known.
+        ValueError: there is both an address and data, or neither; the address is a path or an
+            invalid ``data:`` URL; or the media type is unknown, invalid, or given with an address.
     """
 
     url: str | None = None
@@ -149,7 +149,7 @@ class Audio:
         extra: more fields for servers of OpenAI's chat protocol, which are sent unchanged.
 
     Raises:
-        TypeError: the data isn't ``bytes``, or the format isn't a ``str``.
+        TypeError: an argument is of the wrong type.
         ValueError: the format is empty.
     """
 
@@ -191,7 +191,8 @@ class File:
 
     Raises:
         TypeError: an argument is of the wrong type.
-        ValueError: there is both data and an id, or neither; or the data's type is not known.
+        ValueError: there is both data and an id, or neither; or the media type is unknown, invalid,
+            or given with an id.
     """
 
     data: bytes | None = field(default=None, repr=False)

@@ -70,6 +70,7 @@ class Limit(Protocol):
             LimitExceeded: the request will never be admitted, because it costs more than what is
                 left of a budget.
             RateLimited: the request would have to wait longer than it is allowed to.
+            StoreError: the store of a budget or a rate can't be used.
         """
         ...
 

@@ -245,7 +245,11 @@ class Budget:
 
     @property
     def spent(self) -> Amounts:
-        """The amounts charged for requests that have ended."""
+        """The amounts charged for requests that have ended.
+
+        Raises:
+            StoreError: the budget's store can't be used.
+        """
         return in_money(self._account.look().spent)
 
     def seconds_left(self) -> float | None:
@@ -254,11 +258,18 @@ class Budget:
         Returns:
             The seconds left in this budget or in one around it, whichever are fewer; the whole
             limit before the first request, and None without a limit. Call this in an event loop.
+
+        Raises:
+            StoreError: a budget's store can't be used.
         """
         return seconds_left(self.chain)
 
     def statistics(self) -> BudgetStatistics:
-        """Return what is spent and reserved at this moment."""
+        """Return the amounts that are spent and reserved at this moment, and other counts.
+
+        Raises:
+            StoreError: the budget's store can't be used.
+        """
         sums = self._account.look()
         denied = sums.denied + self._late
         return BudgetStatistics(
@@ -299,6 +310,7 @@ class Budget:
                 budget's time is over.
             ValueError: the request's largest possible cost is unknown; see `check`.
             RuntimeError: the budget is in use in another event loop.
+            StoreError: a budget's store can't be used.
         """
         return await Budget.reserve(self.chain, request, backend)
 

@@ -95,6 +95,7 @@ class CallInRounds(Generic[T]):
             The result so far if the call is paused, else the final result.
 
         Raises:
+            TypeError: ``draws`` isn't an int.
             ValueError: ``draws`` is less than 1.
             Exception: the errors of `BaseSamplingStrategy.sample`.
         """

@@ -212,8 +212,9 @@ class SamplingCoordinator(BackendWrapper, BackgroundService):
         Raises:
             MissingAnswer: the joint reply had no answer for this request.
             Expired: the request's deadline passed before it could be sent.
-            ShutdownError: the coordinator is closing or closed.
-            BackendError: the batch got no reply.
+            ShutdownError: the coordinator isn't open, or is closing.
+            RuntimeError: the coordinator was entered in another event loop.
+            Exception: the error of the backend inside, usually a `BackendError`.
         """
         return await self._ask(request, alone=False)
 

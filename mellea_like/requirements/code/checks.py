@@ -196,8 +196,10 @@ def returns(
         The requirement. Its score is the share of the cases that are right.
 
     Raises:
-        TypeError: an input or a value isn't plain data, or a case isn't a pair.
-        ValueError: there are no cases, or ``function`` isn't an expression.
+        TypeError: an input or a value isn't plain data, a case isn't a pair, or another argument is
+            of the wrong type.
+        ValueError: there are no cases, ``function`` isn't an expression, or a number is out of
+            range.
     """
     pairs = tuple(cases)
     if not all(isinstance(case, tuple | list) and len(case) == 2 for case in pairs):  # noqa: PLR2004
@@ -249,9 +251,9 @@ def agrees_with(
         The requirement. Its score is the share of the inputs on which both agree.
 
     Raises:
-        TypeError: an input isn't plain data.
-        ValueError: there are no inputs, the reference's source doesn't parse or has no function, or
-            the reference has no name and ``function`` is missing.
+        TypeError: an input isn't plain data, or another argument is of the wrong type.
+        ValueError: there are no inputs, the reference's source doesn't parse or has no function,
+            the reference has no name and ``function`` is missing, or a number is out of range.
     """
     given = _inputs("agrees_with", inputs)
     name = function or _function_name(reference)
