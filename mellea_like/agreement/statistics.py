@@ -88,13 +88,13 @@ class Decisions:
 
     @property
     def wrong_passes(self) -> Estimate | None:
-        """Of the rows people failed, the share that the judge passed; None if there are none."""
+        """The judge's passes, as a share of rows that people failed; None if there are none."""
         failed = self.only_judge_passed + self.both_failed
         return share(self.only_judge_passed, failed, self.confidence)
 
     @property
     def wrong_failures(self) -> Estimate | None:
-        """Of the rows people passed, the share that the judge failed; None if there are none."""
+        """The judge's failures, as a share of rows that people passed; None if there are none."""
         passed = self.only_people_passed + self.both_passed
         return share(self.only_people_passed, passed, self.confidence)
 

@@ -90,12 +90,12 @@ class JudgeReport:
 
     @property
     def wrong_passes(self) -> Estimate | None:
-        """Of the rows people failed, the share that the judge passed; None if there are none."""
+        """The judge's passes, as a share of rows that people failed; None if there are none."""
         return self.decisions.wrong_passes
 
     @property
     def wrong_failures(self) -> Estimate | None:
-        """Of the rows people passed, the share that the judge failed; None if there are none."""
+        """The judge's failures, as a share of rows that people passed; None if there are none."""
         return self.decisions.wrong_failures
 
 

@@ -79,7 +79,7 @@ class Progress:
 
     @property
     def seconds_left(self) -> float | None:
-        """The estimated seconds until all items are done, at the current rate; None if unknown.
+        """The estimated seconds until all items are done, at the `rate` so far; None if unknown.
 
         Quick items finish first. So while many items are in flight, compared with those that are
         done, the estimate is too low.

@@ -74,10 +74,10 @@ class Distribution:
         return self.quantile(1.0)
 
     def quantile(self, share: float) -> float:
-        """Return the smallest value V for which at least the part ``share`` of all values is <= V.
+        """Return the smallest value V such that at least the given share of all values is <= V.
 
         Args:
-            share: from 0.0 to 1.0; for example, 0.5 for the median.
+            share: the share, from 0.0 to 1.0; for example, 0.5 for the median.
 
         Returns:
             The value; 0.0 if there are no values.
@@ -382,7 +382,7 @@ class RunFigures:
 
     @property
     def failed(self) -> list[Mapping[str, Any]]:
-        """Some of the items that failed, chosen at random, in the order of the input."""
+        """Up to ten items that failed or errored, chosen at random, in the order of the input."""
         return [item.plain for _, _, item in sorted(self._failed, key=lambda e: e[2].id)]
 
     @property
@@ -405,7 +405,10 @@ class RunFigures:
 
     @property
     def unpriced(self) -> list[str]:
-        """The models without a price, whose tokens the cost leaves out; empty without prices."""
+        """The models whose tokens the cost leaves out, because the run's prices lack them.
+
+        It is empty if the run has no prices at all.
+        """
         prices = self.prices
         if prices is None:
             return []

@@ -162,11 +162,11 @@ class ForeignSchema:
         self._schema = schema
 
     def stream(self) -> StreamCheck:
-        """Return a check of replies that are still arriving, for ``Requirement(stream=...)``."""
+        """Return a check of a reply while it arrives, for ``Requirement(stream=...)``."""
         return watching_json(self.watch())
 
     def watch(self) -> CallWatch:
-        """Return a check of a tool's arguments that are still arriving, for ``Tool(watch=...)``."""
+        """Return a check of a tool's arguments while they arrive, for ``Tool(watch=...)``."""
         return call_watch(validator_of(self._schema), OTHERS_STEPS, ours=False)
 
     def arguments(self) -> Requirement:

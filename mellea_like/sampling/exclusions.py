@@ -97,7 +97,7 @@ def features_of(settings: Any) -> dict[str, str]:
         settings: the strategy's ``settings``.
 
     Returns:
-        The features, each with the name by which the user knows it.
+        The features, each in the user's words, as in ``{"lanes": "concurrency_budget=4"}``.
     """
     found: dict[str, str] = {}
     chooser, schedule = settings.chooser, settings.schedule

@@ -69,21 +69,25 @@ class SelectionFacts(NamedTuple):
 class SelectionState(ABC):
     """The state of a selection during one call.
 
-    The engine calls `start` when a draw starts, `hear` in the step that records the draw, `settle`
-    when all draws have ended, and then `decide`. Only `settle` may wait or do I/O. ``passed`` has
-    the records of the draws that passed, in the order recorded, and ``marks`` has the marks that
-    `BaseSelection.mark` gave them. A selection that asks a judge sets ``judge``, so that budgets
-    can be checked in advance.
+    `start` is called when a draw starts, and `hear` when it has ended. Once all draws have ended,
+    `settle` and then `decide` are called if at least one draw has passed. Only `settle` may wait or
+    do I/O.
 
     Args:
         kind: the selection's name, as the `Decision` will have it.
         facts: the known facts of the call.
-        n: how many draws should pass; None for as many as the call may start.
-        at_most: whether fewer passing draws are also enough. If not, a call that can't make ``n``
-            draws is refused.
+        n: how many passing draws the selection needs; None for as many as the call may start.
+        at_most: whether fewer passing draws are also enough. If not, a call that may start fewer
+            than ``n`` draws raises ``ValueError``.
+
+    Attributes:
+        passed: the records of the draws that passed, in the order in which they ended.
+        marks: the marks of these draws, as `BaseSelection.mark` gave them.
+        judge: the judge that the selection asks, so that budgets can be checked in advance; None
+            unless a subclass sets it.
 
     Raises:
-        TypeError: a subclass has an async method, other than `settle`.
+        TypeError: a subclass is defined in which one of these methods, except `settle`, is async.
     """
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -140,7 +144,7 @@ class SelectionState(ABC):
         return max(0, self.most - len(self.passed))
 
     def enough(self) -> str:
-        """Return why no more draws are needed; "" if more are. `hear` calls this after a pass."""
+        """Return why no more draws are needed, or "". `hear` calls this when a draw has passed."""
         return "" if self.wanted() else f"{len(self.passed)} passed"
 
     async def settle(self, comparisons: Comparisons) -> None:  # noqa: B027 (most need not)

@@ -168,7 +168,7 @@ class Sandbox:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """End the template processes. A later run starts a new one."""
+        """End the processes that wait for further programs. A later run starts a new one."""
         await run_to_its_end(_end_all, self._servers)
 
     async def describe(self) -> str:
