@@ -112,6 +112,7 @@ class LimitedBackend(BackendWrapper):
 
         Raises:
             LimitExceeded: a budget is spent.
+            StoreError: the store of a budget or a rate can't be used.
             BackendError: there is no reply.
         """
         admission = _Admission(self, request)

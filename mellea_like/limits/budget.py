@@ -265,7 +265,7 @@ class Budget:
         return seconds_left(self.chain)
 
     def statistics(self) -> BudgetStatistics:
-        """Return the amounts that are spent and reserved at this moment, and other counts.
+        """Return what is spent and reserved at this moment; see `BudgetStatistics`.
 
         Raises:
             StoreError: the budget's store can't be used.

@@ -87,7 +87,7 @@ class SelectionState(ABC):
             unless a subclass sets it.
 
     Raises:
-        TypeError: a subclass is defined in which one of these methods, except `settle`, is async.
+        TypeError: a subclass overrides a method, other than `settle`, with an async one.
     """
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
