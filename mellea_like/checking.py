@@ -192,7 +192,7 @@ def strategy_for_checks(
 
     Raises:
         TypeError: ``judge`` isn't a backend, or ``judge_options`` aren't options.
-        ValueError: an option is unknown.
+        ValueError: an option is unknown or out of range.
     """
     return RejectionSamplingStrategy(
         NoJudge(),

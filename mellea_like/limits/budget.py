@@ -156,11 +156,10 @@ class Budget:
         chain: this budget, the budget around it, and so on.
 
     Raises:
-        TypeError: a limit isn't a number, ``prices`` isn't a price table, ``within`` isn't a
-            budget, or ``store`` isn't a store.
-        ValueError: a limit is not above 0 and finite, there is no limit, or money is limited
+        TypeError: an argument is of the wrong type.
+        ValueError: a number is not above 0 and finite, there is no limit, or money is limited
             without prices; ``cancelled`` isn't one of the values above; or a budget in a store has
-            no name.
+            no name, or has the same account as a budget around it.
     """
 
     # No other attribute can be set, because ``budget.requests = 5`` would have no effect.
