@@ -211,7 +211,9 @@ def sample_many(
         options: options for generating; options not set here come from the strategy.
         budget: the budget of all items together. When it is spent, no further item starts. Items
             in flight are finished, and then the iteration raises `LimitExceeded`. With a journal,
-            the items that the budget stopped are sampled when the run is resumed.
+            the items that the budget stopped are sampled when the run is resumed. But without
+            rounds, an item for which some draws have passed by then keeps the answer that its
+            selection makes of them (its ``stop_reason`` is ``"budget"``).
         in_order: whether results come in the order of the items. By default they come as soon as
             they are ready, so a slow item doesn't hold up the others.
         breadth_first: whether to work in rounds: make the first draw of every item, then the second
