@@ -22,6 +22,8 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 from mellea_like.backends.openai_events import ServerError, providers_reason
 from mellea_like.core.backend import Preferred
@@ -168,9 +170,13 @@ class Translator:
     def refusal(self, status: int, headers: Mapping[str, str], body: object) -> BackendError:
         """Return the error for an error status; the body is text, parsed JSON or its ``error``."""
         wait = retry_after(headers, datetime.now(UTC))
+        errors = cast("list[object]", body) if isinstance(body, list) else [body]
+        body = errors[0] if errors else ""  # Google's servers send a list of one error.
         fields = _fields(body)
         if not fields.get("message"):
             fields = _fields(fields.get("error")) or fields
+        if wait is None:
+            wait = _googles_wait(fields)
         code, kind = fields.get("code"), fields.get("type")
         message = _message(fields, body)
         if status in REDIRECTS and "location" in headers:
@@ -248,7 +254,9 @@ class Translator:
 
     def _of_connection(self, causes: tuple[BaseException, ...]) -> BackendError:
         if any(isinstance(cause, ConnectionRefusedError) for cause in causes):
-            why = "connection refused; is the server running?"
+            proxied = urlsplit(self._where).scheme in getproxies()
+            proxy = ", and the environment's proxy, if it is used" if proxied else ""
+            why = f"connection refused; is the server running{proxy}?"
         elif any(isinstance(cause, socket.gaierror) for cause in causes):
             why = "the host name can't be resolved; check the base URL and the network"
         elif any(type(cause).__name__ == "ConnectTimeout" for cause in causes):
@@ -266,6 +274,19 @@ def _message(fields: dict[str, Any], body: object) -> str:
         why = "; ".join(map(str, cast("list[object]", problems)))
         message = f"no reply met all requirements: {why}"
     return f"{str(message or '').strip() or 'no reason given'}{providers_reason(fields)}"
+
+
+def _googles_wait(fields: dict[str, Any]) -> float | None:
+    """Return the seconds to wait in an error of Google's: ``RetryInfo`` with a delay like "34s".
+
+    https://github.com/googleapis/googleapis/blob/master/google/rpc/error_details.proto
+    """
+    details = fields.get("details")
+    for detail in cast("list[object]", details) if isinstance(details, list) else ():
+        delay = _fields(detail).get("retryDelay")
+        if isinstance(delay, str) and delay.endswith("s"):
+            return retry_after({"retry-after": delay[:-1]}, datetime.now(UTC))
+    return None
 
 
 def _lost_post(response: Any) -> Any:

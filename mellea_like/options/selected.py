@@ -126,8 +126,8 @@ class Selected(Option):
         if made.errors:
             first = made.errors[0]
             warn(
-                "%d comparisons failed; the first: %s: %s",
-                len(made.errors),
+                "%s failed; the first: %s: %s",
+                plural(len(made.errors), "comparison"),
                 type(first).__name__,
                 first,
                 sampling_id=call.id,

@@ -185,6 +185,31 @@ async def test_the_reason_of_a_provider_behind_openrouter_is_told(status):
     assert "only 1 is allowed" in refused.said
 
 
+@pytest.mark.parametrize(
+    ("details", "wait"),
+    [
+        ([{"@type": "x/Help"}, {"@type": "x/RetryInfo", "retryDelay": "34.5s"}], 34.5),
+        ([{"retryDelay": "soon"}, None], None),
+        ("none", None),
+    ],
+)
+async def test_googles_lists_of_one_error_are_read(details, wait):
+    error = {"code": 429, "message": "You exceeded your quota.", "details": details}
+    body = json.dumps([{"error": error}]).encode()
+    refused = await failure(Answer(status=429, body=body))
+    assert type(refused) is RateLimited
+    assert str(refused).endswith("answered 429: You exceeded your quota.")
+    assert refused.retry_after == wait
+
+
+async def test_a_header_goes_before_googles_delay():
+    error = {"message": "slow", "details": [{"retryDelay": "34s"}]}
+    refused = await failure(
+        Answer(status=429, body=json.dumps({"error": error}).encode(), headers={"retry-after": "2"})
+    )
+    assert refused.retry_after == 2
+
+
 @pytest.mark.parametrize("status", [301, 307, 308])
 async def test_a_redirect_is_followed_only_if_it_may(status):
     with OpenAIServer(Answer("there")) as other:
@@ -332,6 +357,19 @@ async def test_a_server_that_is_not_there_is_named_without_credentials():
     await backend.aclose()
     said = f"can't reach http://127.0.0.1:{port}/v1: connection refused; is the server running?"
     assert str(caught.value) == said
+
+
+async def test_a_proxy_that_is_not_there_is_named(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{port}")
+    monkeypatch.setenv("no_proxy", "")
+    backend = OpenAIBackend("m", base_url="http://models.example/v1")
+    with pytest.raises(BackendUnavailable) as caught:
+        await backend.generate(ask())
+    await backend.aclose()
+    why = "connection refused; is the server running, and the environment's proxy, if it is used?"
+    assert str(caught.value) == f"can't reach http://models.example/v1: {why}"
 
 
 # --- keys --------------------------------------------------------------------------------------
