@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from mellea_like.core.format import strip_fence
 from mellea_like.scoring import judge_score
 from mellea_like.selections import BestOf, Collect, Consensus, Tournament, Vote
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from mellea_like.core.backend import Backend
     from mellea_like.core.validation import Candidate
     from mellea_like.sampling.prepare import Selection
@@ -31,32 +33,6 @@ _SCORE = rf"(?P<by>-?(?:length|words|{_PATH})|judge(?::.+)?)"
 _KEY = rf"(?::(?P<by>text|lower|{_PATH}))?"
 
 
-class _Form(NamedTuple):
-    """A kind of selection as text: its form, and the pattern of what follows its name.
-
-    ``features`` are those of `BaseSelection.features`. ``counted`` is whether it takes an ``n``.
-    """
-
-    written: str
-    rest: str = ""
-    features: tuple[str, ...] = ("several", "scored")
-    counted: bool = False
-
-
-_FORMS = {
-    "first": _Form("first", features=("first",)),
-    "ordered": _Form("ordered", features=("ordered",)),
-    "best": _Form("best:SCORE", f":{_SCORE}", counted=True),
-    "vote": _Form("vote[:KEY]", _KEY, ("several",), counted=True),
-    "collect": _Form("collect:K[:KEY]", f":(?P<k>[1-9][0-9]{{0,3}}){_KEY}", ("several", "collect")),
-    "consensus": _Form("consensus", counted=True),
-    "tournament": _Form("tournament", counted=True),
-}
-
-SELECTIONS = tuple(form.written for form in _FORMS.values())
-"""The forms of all selections, for help and error messages."""
-
-
 @dataclass(frozen=True)
 class SelectionSpec:
     """A selection read from an expression such as ``best:length``; `make` makes the selection."""
@@ -68,8 +44,7 @@ class SelectionSpec:
     @property
     def judged(self) -> bool:
         """Whether the selection asks a judge model."""
-        by_judge = self.kind == "best" and self.by.partition(":")[0] == "judge"
-        return by_judge or self.kind == "tournament"
+        return _FORMS[self.kind].judged or self.by.partition(":")[0] == "judge"
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -81,27 +56,7 @@ class SelectionSpec:
 
         An ``n`` greater than ``turns`` is reduced to ``turns``.
         """
-        key = _Key(self.by) if self.by else None
-        match self.kind:
-            case "best":
-                n = None if self.n is None else min(self.n, turns)
-                if not self.judged:
-                    return BestOf(_Score(self.by), n, inline=True)
-                return BestOf(judge_score(self.by.partition(":")[2] or RUBRIC, judge=judge), n)
-            case "vote":
-                return Vote(key, min(self.n or Vote().n or turns, turns))
-            case "collect":
-                return Collect(min(self.n or 1, turns), key)
-            case "consensus":
-                return Consensus(n=min(self.n or Consensus().n or turns, turns))
-            case "tournament":
-                return Tournament(n=min(self.n or Tournament().n or turns, turns))
-            case "ordered":
-                return "ordered"
-            case "first":
-                return "first"
-            case _:
-                raise AssertionError(self.kind)  # `_FORMS` has a selection that isn't made here.
+        return _FORMS[self.kind].make(self, judge, turns)
 
 
 def parse_selection(text: str, n: int | None = None) -> SelectionSpec:
@@ -109,7 +64,7 @@ def parse_selection(text: str, n: int | None = None) -> SelectionSpec:
     name, colon, rest = text.partition(":")
     kind = name.strip().lower()
     form = _FORMS.get(kind)
-    found = form and re.fullmatch(form.rest, colon + rest.strip(), re.DOTALL)
+    found = re.fullmatch(form.rest, colon + rest.strip(), re.DOTALL) if form else None
     if form is None or found is None:
         msg = (
             f"select {text!r} isn't one of the known selections\nAllowed: {'  '.join(SELECTIONS)}"
@@ -169,3 +124,72 @@ def _field(text: str, path: str) -> Any:
         msg = f"the reply isn't JSON with {path} in it"
         raise ValueError(msg) from None
     return found
+
+
+# --- the table -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Form:
+    """A kind of selection as text: its form, the function that makes it, and what follows its name.
+
+    ``make`` gets the `SelectionSpec`, the call's judge and the most draws of a call. ``rest`` is
+    the pattern of what follows the name. ``features`` are those of `BaseSelection.features`.
+    ``counted`` is whether it takes an ``n``, and ``judged`` whether it always asks a judge model.
+    """
+
+    written: str
+    make: Callable[[SelectionSpec, Backend, int], Selection]
+    rest: str = ""
+    features: tuple[str, ...] = ("several", "scored")
+    counted: bool = False
+    judged: bool = False
+
+
+def _best(spec: SelectionSpec, judge: Backend, turns: int) -> BestOf:
+    n = None if spec.n is None else min(spec.n, turns)
+    if not spec.judged:
+        return BestOf(_Score(spec.by), n, inline=True)
+    return BestOf(judge_score(spec.by.partition(":")[2] or RUBRIC, judge=judge), n)
+
+
+def _key(spec: SelectionSpec) -> _Key | None:
+    return _Key(spec.by) if spec.by else None
+
+
+def _number(spec: SelectionSpec, default: int | None, turns: int) -> int:
+    return min(spec.n or default or turns, turns)
+
+
+_FORMS: dict[str, _Form] = {
+    "first": _Form("first", lambda _s, _j, _t: "first", features=("first",)),
+    "ordered": _Form("ordered", lambda _s, _j, _t: "ordered", features=("ordered",)),
+    "best": _Form("best:SCORE", _best, f":{_SCORE}", counted=True),
+    "vote": _Form(
+        "vote[:KEY]",
+        lambda spec, _, turns: Vote(_key(spec), _number(spec, Vote().n, turns)),
+        _KEY,
+        ("several",),
+        counted=True,
+    ),
+    "collect": _Form(
+        "collect:K[:KEY]",
+        lambda spec, _, turns: Collect(_number(spec, 1, turns), _key(spec)),
+        f":(?P<k>[1-9][0-9]{{0,3}}){_KEY}",
+        ("several", "collect"),
+    ),
+    "consensus": _Form(
+        "consensus",
+        lambda spec, _, turns: Consensus(n=_number(spec, Consensus().n, turns)),
+        counted=True,
+    ),
+    "tournament": _Form(
+        "tournament",
+        lambda spec, _, turns: Tournament(n=_number(spec, Tournament().n, turns)),
+        counted=True,
+        judged=True,
+    ),
+}
+
+SELECTIONS = tuple(form.written for form in _FORMS.values())
+"""The forms of all selections, for help and error messages."""
