@@ -10,7 +10,7 @@ import difflib
 import json
 import re
 from functools import partial
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 from mellea_like.core.display import excerpt
 from mellea_like.requirements import checks
@@ -23,35 +23,35 @@ if TYPE_CHECKING:
 
 __all__ = ["CHECK_FORMS", "CODE_FORMS", "is_code_check", "parse_check"]
 
+
+class _Form(NamedTuple):
+    """A form of check: an example, the function that makes it, and whether that takes ``early``."""
+
+    example: str
+    make: Callable[..., Requirement]
+    early: bool = False
+
+
+_COUNTS = {
+    "words": _Form("words<=20", checks.word_count, early=True),
+    "chars": _Form("chars>=100", checks.char_count, early=True),
+    "lines": _Form("lines==3", checks.line_count, early=True),
+    "sentences": _Form("sentences==1", checks.sentence_count),
+}
+_TEXTS = {
+    "contains": _Form("contains:TEXT", checks.contains),
+    "excludes": _Form("excludes:TEXT", checks.excludes, early=True),
+    "regex": _Form("regex:PATTERN", checks.matches),
+    "starts": _Form("starts:TEXT", checks.starts_with, early=True),
+    "ends": _Form("ends:TEXT", checks.ends_with),
+}
 CHECK_FORMS = (
-    "words<=20",
-    "chars>=100",
-    "lines==3",
-    "sentences==1",
-    "contains:TEXT",
-    "excludes:TEXT",
-    "regex:PATTERN",
-    "starts:TEXT",
-    "ends:TEXT",
+    *(form.example for form in (_COUNTS | _TEXTS).values()),
     "json",
     "choice:a|b|c",
 )
 """An example of each form of check that runs no code."""
 
-_COUNTS: dict[str, Callable[..., Requirement]] = {
-    "words": checks.word_count,
-    "chars": checks.char_count,
-    "lines": checks.line_count,
-    "sentences": checks.sentence_count,
-}
-_TEXTS: dict[str, Callable[..., Requirement]] = {
-    "contains": checks.contains,
-    "excludes": checks.excludes,
-    "regex": checks.matches,
-    "starts": checks.starts_with,
-    "ends": checks.ends_with,
-}
-_STREAMED = frozenset({"words", "chars", "lines", "excludes", "starts"})
 _LIMITS = {
     "<=": ("at_most", 0),
     ">=": ("at_least", 0),
@@ -120,7 +120,8 @@ def _text_check(
     try:
         if kind == "choice":
             return checks.one_of(choices, **settings)
-        return _made(kind, partial(_TEXTS[kind], given, **settings), early=early)
+        form = _TEXTS[kind]
+        return _made(partial(form.make, given, **settings), early=early and form.early)
     except ValueError as exc:
         msg = f"check {expression!r}: {str(exc).partition(': ')[2] or exc}"
         raise ValueError(msg) from exc
@@ -142,21 +143,22 @@ def _count_check(
         msg = f"check {expression!r}: no text has fewer than 0 {noun.lower()}"
         raise ValueError(msg)
     limit, more = _LIMITS[operator]
-    make = partial(_COUNTS[noun.lower()], **settings, **{limit: number + more})
-    return _made(noun.lower(), make, early=early)
+    form = _COUNTS[noun.lower()]
+    make = partial(form.make, **settings, **{limit: number + more})
+    return _made(make, early=early and form.early)
 
 
-def _made(kind: str, make: Callable[..., Requirement], *, early: bool) -> Requirement:
-    """Make a requirement, with ``early=True`` if ``early`` is set and the check supports it."""
+def _made(make: Callable[..., Requirement], *, early: bool) -> Requirement:
+    """Make a requirement, with ``early=True`` if ``early`` is set and its arguments allow it."""
     requirement = make()
-    if early and kind in _STREAMED:
+    if early:
         with contextlib.suppress(ValueError):
             return make(early=True)
     return requirement
 
 
 def _unknown(expression: str, kind: str) -> str:
-    names = {**dict.fromkeys(_COUNTS), **dict.fromkeys(_TEXTS), "json": None, "choice": None}
+    names = (*_COUNTS, *_TEXTS, "json", "choice")
     word = re.match(r"[a-z]*", kind)
     close = difflib.get_close_matches(word[0] if word else kind, names, n=1)
     known = kind if kind in names else next(iter(close), None)
