@@ -417,7 +417,8 @@ class BackendWrapper:
     """A backend around another one, to which it passes all requests.
 
     Its model, its provider and other properties are the inner backend's. Subclasses override
-    ``generate`` and ``_stream``. A wrapper streams if its inner backend does.
+    ``generate`` and ``_stream``. A wrapper streams if its inner backend does, unless it overrides
+    only ``generate``, which a stream would bypass.
 
     Args:
         inner: the backend inside.
@@ -480,8 +481,12 @@ class BackendWrapper:
         """Answer one request piece by piece; see `StreamingBackend.stream`.
 
         Raises:
-            AttributeError: the inner backend does not stream.
+            AttributeError: the inner backend does not stream, or the wrapper doesn't.
         """
+        own = type(self)
+        if own.generate is not BackendWrapper.generate and own._stream is BackendWrapper._stream:
+            msg = f"{own.__name__} does not stream: it overrides generate, but not _stream"
+            raise AttributeError(msg)
         if not hasattr(self.inner, "stream"):
             msg = f"{type(self.inner).__name__} does not stream"
             raise AttributeError(msg)

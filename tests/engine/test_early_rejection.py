@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any
 
 import pytest
@@ -10,6 +11,7 @@ from pydantic import AfterValidator, BaseModel, Field
 
 from mellea_like import RejectionSamplingStrategy, RepairTemplateStrategy, Requirement
 from mellea_like.backends.scripted import Reply, ScriptedBackend
+from mellea_like.core.backend import BackendWrapper
 from mellea_like.core.validation import Verdict
 from mellea_like.errors import BadVerdict
 
@@ -43,6 +45,21 @@ async def test_the_first_fail_closes_the_request_and_the_slice_has_failed():
     assert [str(v.status) for v in rejected.verdicts] == ["failed", "skipped"]
     assert rejected.duration == pytest.approx(2.0)
     assert backend.statistics().cancelled == 1
+
+
+class Doubled(BackendWrapper):
+    """Changes each reply, and leaves streams to its base class."""
+
+    async def generate(self, request):
+        reply = await self.inner.generate(request)
+        return replace(reply, text=reply.text * 2)
+
+
+async def test_a_wrapper_that_overrides_only_generate_is_not_bypassed_by_a_stream():
+    backend = Doubled(ScriptedBackend(["yes"]))
+    with pytest.raises(AttributeError, match="Doubled does not stream: it overrides generate, but"):
+        _ = backend.stream
+    assert (await strategy(backend).sample("do", [polite()])).value == "yesyes"
 
 
 async def test_the_tokens_that_arrived_are_counted_and_the_ledger_shows_those_saved():
