@@ -178,6 +178,19 @@ def test_an_api_page_shows_no_helper():
     assert shown - public_names == set(ONLY_ON_PAGES.split())
 
 
+def test_each_exported_class_and_function_is_on_an_api_page():
+    text = "\n".join(page.read_text(encoding="utf-8") for page in API_PAGES)
+    shown = set(re.findall(r":: (mellea_like\S+)\n(?!   :no-members:)", text))
+    missing = []
+    for module, name in public():
+        thing = getattr(import_module(module), name)
+        if isinstance(thing, type) or inspect.isfunction(thing):
+            home = thing.__module__
+            if home.startswith("mellea_like") and not shown & {module, home, f"{home}.{name}"}:
+                missing.append(f"{home}.{name}")
+    assert not missing
+
+
 def test_the_version_is_that_of_the_distribution():
     assert mellea_like.__version__ == version("mellea-like")
 
