@@ -1,4 +1,4 @@
-"""Decide how a call ended, by a pure function of its slices, the records of its draws."""
+"""Decide how a call ended: from its facts, the options' choice, and the best failure."""
 
 from __future__ import annotations
 

@@ -227,7 +227,7 @@ class Option:
         await go(loop_budget)
 
     def hear(self, slice_: Slice) -> Ruling | None:
-        """Return a ruling on a slice, or None. Called in the step that records the slice."""
+        """Return a ruling on a slice, or None. Called in the step that records it, until a win."""
         del slice_
         return None
 

@@ -54,6 +54,7 @@ class Setup:
     stages: Stages | None = field(init=False, default=None)
     schedule_plan: SchedulePlan | None = field(init=False, default=None)
     running: MutableMapping[int, float] = field(init=False, default_factory=dict[int, float])
+    """Maps chains to times, as `Scheduled.running` does; empty without a schedule."""
 
     def __post_init__(self) -> None:
         name = type(self.strategy).__name__
