@@ -19,7 +19,8 @@ __all__ = ["SCHEDULES", "parse_schedule"]
 class _Form(NamedTuple):
     """A kind of schedule as text: its form, an example, and the function that makes it.
 
-    ``numbers`` are the allowed counts of numbers after the name: 0, 1 or both.
+    ``numbers`` are the allowed counts of numbers after the name: 0, 1 or both. ``make`` gets them
+    as floats.
     """
 
     written: str
