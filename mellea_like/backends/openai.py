@@ -261,14 +261,17 @@ class OpenAIBackend:
             choices: the number of replies, at least 1.
 
         Returns:
-            An async context manager whose value is an iterator over pairs. Each pair has a reply's
-            index, from 0, and a piece of that reply's text, which is empty if the reply begins or
-            continues with reasoning. The last pair of each reply has the whole `Generation`
-            instead of a piece. A generation's usage is that of all replies
-            together, as far as this is known by then. Leaving the block early closes the request.
+            An async context manager. Entering it gives an iterator over pairs. Each pair has a
+            reply's index, from 0, and a piece of that reply's text, which is empty if the reply
+            begins or continues with reasoning. The last pair of each reply has the whole
+            `Generation` instead of a piece. A generation's usage is that of all replies together,
+            as far as this is known by then. Leaving the block early closes the request.
 
         Raises:
             InvalidRequest: this backend uses the Responses API, which gives one reply.
+            BackendError: there is no reply. It may be raised on entering, or while iterating.
+            TypeError: ``choices`` isn't an int.
+            ValueError: ``choices`` is below 1.
         """
         whole_number("choices", choices)
         if self._api == "responses":

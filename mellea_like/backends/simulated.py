@@ -104,7 +104,8 @@ class SimulatedBackend:
         giveaway_rate: the share of failing replies that can be recognized at a quarter of their
             length, by a word that no other reply has. `gives_itself_away` looks for it.
         error_rate: the share of requests that end with a 503, at some time within their latency.
-        rate_limit_rate: the share of requests that are immediately refused with a 429.
+        rate_limit_rate: the share of requests that are immediately refused with a 429. Together
+            with ``error_rate``, this is at most 1.
         retry_after: the wait in seconds that a 429 asks for; None if a 429 asks for no wait.
         output_tokens: the mean number of words in a reply. Each reply has 0.5 to 1.5 times as
             many, but at most ``options.max_tokens``.

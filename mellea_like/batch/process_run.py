@@ -33,7 +33,7 @@ class ProcessedItem(NamedTuple):
     Attributes:
         id: the item's position in the list, from 0.
         item: the item.
-        outcome: the item's outcome, as plain data.
+        outcome: the item's `RowOutcome`, which is plain data.
     """
 
     id: int

@@ -143,6 +143,7 @@ def call_report(trace: Mapping[str, Any], title: str | None = None) -> str:
         An HTML page that loads no other files.
 
     Raises:
+        ImportError: jinja2 is missing; install the extra ``report``.
         ValueError: ``trace`` isn't the record of a call.
     """
     environment()

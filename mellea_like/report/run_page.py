@@ -78,6 +78,7 @@ def run_report(
         An HTML page that loads no other files.
 
     Raises:
+        ImportError: jinja2 is missing; install the extra ``report``.
         ValueError: a record is malformed.
     """
     environment()  # Fail early, before all items are read.

@@ -57,7 +57,8 @@ class LatencyQuantiles:
 
     Args:
         window: the number of durations to keep per key, at least 1.
-        least: the number of complete durations that are needed for a quantile, at least 1.
+        least: the number of complete durations that are needed for a quantile, from 1 to
+            ``window``.
 
     Raises:
         TypeError: an argument isn't an int.

@@ -160,7 +160,7 @@ class Consensus(BaseSelection):
 
     @property
     def mark(self) -> Callable[[Candidate], Any]:
-        """The function that marks a candidate: the mark is the candidate itself."""
+        """A function that returns the candidate itself, because candidates are compared whole."""
         return lambda candidate: candidate
 
     def begin(self, facts: SelectionFacts) -> _ConsensusState:

@@ -276,11 +276,11 @@ def _likelihood(candidate: Candidate) -> float:
 def majority_confidence(first: int, second: int) -> float:
     """Return how certain it is that the leading answer is more frequent than the next one.
 
-    It may be computed after each vote, and the vote stopped at any time. The chance that an answer
-    which isn't the more frequent of the two ever leads with a result of ``c`` is at most ``1 - c``.
-    If both are equally frequent, this holds for each of them, so the chance that the result ever
-    reaches ``c`` is at most ``2 * (1 - c)``. Answers are compared two at a time, as in Jain et al.
-    2022 (arXiv 2109.05047).
+    It may be computed after each vote, and the vote stopped at any time. If one of the two answers
+    is more frequent, the chance that the other one ever leads with a certainty of ``c`` or more is
+    at most ``1 - c``. If both are equally frequent, this holds for each of them, so the chance that
+    the certainty ever reaches ``c`` is at most ``2 * (1 - c)``. Answers are compared two at a time,
+    as in Jain et al. 2022 (arXiv 2109.05047).
 
     Args:
         first: the votes of the leading answer.

@@ -196,6 +196,8 @@ class Sandbox:
         Raises:
             RequirementError: the template process could not be started, or the program isn't to
                 blame for the run's failure.
+            TypeError: an input of the job isn't plain data, or its ``seconds`` isn't a number.
+            ValueError: its ``seconds`` isn't over 0 and at most 86,400.
         """
         seconds = self._config["seconds"] if job.seconds is None else job.seconds
         real_number("CodeJob: seconds", seconds, over=0, most=86400, unit="seconds")
