@@ -132,7 +132,7 @@ class Image:
         return f"[{self.media_type}, {shown_size(len(self.data))}]"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the part in OpenAI's chat protocol, with its data in a ``data:`` URL."""
+        """Return the part in OpenAI's chat protocol, with any data in a ``data:`` URL."""
         url = self.url if self.data is None else _data_url(self.data, self.media_type)
         detail = {} if self.detail is None else {"detail": self.detail}
         written = {"type": "image_url", "image_url": {"url": url, **detail}}
@@ -220,7 +220,7 @@ class File:
         return f"[{self.media_type}, {shown_size(len(self.data))}{named}]"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the part in OpenAI's chat protocol, with its data in a ``data:`` URL."""
+        """Return the part in OpenAI's chat protocol, with any data in a ``data:`` URL."""
         told = {"file_id": self.file_id, "filename": self.filename}
         inside = {name: value for name, value in told.items() if value is not None}
         if self.data is not None:

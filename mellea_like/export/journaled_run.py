@@ -90,7 +90,10 @@ class Run:
 
     @property
     def text(self) -> str:
-        """The journal's setting ``text``; of several journals, the setting that keeps the least."""
+        """The texts that the journal keeps: ``"all"``, ``"best"`` or ``"none"``; see `Journal`.
+
+        Of several journals, this is the setting that keeps the least.
+        """
         kept = [run.text for run in self._runs]
         return next((text for text in ("none", "best") if text in kept), "all")
 

@@ -24,8 +24,8 @@ class Eager(BaseSchedule):
     wrong key would be sent once for each attempt.
 
     Args:
-        pool: whether a new sequence of draws may use the attempts that a lane has left over or
-            hasn't reached yet. If not, each lane keeps its own attempts.
+        pool: whether other lanes may take over the attempts of a lane that ends early or is slow.
+            If not, each lane keeps its own attempts.
 
     Raises:
         TypeError: ``pool`` isn't a bool.

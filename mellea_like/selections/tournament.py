@@ -23,7 +23,7 @@ class Tournament(BaseSelection):
 
     When n draws have passed, the judge compares pairs. It sees each pair in both orders, because
     judges tend to prefer the reply that they read first, or last. If its two verdicts disagree,
-    each reply gets half a win.
+    each reply gets half a win, and in a knockout, the one of lower rank (attempt, then lane) stays.
 
     Args:
         judge: the backend that compares; None for the strategy's judge.
@@ -31,8 +31,8 @@ class Tournament(BaseSelection):
             attempts compares all that pass.
         criterion: what makes a reply better, in words.
         rounds: ``"knockout"`` compares n - 1 pairs, and the loser of a pair is out. ``"pivots"``
-            compares each candidate with the ``pivots`` candidates of the lowest rank, and counts
-            wins. It costs more, and is more reliable.
+            compares each candidate with the ``pivots`` candidates of the lowest rank, and the
+            greatest share of wins decides. It costs more, and is more reliable.
         pivots: with ``rounds="pivots"``, the number of candidates that every other candidate is
             compared with.
 

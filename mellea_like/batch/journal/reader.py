@@ -88,11 +88,11 @@ def read_run(path: str | Path, *, check: bool = True) -> dict[str, Any]:
         A dictionary. ``format`` is ``"mellea_like.run"``, and ``version`` is the version of this
         format. ``identity`` has the settings that the run was begun with. ``started`` and ``ended``
         are times in UTC as ISO 8601; ``ended`` is None while the run is running and after a kill.
-        ``counts`` has the number of items by status. ``prices`` has the prices of each model, or is
-        None. ``text`` is as in `Journal`. ``versions`` has the versions of mellea_like and Python,
-        or is None. ``sittings`` has a pair of times for each time that the journal was opened for
-        writing: when it was opened, and when it was closed. The second time is None while the
-        journal is open and after a kill.
+        ``counts`` has the number of items by status, including ``"unfinished"``. ``prices`` has the
+        prices of each model, or is None. ``text`` is as in `Journal`. ``versions`` has the versions
+        of mellea_like and Python, or is None. ``sittings`` has a pair of times for each time that
+        the journal was opened for writing: when it was opened, and when it was closed. The second
+        time is None while the journal is open and after a kill.
 
     Raises:
         JournalError: the file isn't a journal, is of another format version, or is damaged.
