@@ -33,7 +33,7 @@ class MemoryStore(BucketStore):
 
     def account(self, name: str, limits: Limits) -> StoreAccount:
         """Return the account called ``name``; see `Store.account`."""
-        return Account(limits, self._accounts.setdefault(name, Sums()))
+        return _Account(self._accounts, name, limits)
 
     async def reserve(self, wants: Sequence[Want]) -> Reservation:
         """Reserve in all accounts or in none; see `Store.reserve`.
@@ -68,6 +68,20 @@ class MemoryStore(BucketStore):
     @contextmanager
     def _step(self) -> Generator[tuple[dict[str, Level], float]]:
         yield self._levels, self._timeline.now()
+
+
+class _Account(Account):
+    """An account that looks up its sums by its name, because the store may forget them."""
+
+    def __init__(self, accounts: dict[str, Sums], name: str, limits: Limits) -> None:
+        self.limits = limits
+        self._accounts = accounts
+        self._name = name
+
+    @property
+    def sums(self) -> Sums:  # type: ignore[override]  # pyright: ignore[reportIncompatibleVariableOverride]
+        found = self._accounts.get(self._name)
+        return self._accounts.setdefault(self._name, Sums()) if found is None else found
 
 
 IN_MEMORY = MemoryStore()

@@ -126,6 +126,16 @@ async def test_an_account_is_forgotten_unless_something_is_reserved(store):
     assert tokens(store, "a", 10).look().spent == ZERO
 
 
+async def test_a_budget_of_a_forgotten_account_begins_again_and_shares_it(store):
+    old = Budget(requests=1, store=store, name="alice")
+    (await old.acquire(ask(max_tokens=10), BACKEND)).release(ANSWERED)
+    store.forget("alice")
+    assert old.spent == ZERO
+    (await old.acquire(ask(max_tokens=10), BACKEND)).release(ANSWERED)
+    assert store.accounts() == ["alice"]
+    assert Budget(requests=1, store=store, name="alice").spent.requests == 1
+
+
 # --- budgets --------------------------------------------------------------------------------------
 
 
