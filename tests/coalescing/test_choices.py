@@ -256,6 +256,15 @@ async def test_a_budget_pays_no_reply_for_what_the_server_refused(virtual_clock)
     assert budget.spent.output_tokens == result.usage.output_tokens == 6  # Two for each reply.
 
 
+async def test_a_draw_that_a_budget_does_not_send_again_is_no_permanent_error(virtual_clock):
+    server = Server("no 1", "no 2", "no 3", error=InvalidRequest("n has to be 1", status=400))
+    async with ChoicesBackend(server, 3) as backend:
+        result = await strategy(backend, 3, retry=None).sample(
+            "do", [yes], budget=Budget(requests=2)
+        )
+    assert [error.retryable for error in result.errors] == [True, True]
+
+
 async def test_an_error_is_everyone_s_each_with_its_own(virtual_clock):
     server = Server("yes", error=BackendUnavailable("overloaded"))
     async with ChoicesBackend(server, 2) as backend:
