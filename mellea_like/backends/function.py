@@ -34,8 +34,8 @@ class FunctionBackend:
     """Calls a function for each reply.
 
     The function takes the `Request`, including its tools and the images in its messages. It
-    returns a str, a `Generation` (which may call tools), or any other value, except
-    None or an iterator (such as a stream). This other value becomes the generation's ``value``. The
+    returns a str, a `Generation` (which may call tools), or any other value, except None or an
+    iterator (such as a stream). This other value becomes the generation's ``value``. The
     generation's text is then the value's JSON form or, if the value has none, its ``repr``.
 
     Exceptions of the function are raised unchanged. The request is retried after a connection

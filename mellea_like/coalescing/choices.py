@@ -265,9 +265,8 @@ class _Wave:
 
     def unanswered(self) -> BackendError:
         """Return the reason why a member has no choice. Budgets charge no reply for it."""
-        if self.refusal:
-            return BackendError(self.refusal, retryable=True)  # A lone request may succeed.
-        return BackendError("the server returned fewer choices than requested", retryable=True)
+        why = self.refusal or "the server returned fewer choices than requested"
+        return BackendError(why, retryable=True)  # A lone request may succeed.
 
     def settle(self, error: BaseException | None) -> None:
         """End unfinished members with ``error``; with None, their requests are sent separately."""

@@ -427,6 +427,15 @@ class BackendWrapper:
         TypeError: ``inner`` isn't a backend.
     """
 
+    _bypassed = False
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        """Find out whether a class overrides ``generate`` later than ``_stream``."""
+        super().__init_subclass__(**arguments)
+        answers = next(i for i, base in enumerate(cls.__mro__) if "generate" in vars(base))
+        streams = next(i for i, base in enumerate(cls.__mro__) if "_stream" in vars(base))
+        cls._bypassed = answers < streams
+
     def __init__(self, inner: Backend) -> None:
         if not is_backend(inner):
             kind = type(self).__name__
@@ -483,9 +492,8 @@ class BackendWrapper:
         Raises:
             AttributeError: the inner backend does not stream, or the wrapper doesn't.
         """
-        own = type(self)
-        if own.generate is not BackendWrapper.generate and own._stream is BackendWrapper._stream:
-            msg = f"{own.__name__} does not stream: it overrides generate, but not _stream"
+        if self._bypassed:
+            msg = f"{type(self).__name__} does not stream: it overrides generate, but not _stream"
             raise AttributeError(msg)
         if not hasattr(self.inner, "stream"):
             msg = f"{type(self.inner).__name__} does not stream"

@@ -167,10 +167,18 @@ class Sums:
 
 @dataclass(slots=True, eq=False)
 class Account:
-    """An account as one budget sees it: its sums, and the budget's own limits."""
+    """An account as one budget sees it: the budget's own limits, and the sums under its name."""
 
     limits: Limits
-    sums: Sums = field(default_factory=Sums)
+    name: str = ""
+    known: dict[str, Sums] = field(default_factory=dict[str, Sums])
+    """The sums of all accounts of a store, which may forget sums while a budget is in use."""
+
+    @property
+    def sums(self) -> Sums:
+        if self.name not in self.known:
+            self.known[self.name] = Sums()
+        return self.known[self.name]
 
     @property
     def in_use(self) -> bool:

@@ -6,14 +6,14 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from mellea_like.limits.bucket import BucketStore
-from mellea_like.limits.budget_accounts import Account, Claim, Denied, Sums
+from mellea_like.limits.budget_accounts import Account, Claim, Denied
 from mellea_like.runtime.timeline import Timeline
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
     from mellea_like.limits.bucket import Level
-    from mellea_like.limits.budget_accounts import Limits
+    from mellea_like.limits.budget_accounts import Limits, Sums
     from mellea_like.limits.store import Reservation, StoreAccount, Want
 
 __all__ = ["MemoryStore"]
@@ -33,7 +33,7 @@ class MemoryStore(BucketStore):
 
     def account(self, name: str, limits: Limits) -> StoreAccount:
         """Return the account called ``name``; see `Store.account`."""
-        return _Account(self._accounts, name, limits)
+        return Account(limits, name, self._accounts)
 
     async def reserve(self, wants: Sequence[Want]) -> Reservation:
         """Reserve in all accounts or in none; see `Store.reserve`.
@@ -68,20 +68,6 @@ class MemoryStore(BucketStore):
     @contextmanager
     def _step(self) -> Generator[tuple[dict[str, Level], float]]:
         yield self._levels, self._timeline.now()
-
-
-class _Account(Account):
-    """An account that looks up its sums by its name, because the store may forget them."""
-
-    def __init__(self, accounts: dict[str, Sums], name: str, limits: Limits) -> None:
-        self.limits = limits
-        self._accounts = accounts
-        self._name = name
-
-    @property
-    def sums(self) -> Sums:  # type: ignore[override]  # pyright: ignore[reportIncompatibleVariableOverride]
-        found = self._accounts.get(self._name)
-        return self._accounts.setdefault(self._name, Sums()) if found is None else found
 
 
 IN_MEMORY = MemoryStore()

@@ -148,7 +148,7 @@ def test_a_selection_may_have_a_judge_of_its_own(command, select):
         (["--select", "bst:length"], "--select 'bst:length' isn't one of the known selections"),
         (["--select", "best:size"], "SCORE: length  words  json:PATH"),
         (["--select", "vote", "--n", "0"], "--n must be at least 1, not 0"),
-        (["--n", "3"], "--n is for best, vote, "),
+        (["--n", "3"], "--n is for best, vote, consensus, tournament, not for first"),
         (
             ["--select", "vote", "--n", "9", "--attempts=2"],
             "but --attempts 2 times --lanes 4 makes only 8: use larger numbers, or a smaller --n",

@@ -14,6 +14,7 @@ from mellea_like.backends.scripted import Reply, ScriptedBackend
 from mellea_like.core.backend import BackendWrapper
 from mellea_like.core.validation import Verdict
 from mellea_like.errors import BadVerdict
+from mellea_like.limits import ConcurrencyLimiter, LimitedBackend
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
 
@@ -60,6 +61,17 @@ async def test_a_wrapper_that_overrides_only_generate_is_not_bypassed_by_a_strea
     with pytest.raises(AttributeError, match="Doubled does not stream: it overrides generate, but"):
         _ = backend.stream
     assert (await strategy(backend).sample("do", [polite()])).value == "yesyes"
+
+
+class DoubledLimited(LimitedBackend):
+    """The same, around the stream of another wrapper."""
+
+    generate = Doubled.generate
+
+
+def test_a_class_derived_from_a_wrapper_that_streams_is_not_bypassed_either():
+    assert hasattr(LimitedBackend(ScriptedBackend(["yes"]), ConcurrencyLimiter(8)), "stream")
+    assert not hasattr(DoubledLimited(ScriptedBackend(["yes"]), ConcurrencyLimiter(8)), "stream")
 
 
 async def test_the_tokens_that_arrived_are_counted_and_the_ledger_shows_those_saved():

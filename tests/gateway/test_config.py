@@ -133,7 +133,7 @@ OPENAI = "upstreams: {main: {kind: openai, base_url: 'http://127.0.0.1:9/v1', mo
             "escalate_when: cheaper can't be combined with lanes: 2: with racing lanes",
         ),
         (MODEL + "select: bst:words\n", "models.m.select: select 'bst:words' isn't one of"),
-        (MODEL + "n: 2\n", "models.m.n: n is for best, vote, "),
+        (MODEL + "n: 2\n", "models.m.n: n is for best, vote, consensus, tournament, not for f"),
         (
             MODEL + "select: vote\n    n: 9\n",
             "'vote' needs 9 replies that pass, but attempts 3 times lanes 1 makes only 3",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from mellea_like.schedules import Eager, Hedged, Restart, Staggered
-from mellea_like.schedules.expressions import _FORMS, SCHEDULES, parse_schedule
+from mellea_like.schedules.expressions import SCHEDULES, parse_schedule
 
 
 @pytest.mark.parametrize(
@@ -51,11 +53,9 @@ def test_what_is_no_schedule_is_a_sentence_that_says_what_to_write(text, sentenc
     assert sentence in str(caught.value)
 
 
-@pytest.mark.parametrize(("name", "form"), _FORMS.items())
-def test_every_form_that_is_shown_can_be_written(name, form):
-    assert form.written in SCHEDULES
-    assert form.written.startswith(name)
-    made = {type(parse_schedule(form.example))}
-    if 0 in form.numbers:
-        made.add(type(parse_schedule(name)))
-    assert len(made) == 1
+@pytest.mark.parametrize("form", SCHEDULES)
+def test_every_form_that_is_shown_can_be_written(form):
+    plain = form.partition("[")[0]
+    filled = form.replace("[", "").replace("]", "")
+    for text in (plain, filled):
+        parse_schedule(re.sub("[A-Z]+", "0.5", text))
