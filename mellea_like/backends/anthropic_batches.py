@@ -84,9 +84,9 @@ class AnthropicBatches(SDKBatches):
             used unchanged, except that its retries are turned off. It belongs to one event loop,
             and is never closed here.
         options: defaults for the options that a request leaves open. Anthropic needs ``max_tokens``
-            and has no ``seed``. It accepts ``temperature`` and ``top_p`` only if a ``client`` asks
-            for the API's version 2023-06-01. ``extra`` may have ``thinking`` or ``output_config``,
-            for example.
+            and has no ``seed``. For ``temperature`` and ``top_p``, pass a ``client`` whose header
+            ``anthropic-version`` is ``2023-06-01``, because later versions refuse them. ``extra``
+            may have ``thinking`` or ``output_config``, for example.
         can_judge: whether the model may judge requirements.
         output: how to ask for a reply in a ``format``: ``"json_schema"`` (the API's structured
             outputs), ``"tool"`` or ``"prompt"``; see `OpenAIBackend`.

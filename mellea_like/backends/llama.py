@@ -168,10 +168,11 @@ class LlamaCppBackend(OpenAIBackend):
     """Runs a llama.cpp server for one GGUF file.
 
     Enter it with ``async with`` or, in a script, with ``with``. This raises `BackendUnavailable` if
-    the server can't load the file, and `BackendTimeout` if that takes too long. The server runs
-    until the block ends, and any number of event loops may use it. It also stops when this process
-    ends, even if this process is killed. Only this process can use the server: it listens on the
-    loopback interface and requires a key that is generated for it.
+    the server can't load the file, `BackendTimeout` if that takes too long, and ``RuntimeError`` if
+    the backend is already entered. The server runs until the block ends, and any number of event
+    loops may use it. It also stops when this process ends, even if this process is killed. Only
+    this process can use the server: it listens on the loopback interface and requires a key that is
+    generated for it.
 
     ```python
     async with LlamaCppBackend("model.gguf") as backend:

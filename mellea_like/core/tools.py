@@ -105,12 +105,14 @@ class Tool:
     """Something that a model may ask to run.
 
     Args:
-        name: its name for the model: 1 to 64 letters, digits, ``_`` and ``-`` (OpenAI's rule).
+        name: its name for the model: 1 to 64 letters, digits, ``_`` and ``-`` (OpenAI's rule), but
+            not ``auto``, ``required`` or ``none``.
         description: a description for the model.
         parameters: the JSON Schema of its arguments, which describes an object. Arguments that it
             doesn't list are refused, unless ``"additionalProperties"`` is true or a schema.
         function: the function to run, or None if the tool runs elsewhere.
         read_only: whether the tool changes nothing, so that draws may run it before they win.
+        hinted: whether ``parameters`` come from the function's type hints, as in `of`.
         strict: whether OpenAI's servers must keep to the schema while they generate arguments; by
             default, the server decides.
 
@@ -127,7 +129,6 @@ class Tool:
     function: Callable[..., Any] | None = field(default=None, repr=False)
     read_only: bool = False
     hinted: bool = field(default=False, repr=False, compare=False, kw_only=True)
-    """Whether the parameters come from the function's type hints, as in `of`."""
     strict: bool | None = field(default=None, repr=False, kw_only=True)
     """Whether servers must keep to the schema while they generate arguments; see ``Args``."""
 

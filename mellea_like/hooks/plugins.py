@@ -131,8 +131,8 @@ class PluginSet:
         priority: the priority of all handlers in the set; by default, each handler keeps its own.
 
     Raises:
-        TypeError: an item isn't a plugin, a marked function or a set, a handler does not take
-            exactly one argument, or the priority isn't an int.
+        TypeError: an item isn't a plugin, a marked function or a set, a handler isn't async or does
+            not take exactly one argument, or the priority isn't an int.
         ValueError: a plugin has no handler.
     """
 
@@ -179,8 +179,8 @@ def register(plugin: Pluggable) -> None:
             registered.
 
     Raises:
-        TypeError: ``plugin`` isn't a plugin, a set or a marked function, or a handler does not
-            take exactly one argument.
+        TypeError: ``plugin`` isn't a plugin, a set or a marked function, or a handler isn't async
+            or does not take exactly one argument.
         ValueError: the plugin has no handler, or is already registered.
     """
     handlers = handlers_of(plugin)

@@ -204,11 +204,10 @@ class BackoffGate:
     def close(self, seconds: float, *, told: float | None = None) -> None:
         """Close the gate for ``seconds`` from now, unless it is already closed for longer.
 
-        ``told`` is the number of seconds for which the server asked clients to wait, and may be
-        larger; the default is ``seconds``. A request that arrives while the gate is closed waits
-        until the time that the server asked for is over, or fails if it isn't allowed to wait so
-        long. A request that arrives after the gate has opened is sent immediately, even if that
-        time isn't over yet, to try the server again.
+        ``told`` is how many seconds the server asked clients to wait, by default ``seconds``. It
+        may be longer than the gate is closed. A request that arrives while the gate is closed waits
+        for all of ``told``, or fails if it may not wait so long. A request that arrives later is
+        sent immediately, even within ``told``, to try the server again.
         """
         now = self._timeline.now()
         opens, back = now + seconds, now + (seconds if told is None else max(told, seconds))

@@ -84,7 +84,13 @@ class StoreSums(NamedTuple):
 
 
 class Denied(Exception):
-    """The amounts wanted from an account exceed what is left unspent in it."""
+    """A request wants more from an account than is left unspent (reservations don't count).
+
+    Args:
+        account: the account, the same object as in the request's wants.
+        lacking: the first field of `Amounts` of which too little is left.
+        spent: the amounts that are spent.
+    """
 
     def __init__(self, account: object, lacking: str, spent: Amounts) -> None:
         super().__init__(lacking)

@@ -127,7 +127,7 @@ class RetryBackend(BackendWrapper):
 
     Args:
         inner: the backend inside.
-        policy: how often and how long to retry.
+        policy: how often and how long to retry; by default ``Retry()``.
 
     Attributes:
         retries: True.

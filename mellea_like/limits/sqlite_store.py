@@ -124,7 +124,7 @@ class SQLiteStore(BucketStore):
             pass
 
     def close(self) -> None:
-        """Close the file and release all reservations. The file is reopened at its next use."""
+        """Close the file and release this store's reservations. The next use reopens the file."""
         with self._lock:
             opened, self._open = self._open, None
             if opened is not None:

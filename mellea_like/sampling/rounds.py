@@ -29,7 +29,7 @@ class CallInRounds(Generic[T]):
     `BaseSamplingStrategy.begin` makes it.
 
     Attributes:
-        paused: whether the last `run` made its draws without bringing the call to its end.
+        paused: whether the last `run` paused the call, instead of ending it.
     """
 
     paused = False

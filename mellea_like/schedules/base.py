@@ -100,8 +100,8 @@ class SchedulePlan(ABC):
 
         This is called when the call begins, whenever a draw has ended, and at ``look_again`` unless
         the maximum number of draws is already in flight. Whatever the decision, no more draws start
-        than there are attempts. If no draw is running and no chain is broken, a decision
-        that allows none and sets no time ends the call; if attempts are left, a warning is logged.
+        than there are attempts. If no draw is running, a decision that allows none and sets no time
+        ends the call. If attempts are left and no chain is broken, this logs a warning.
 
         Args:
             progress: how far the call has come.
@@ -151,9 +151,8 @@ class BaseSchedule(ABC):
     lanes share their attempts, timing influences which draws are made, no more than
     ``concurrency_budget`` draws are in flight, and the strategy's ``timeout`` applies.
 
-    A dataclass's field may replace a property. A field without a default needs ``slots=True`` and
-    a declaration like ``seconds: float = field()``, because otherwise dataclasses would take the
-    property as the default.
+    A dataclass's field may replace a property. If the field has no default, declare it as
+    ``seconds: float = field()`` in a dataclass with ``slots=True``; otherwise the property remains.
     """
 
     __slots__ = ()

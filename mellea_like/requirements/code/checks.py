@@ -43,7 +43,8 @@ class CodeSettings(CheckSettings, total=False):
     """Arguments of each check that runs code, in addition to those of `Requirement`.
 
     Attributes:
-        seconds: the time limit of a run, in seconds of processor time; by default the sandbox's.
+        seconds: the time limit of a run, in seconds of processor time, over 0 and at most 86,400;
+            by default the sandbox's.
         fence: which fence to use if a reply has several: ``"longest"`` (the default), ``"first"``
             or ``"last"``; see `mellea_like.requirements.code`.
         sandbox: the runner of the code. By default, all checks of the process share one `Sandbox`.
